@@ -288,7 +288,7 @@ def test_the_official_client_creates_reads_rotates_and_removes(
     ("rules", "says"),
     [
         ([official("a", "Manage")], "Send and Listen as well"),
-        ([official("a")], "allows nothing"),
+        ([official("a")], "has no rights"),
         ([official("a", "Read")], "'Read'"),
         ([official("a", "Send"), official("A", "Send")], "twice"),
         ([official(f"a{n}", "Send") for n in range(13)], "at most 12"),

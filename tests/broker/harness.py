@@ -112,7 +112,7 @@ E = TypeVar("E")
 
 
 def stored_messages(namespace: Namespace) -> set[tuple[int, int]]:
-    """Give (queue id, sequence number) of all that is stored, but for the states of sessions."""
+    """Return (queue id, sequence number) of all that is stored, without session states."""
     return {
         (queue.queue_id, message.sequence_number)
         for queue in namespace._queues.values()  # no command lists messages of all queues
@@ -201,7 +201,7 @@ class Broker:
         return found[0]
 
     def settle_time(self) -> list[Effect]:
-        """Let everything happen that is due at this instant."""
+        """Do everything that is due at this instant."""
         effects: list[Effect] = []
         for _ in range(100_000):
             due_ms = self.namespace.timers.next_ms
@@ -244,7 +244,7 @@ class Broker:
             self._check_counters()
 
     def _follow(self, tuples: list[EventTuple]) -> None:
-        """Let lives begin and end as the events have it: each once, and none without the other."""
+        """Check that each life begins and ends once in the events."""
         events = [Event._make(event) for event in tuples]
         self.events += events
         for event in events:
@@ -358,10 +358,7 @@ class Broker:
         )
         sections = scan(payload)
         message = Message(
-            len(payload),
-            ttl_ms=ttl_ms,
-            scheduled_at_ms=scheduled_at_ms,
-            routing=routing_of(sections, None),
+            len(payload), ttl_ms=ttl_ms, scheduled_at_ms=scheduled_at_ms, routing=routing_of(sections, None)
         )
         reply_to = self.reply_to()
         effects = self.do(Send(topic_id, message, sections, reply_to))

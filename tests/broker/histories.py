@@ -16,6 +16,7 @@ from peeklock.amqp import codec
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.queue.browsing import key_to_browse_from
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
@@ -38,8 +39,8 @@ from peeklock.broker.vocabulary.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchMessages, ShiftScheduled
 from peeklock.broker.vocabulary.message import Message, Routing
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut, ReadRows, Reclaim
 from peeklock.engine.engine import Engine
@@ -295,7 +296,7 @@ class Scene:
         return command if kind is ask.Complete else replace(command, properties=properties)
 
     def held(self) -> Any:
-        """Give an entity, a session of it that is held, and whom to answer."""
+        """Return an entity, one of its held sessions, and a reply-to of the holder."""
         found = [
             (queue.name, session.lock.session_id, self.reply_to(session.lock.receiver.link.connection_id))
             for queue in self.queues()
@@ -458,7 +459,7 @@ class Scene:
         _, effects = self.namespace.apply(command, self.now_ms)
         if isinstance(effects[0], do.MessagesFound):
             keys = {queue.key_of(message.sequence_number): message for message in found}
-            expected = [keys[key] for key in sorted(keys) if key >= queue.key_to_browse_from(start)]
+            expected = [keys[key] for key in sorted(keys) if key >= key_to_browse_from(queue, start)]
             assert [view.message for view in effects[0].messages] == expected[:5]
 
     def pass_time(self) -> None:
@@ -522,5 +523,5 @@ class Scene:
 
 
 def payload_of(size: int) -> bytes:
-    """Give the payload of the message of this size: no other has it."""
+    """Return the payload of the message of this size, which no other has."""
     return (b"%d;" % size).ljust(size, b".")

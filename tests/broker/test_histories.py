@@ -1,6 +1,6 @@
 """Random histories of several entities of all kinds, through the engine and a memory store, with crashes.
 
-What is believed of the broker is read off its tables before and after each call: no message is there twice or
+The tables of the broker are read before and after each call: no message is stored twice or
 comes from nowhere, none goes for a reason that the call does not give, the changes tell just what the tables
 do, and a restart finds what was durable. A message is told by its size, which never changes; a topic's copies
 are told apart by where they stand.
@@ -32,9 +32,9 @@ from peeklock.broker.vocabulary.changes import (
     MessageStored,
 )
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, ShiftScheduled
 from peeklock.broker.vocabulary.message import Message, MessageState
 from peeklock.broker.vocabulary.quotas import STANDARD
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, ShiftScheduled
 from peeklock.rules.filters import TrueFilter
 from tests.broker.histories import DIVIDING, EVEN, SPLIT, Scene, payload_of
 from tests.engine.rig import at_once
@@ -49,7 +49,7 @@ SMALL = {
     "broker.namespace.SLICE": 3,
     "broker.queue.delivery.PASS_OVER_MAX": 2,
     "broker.entities.forwarding.FETCH_MAX": 2,
-    "broker.handlers.searching.LOOKED_MAX": 9,
+    "broker.handlers.searching.EXAMINED_MAX": 9,
     "broker.handlers.searching.ROUND_MAX": 2,
     "broker.queue.message_session.COMPACT_MIN": 2,
     "engine.engine.ROW_BYTES_MAX": 700,
@@ -138,7 +138,7 @@ class History(Scene):
         return at_once(self.store.read_body_rows([row]))[row][slot] if payload is None else payload
 
     def snapshot(self) -> Any:
-        """Give all that must survive."""
+        """Return all that must survive."""
         volatile = ("lock", "routing", "body_row", "body_slot", "journal_no")
         fields = [name for name in Message.__slots__ if name not in volatile]
         found: list[Any] = []
@@ -349,7 +349,7 @@ class History(Scene):
                 assert not available(session.messages(queue))
         passes_on = queue.forward_to is not None and queue.dead_letters is not None
         if (passes_on and available(queue.active)) or (queue.fan_out is not None and len(queue.active)):
-            asked = self.namespace._shared.forwarding._asked.get(queue.queue_id, {})
+            asked = self.namespace._entities.forwarding._asked.get(queue.queue_id, {})
             assert None in asked.values()
 
     # Commits and crashes

@@ -18,8 +18,8 @@ from peeklock.broker.queue.graces import LOCK_GRACE_MS
 from peeklock.broker.vocabulary.commands import DeleteEntity, UpdateEntity
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.effects import ScheduledShifted
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.quotas import PREMIUM
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 from peeklock.gateway.context import GatewayLimits
 from peeklock.rules.filters import TrueFilter
 from peeklock.testing.inprocess import InProcessBroker

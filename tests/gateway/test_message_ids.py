@@ -9,7 +9,7 @@ import pytest
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import BATCH_FORMAT, scan
 from peeklock.amqp.types import Described, Symbol, Timestamp, ULong
-from peeklock.broker.content.message_ids import with_id
+from peeklock.broker.content.routing import with_id
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.harness import LiveHarness, everything, message_bytes, section
 

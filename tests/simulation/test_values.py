@@ -11,11 +11,12 @@ import pytest
 
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.queue.cursor import Claim
 from peeklock.broker.queue.cursors import Cursors
 from peeklock.broker.queue.links import Consumer
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
-from peeklock.broker.queue.peek_lock import Claim, Holder, Lock
+from peeklock.broker.queue.peek_lock import Holder, Lock
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.vocabulary.effects import Accepted, Deliver, Rejected, Settled, SettlementFailed

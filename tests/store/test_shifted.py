@@ -26,9 +26,9 @@ from peeklock.broker.vocabulary.effects import (
     MessagesScheduled,
     ScheduledShifted,
 )
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import Message, MessageState, MessageView
 from peeklock.broker.vocabulary.quotas import STANDARD
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut
 from peeklock.engine.engine import Engine

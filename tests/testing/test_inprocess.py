@@ -9,8 +9,8 @@ from peeklock.amqp.messaging import scan
 from peeklock.broker.vocabulary.commands import Send, UpdateEntity
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.effects import EntityFound, MatchingDeleted, MessagesMatched
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchMessages
 from peeklock.broker.vocabulary.message import Message
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages
 from peeklock.engine.bodies import BUDGET_BYTES
 from peeklock.rules.filters import SqlFilter
 from peeklock.testing.inprocess import InProcessBroker

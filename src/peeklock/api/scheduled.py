@@ -13,7 +13,7 @@ from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.effects import Failed, ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 
 SHIFT_S_MAX = 100 * 366 * 86_400
 """A century. Our choice."""

@@ -18,8 +18,8 @@ from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import Address, SubQueue
 from peeklock.broker.vocabulary.effects import Failed, Match, MatchingDeleted, MessagesMatched
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.rules.compiled import compile_filter
 from peeklock.rules.errors import RuleError
 from peeklock.rules.filters import SqlFilter

@@ -1,74 +1,46 @@
-"""The namespace: everything a client can ask for comes in here, and only here.
+"""The namespace: the single entry for commands, for time and for recovery.
 
-Owns: the dispatch of commands, how a refusal is answered, entities' lives. Must not know: the wire, the
-store, the clock. `apply` and `advance` answer what became true and what follows; neither raises for what a
-client did.
-
-Deterministic: the same commands at the same instants with the same tokens give the same answers.
+`apply` and `advance` return changes and effects, and raise nothing for a client's fault. The same commands at
+the same instants with the same tokens give the same answers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
 
 from peeklock.broker.entities.entities import Entities
-from peeklock.broker.entities.forwarding import Forwarding
-from peeklock.broker.handlers.attachments import Attachments
-from peeklock.broker.handlers.body_operations import BodyOperations
-from peeklock.broker.handlers.cursor_operations import CursorOperations
-from peeklock.broker.handlers.definition_operations import DefinitionOperations
-from peeklock.broker.handlers.deletions import Deletions
-from peeklock.broker.handlers.enlisting import Enlisting
-from peeklock.broker.handlers.operations import Operations
-from peeklock.broker.handlers.purging import Purging
-from peeklock.broker.handlers.searching import Searching
-from peeklock.broker.handlers.session_operations import SessionOperations
+from peeklock.broker.handlers.dispatch import Handlers, cannot_fail
 from peeklock.broker.handlers.storing import SLICE_MESSAGES
 from peeklock.broker.handlers.totals import Totals, TotalsCount
-from peeklock.broker.handlers.transactions import Transactions
 from peeklock.broker.queue.counters import Counters, RequestCounters
-from peeklock.broker.queue.graces import LOCK_GRACE_MS, Graces
+from peeklock.broker.queue.graces import LOCK_GRACE_MS
 from peeklock.broker.queue.invariants import check_queue
 from peeklock.broker.queue.links import Consumer
 from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.recorder import Recorder
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
 from peeklock.broker.record.history import History
 from peeklock.broker.record.history_recorder import HistoryRecorder
-from peeklock.broker.record.recorder import Recorder
 from peeklock.broker.recovery import Recovery
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
-from peeklock.broker.vocabulary.changes import (
-    Change,
-    EntityStored,
-    MessageIdSeen,
-    NumbersIssued,
-    RuleStored,
-)
+from peeklock.broker.vocabulary.changes import Change, EntityStored, MessageIdSeen, NumbersIssued, RuleStored
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.descriptions import EntityKind, RuleDescription
 from peeklock.broker.vocabulary.effects import Effect
-from peeklock.broker.vocabulary.errors import (
-    ServiceBusError,
-    SessionLockLost,
-)
+from peeklock.broker.vocabulary.errors import ServiceBusError, SessionLockLost
 from peeklock.broker.vocabulary.events import EventTuple, EventType
 from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import TierLimits
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
 
 SLICE = 1_000
-"""Items one `advance` handles, about: at 5 to 10 us each it takes 10 ms at most."""
-
-_Handler = Callable[[Any, Outcome], None]
-_Refusal = Callable[[Any, ServiceBusError], "Effect | None"]
+"""Items of one `advance`, about: at 5 to 10 us each 10 ms at most."""
 
 
 class Namespace:
-    """All entities of one namespace and whoever is attached to them."""
+    """The entities of one namespace, and the links to them."""
 
     def __init__(
         self,
@@ -89,17 +61,16 @@ class Namespace:
 
         Args:
             limits: of its tier.
-            tokens: gives 16 random bytes a call, in .NET order of a GUID.
-            digest_key: at most 64 secret bytes, kept over restarts: keys the digests of message ids.
-            enforce_quotas: hold entities to their size and the namespace to its number of entities (A-05).
-            delete_lock: refuse to delete entities when asked; idle ones go all the same (A-03).
-            first_sequence_number: of each new queue; a test of the roll-over sets it high (S-03).
-            captures_body: what happens is recorded; this says of a queue's name whether with whole messages.
-                None = nothing is recorded.
-            slice_items: messages of a batch, or subscriptions of a deleted topic, that one step takes.
-            lock_grace_ms: how long a connection that broke keeps its locks; None = until they lapse (L-13).
-            clock_step_limit_ms: a larger step of the wall clock forwards makes nothing due.
-            history: is told what becomes of messages.
+            tokens: returns 16 random bytes, a GUID in .NET order.
+            digest_key: at most 64 secret bytes, the same after a restart; keys the digests of message ids.
+            enforce_quotas: enforce the size of entities and their number (A-05).
+            delete_lock: refuse to delete entities; idle ones are deleted all the same (A-03).
+            first_sequence_number: of each new queue, for tests of the roll-over (S-03).
+            captures_body: whether events of a queue, by name, hold whole messages; None = no events.
+            slice_items: messages of a batch, or subscriptions of a deleted topic, in one step.
+            lock_grace_ms: how long a broken connection keeps its locks; None = until they lapse (L-13).
+            clock_step_limit_ms: a larger step forwards of the wall clock makes nothing due.
+            history: takes the messages that leave.
         """
         self._shared = shared = Shared(tokens, clock_step_limit_ms)
         self._recorder: Recorder | None = None
@@ -109,105 +80,28 @@ class Namespace:
             self._recorder = Recorder(shared.timers, shared.wall, captures_body)
         self._out = Outcome(self._recorder)
         self.unfinished = False
-        """Whether the last command was done in part: a batch of many messages, which was checked whole."""
+        """Whether the last command, a checked batch of many messages, has steps left."""
         self.timers = shared.timers
-        """Say when `advance` has something to do."""
-        self._entities = Entities(
-            limits,
-            self._shared,
-            digest_key,
-            enforce_quotas=enforce_quotas,
-            first_position=first_sequence_number,
+        """When `advance` has something to do."""
+        self._entities = entities = Entities(
+            limits, shared, digest_key, enforce_quotas=enforce_quotas, first_position=first_sequence_number
         )
-        self._queues = self._entities.queues
-        self._shared.forwarding = Forwarding(self._entities)
+        self._queues = entities.queues
         self._lock_grace_ms = lock_grace_ms
-        self._graces = Graces(self._shared, lock_grace_ms)
-        self._attachments = Attachments(self._entities, self._shared, self._graces)
-        self._deletions = Deletions(
-            self._entities,
-            self._shared,
-            self._attachments,
-            delete_lock=delete_lock,
-            slice_items=slice_items,
+        self._handlers = handlers = Handlers(
+            entities, shared, slice_items, lock_grace_ms, delete_lock=delete_lock
         )
-        self._idle = self._deletions.idle
-        self._definitions = definitions = DefinitionOperations(
-            self._entities, self._shared, self._attachments, self._idle
-        )
-        self._operations = operations = Operations(self._entities, self._shared, slice_items)
-        self._session_operations = sessions = SessionOperations(self._entities, self._shared)
-        enlisting = Enlisting(self._entities, operations, self._shared)
-        self._transactions = Transactions(limits, enlisting, self._shared)
-        cursors = CursorOperations(self._entities)
-        self._purging = Purging(self._entities, self._shared)
-        self._searching = Searching(self._entities, self._shared)
-        bodies = BodyOperations(self._entities, self._shared, operations, sessions, self._searching)
-        self._recovery: Recovery | None = None
-        handlers: dict[type, tuple[_Handler, _Refusal]] = {
-            ask.OpenSender: (self._attachments.open_sender, _refuse_link),
-            ask.OpenReceiver: (self._attachments.open_receiver, _refuse_link),
-            ask.OpenCoordinator: (self._transactions.open_coordinator, _refuse_link),
-            ask.CloseLink: (self._close_link, _cannot_fail),
-            ask.SetCredit: (self._attachments.set_credit, _cannot_fail),
-            ask.DropConnection: (self._drop_connection, _cannot_fail),
-            ask.Send: (operations.send, operations.reject),
-            ask.SendBatch: (operations.send_batch, operations.reject),
-            ask.SendTo: (operations.send_to, _reject),
-            ask.Complete: (operations.complete, _fail_settlement),
-            ask.Abandon: (operations.settle, _fail_settlement),
-            ask.Defer: (operations.settle, _fail_settlement),
-            ask.DeadLetter: (operations.settle, _fail_settlement),
-            ask.Release: (operations.release, _fail_settlement),
-            ask.RenewLocks: (operations.renew_locks, _fail),
-            ask.Peek: (operations.peek, _fail),
-            ask.Schedule: (operations.schedule, _fail),
-            ask.CancelScheduled: (operations.cancel_scheduled, _fail),
-            ask.ReceiveDeferred: (operations.receive_deferred, _fail),
-            ask.UpdateDisposition: (operations.update_disposition, _fail),
-            ask.DeleteMessages: (operations.delete_messages, _fail),
-            ask.PurgeMessages: (self._purging.purge, _fail),
-            ShiftScheduled: (operations.shift_scheduled, _fail),
-            SearchMessages: (self._searching.begin, _fail),
-            DeleteMatching: (self._searching.begin, _fail),
-            ask.Fetched: (bodies.fetched, _cannot_fail),
-            ask.LoseBodies: (bodies.lose_bodies, _cannot_fail),
-            ask.RenewSessionLock: (sessions.renew_session, _fail),
-            ask.GetSessionState: (sessions.get_session_state, _fail),
-            ask.ShowSession: (sessions.show_session, _fail),
-            ask.SetSessionState: (sessions.set_session_state, _fail),
-            ask.ListSessions: (sessions.list_sessions, _fail),
-            ask.ClaimMessages: (cursors.claim, _fail),
-            ask.ReadClaim: (cursors.read, _fail),
-            ask.CommitClaims: (cursors.commit, _fail),
-            ask.ReleaseCursor: (cursors.release, _fail),
-            ask.ListCursors: (cursors.list_cursors, _fail),
-            ask.Declare: (self._transactions.declare, _reject),
-            ask.Discharge: (self._transactions.discharge, _reject),
-            ask.Enlist: (self._transactions.enlist, self._refuse_enlisted),
-            ask.LookUp: (definitions.look_up, _fail),
-            ask.CreateEntity: (definitions.create_entity, _fail),
-            ask.UpdateEntity: (definitions.update_entity, _fail),
-            ask.DeleteEntity: (self._deletions.ask, _fail),
-            ask.ListEntities: (definitions.list_entities, _fail),
-            ask.AddRule: (definitions.add_rule, _fail),
-            ask.UpdateRule: (definitions.update_rule, _fail),
-            ask.RemoveRule: (definitions.remove_rule, _fail),
-            ask.FindRule: (definitions.find_rule, _fail),
-            ask.ListRules: (definitions.list_rules, _fail),
-            ask.LimitSending: (operations.limit_sending, _cannot_fail),
-            ask.ClockStepped: (self._clock_stepped, _cannot_fail),
-            ask.AcceptClock: (self._accept_clock, _cannot_fail),
-            ask.CountDroppedSend: (operations.count_dropped_send, _cannot_fail),
-        }
-        self._handlers = {
-            command: (handler, refusal, RequestCounters()) for command, (handler, refusal) in handlers.items()
-        }
+        self._operations = handlers.operations
+        self._purging = handlers.purging
+        self._deletions = handlers.deletions
+        self._transactions = handlers.transactions
+        self._recovery = Recovery(entities)
+        self._table = {command: (*pair, RequestCounters()) for command, pair in handlers.table.items()}
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        """Do what a command asks, or refuse it as a whole; while it is `unfinished`, `go_on` comes next."""
+        """Do a command, or refuse it as a whole. While it is `unfinished`, `go_on` must come next."""
         out = self._out
-        # Without a call of `Outcome`, here and at the end: each message comes by here twice or more.
+        # Fields are set here, without a call of `Outcome`: each message takes this path twice or more.
         out.now_ms = now_ms
         out.copies = 0
         if self._recorder is not None:
@@ -215,21 +109,20 @@ class Namespace:
         left: Command | None = command
         while left is not None:
             command = left
-            handler, refusal, requests = self._handlers[type(command)]
+            handler, refusal, requests = self._table[type(command)]
             changed = len(out.changes)
             try:
                 handler(command, out)
             except ServiceBusError as error:
                 assert len(out.changes) == changed, "what is refused must change nothing"
                 requests.count_refusal(error)
-                # A plain value from here on. Its frames hold the effects that it is one of: a circle for the
-                # collector.
+                # A plain value from here on: its frames hold the effects that will hold it, a cycle.
                 error.__traceback__ = error.__context__ = error.__cause__ = None
                 effect = refusal(command, error)
                 if effect is not None:
                     out.effects.append(effect)
                 if type(error) is SessionLockLost:
-                    self._session_operations.refused_session_lock(command, out)
+                    self._handlers.sessions.refused_session_lock(command, out)
                 left = command.after(1) if isinstance(command, ask.Send | ask.Complete) else None
             else:
                 requests.succeeded += 1 + out.further
@@ -244,14 +137,12 @@ class Namespace:
         return changes, effects
 
     def look_for_bodies(self, at_hand: Callable[[Message], bool]) -> None:
-        """Ask this whether a body is in memory, before a message is deleted as it is delivered.
-
-        Until then all of them count as such.
-        """
-        self._shared.bodies.at_hand = at_hand
+        """Set how to find out whether a body is in memory; receive-and-delete waits for those that are
+        not."""
+        self._shared.bodies.in_memory = at_hand
 
     def go_on(self, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        """Do the next step of the unfinished command; nothing else was done meanwhile."""
+        """Do the next step of the unfinished command, before any other."""
         out = self._out
         storing = self._operations.storing
         assert storing is not None, "no command is unfinished"
@@ -263,11 +154,10 @@ class Namespace:
         return out.take()
 
     def advance(self, now_ms: int, purged_max: int | None = None) -> tuple[list[Change], list[Effect]]:
-        """Do what is due, a bounded slice a call: while `timers.next_ms` is past there is more.
+        """Do a bounded slice of what is due; there is more while `timers.next_ms` is past.
 
         Args:
-            purged_max: messages that a purge may look at, and nothing comes behind it in this call; None: it
-                is as any other.
+            purged_max: messages that a purge may examine, which then ends the call; None = the usual slice.
         """
         out = self._out
         out.begin_due(now_ms)
@@ -285,7 +175,7 @@ class Namespace:
         return out.take()
 
     def _serve_touched(self) -> None:
-        """Deliver in queues that got messages without being named: dead letters, forwarded ones."""
+        """Deliver in queues that got dead letters or forwarded messages."""
         out = self._out
         while out.touched:
             touched, out.touched = out.touched, {}
@@ -293,7 +183,7 @@ class Namespace:
                 queue.serve(out)
 
     def numbers_issued(self) -> list[NumbersIssued]:
-        """State the counters of the queues that issued numbers since the last call."""
+        """Return the counters of the queues that issued numbers since the last call."""
         issued, self._shared.issued = self._shared.issued, []
         states = self._entities.states
         numbers = []
@@ -309,89 +199,53 @@ class Namespace:
         return self._recorder is not None and self._recorder.captures and self._recorder.due
 
     def take_events(self) -> list[EventTuple] | None:
-        """Give what happened since the last call; None while nothing is recorded."""
+        """Return the events since the last call; None if none are recorded."""
         if self._recorder is None or not self._recorder.captures:
             return None
         return self._recorder.take()
 
     def flush_events(self) -> None:
-        """Let no event wait any longer."""
+        """Make a batch due for the events that wait."""
         if self._recorder is not None:
             self._recorder.flush()
 
-    # Links and connections
-
-    def _close_link(self, command: ask.CloseLink, out: Outcome) -> None:
-        self._transactions.close_coordinator(command.link, out)
-        self._attachments.close_link(command, out)
-
-    def _drop_connection(self, command: ask.DropConnection, out: Outcome) -> None:
-        self._transactions.drop_connection(command.connection_id, out)
-        self._attachments.drop_connection(command, out)
-
-    def _refuse_enlisted(self, command: ask.Enlist, error: ServiceBusError) -> Effect | None:
-        """Refuse a command of a transaction as it would be without one."""
-        return self._handlers[type(command.command)][1](command.command, error)
-
-    # The wall clock
-
-    def _clock_stepped(self, command: ask.ClockStepped, out: Outcome) -> None:
-        self._shared.wall.step(command.delta_ms)
-        self._follow_clock(command.delta_ms, out)
-
-    def _accept_clock(self, command: ask.AcceptClock, out: Outcome) -> None:
-        if self._shared.wall.is_doubted:
-            self._shared.wall.accept()
-            self._follow_clock(0, out)
-
-    def _follow_clock(self, step_ms: int, out: Outcome) -> None:
-        """Have instants looked at when they are reached now: at 2 us a queue."""
-        out.clock_stepped(step_ms)
-        for queue in self._queues.values():
-            queue.set_timer()
-
     @property
     def wall(self) -> WallClock:
-        """How far the wall clock is from the time that is passed in."""
+        """The difference between the wall clock and `now_ms`."""
         return self._shared.wall
 
     # Recovery and reclaim
 
     def restore_entity(self, stored: EntityStored) -> None:
-        """Take in an entity that the store has; all of them come before the first frame."""
-        self._recovering().restore_entity(stored)
+        """Add a stored entity; all entities come before the first frame."""
+        self._recovery.restore_entity(stored)
 
     def restore_rule(self, stored: RuleStored) -> None:
-        """Take in a rule that the store has, after the entities."""
-        self._recovering().restore_rule(stored)
+        """Add a stored rule; rules come after the entities."""
+        self._recovery.restore_rule(stored)
 
     def restore(self, changes: Iterable[Change]) -> None:
-        """Take in one frame of the journal; frames come in order, oldest first."""
-        self._recovering().restore(changes)
+        """Apply one frame of the journal, the oldest first."""
+        self._recovery.restore(changes)
 
     def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
-        """Build the indexes and timers; nothing is locked. What fell due meanwhile follows by `advance`."""
+        """Build indexes and timers. Nothing is locked; `advance` does what fell due meanwhile."""
         out = self._out
         out.begin_due(now_ms)
-        self._recovering().finish(now_ms)
+        self._recovery.finish(now_ms)
         for entity in self._entities:
             if not entity.deleting:
-                self._idle.watch(entity, now_ms)
+                self._deletions.idle.watch(entity, now_ms)
         self._deletions.resume(now_ms)
         self._entities.next_entity_id = max(self._entities.next_entity_id, next_entity_id)
-        self._recovery = None
+        self._recovery = Recovery(self._entities)
         out.epoch_started(self._lock_grace_ms)
         for entity in self._entities:
-            out.entity(EventType.ENTITY_PRESENT, entity)
-
-    def _recovering(self) -> Recovery:
-        if self._recovery is None:
-            self._recovery = Recovery(self._entities)
-        return self._recovery
+            out.entity(EventType.ENTITY_PRESENT, entity.main, entity.description)
 
     def replaced_states(self) -> list[tuple[str, list[str]]]:
-        """Name, by queue, the sessions whose stored state gives way to one of another spelling (C27): after a
-        recovery, until `advance` has removed them."""
+        """Return, by queue, the sessions whose stored state is replaced by one of another spelling (C27),
+        until `advance` removes it."""
         found = []
         for entity in self._entities:
             states = entity.states
@@ -400,11 +254,11 @@ class Namespace:
         return found
 
     def find(self, queue_id: int, position: int) -> Message | None:
-        """Give a message that is stored now."""
+        """Return a stored message."""
         return self._entities.find_stored(queue_id, position)
 
     def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None:
-        """Give what has to be written again when this fact's frame goes, None when it holds no more."""
+        """Return the fact to write again when the frame of this one goes; None if it no longer holds."""
         queue = self._queues.get(change.queue_id)
         if isinstance(change, NumbersIssued):
             issuer = queue or self._entities.states.get(change.queue_id)
@@ -416,7 +270,7 @@ class Namespace:
         return None
 
     def removed_entity_messages(self, entity_id: int) -> Iterator[Message]:
-        """Hand out the messages of a deleted entity, once; the caller takes them at its own pace."""
+        """Yield the messages of a deleted entity, once, at the pace of the caller."""
         entity = self._entities.removed.pop(entity_id, None)
         if entity is not None:
             yield from entity.all_messages()
@@ -424,7 +278,7 @@ class Namespace:
     # Figures
 
     def entity_views(self) -> list[do.EntityView]:
-        """Show all entities, queues, then topics, then subscriptions, each kind sorted by name."""
+        """Return all entities: queues, then topics, then subscriptions, each sorted by name."""
         return [
             entity.view()
             for kind in EntityKind
@@ -432,17 +286,17 @@ class Namespace:
         ]
 
     def rules(self, path: str) -> list[RuleDescription]:
-        """Show the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
-        return self._definitions.rules(path)
+        """Return the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
+        return self._handlers.definitions.rules(path)
 
     @property
     def dropped_sends(self) -> int:
-        """Pre-settled sends that were refused since start: their sender learns nothing (T-06)."""
+        """Pre-settled sends refused since the start, unknown to their senders (T-06)."""
         return self._operations.dropped_sends
 
     @property
     def failed_evaluations(self) -> int:
-        """Rules that could not be evaluated for a message since start, of topics that are gone too (P-04)."""
+        """Failed evaluations of rules since the start, deleted topics included (P-04)."""
         return self._shared.failed_evaluations
 
     @property
@@ -452,38 +306,38 @@ class Namespace:
 
     @property
     def is_purging(self) -> bool:
-        """Whether a purge is under way, which has time."""
+        """Whether a purge is under way."""
         return self._purging.is_busy
 
     @property
     def counters(self) -> Counters:
-        """What happened since the start, in entities that are gone too."""
+        """Counters since the start, deleted entities included."""
         return self._out.counters
 
     def entity_counters(self) -> dict[str, Counters]:
-        """Return what happened in each entity since the start or since it was created, by its path."""
+        """Return the counters of each entity since the start or its creation, by path."""
         return {entity.name: entity.counters for entity in self._entities}
 
     def requests(self) -> dict[str, RequestCounters]:
-        """Return what became of the requests since the start, by operation: `send`, `send_batch`.
+        """Return the counters of requests since the start, by operation such as `send_batch`.
 
-        Among the releases are those of the broker, of deliveries that reached no client.
+        The broker's own releases of undelivered messages count as releases.
         """
         return {
             re.sub("(?<!^)(?=[A-Z])", "_", command.__name__).lower(): counters
-            for command, (_, refusal, counters) in self._handlers.items()
-            if refusal is not _cannot_fail
+            for command, (_, refusal, counters) in self._table.items()
+            if refusal is not cannot_fail
         }
 
     def totals(self) -> Totals:
-        """Add up the figures of all entities at one instant; costs 2 to 5 us an entity."""
+        """Return the figures of all entities at one instant; costs 2 to 5 us an entity."""
         count = self.count_totals()
         while not count.advance():
             pass
         return count.totals
 
     def count_totals(self) -> TotalsCount:
-        """Begin to add them up in slices."""
+        """Return a count of the figures, to be done in slices."""
         known = Totals(
             entities=len(self._entities),
             connections=len(self._shared.links.connections),
@@ -500,32 +354,10 @@ class Namespace:
         for entity in self._entities:
             if entity.fan_out is not None:
                 entity.fan_out.check()
-        self._attachments.check()
+        self._handlers.attachments.check()
         links = self._shared.links.by_link.values()
         self._shared.bodies.check([link for link in links if isinstance(link, Consumer)])
-        self._graces.check()
+        self._handlers.graces.check()
         self._transactions.check()
         self._deletions.check()
-        self._searching.check()
-
-
-def _refuse_link(
-    command: ask.OpenSender | ask.OpenReceiver | ask.OpenCoordinator, error: ServiceBusError
-) -> Effect:
-    return do.LinkRefused(command.link, error)
-
-
-def _reject(command: ask.Declare | ask.Discharge | ask.SendTo, error: ServiceBusError) -> Effect:
-    return do.Rejected(command.reply_to, error)
-
-
-def _fail_settlement(command: ask.Complete, error: ServiceBusError) -> Effect | None:
-    return None if command.reply_to is None else do.SettlementFailed(command.reply_to, error)
-
-
-def _fail(command: ask.Peek, error: ServiceBusError) -> Effect:
-    return do.Failed(command.reply_to, error)
-
-
-def _cannot_fail(command: Command, error: ServiceBusError) -> NoReturn:
-    raise AssertionError(f"{type(command).__name__} has nobody to tell: {error}") from error
+        self._handlers.searching.check()

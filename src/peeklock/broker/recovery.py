@@ -1,7 +1,7 @@
-"""Building a namespace from the facts of the store.
+"""Recovery: a namespace built from the facts of the store.
 
-Owns: replay, "last record wins". Must not know: how facts are read. A fact about an unknown key is ignored:
-its entity was deleted. About 1 us a record, in one tight loop per frame.
+Replay is "last record wins", about 1 us a record. A fact about an unknown key is ignored: its entity was
+deleted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _position_of = attrgetter("position")
 
 
 class Recovery:
-    """What the journal said so far. Nothing is in the queues until `finish`."""
+    """State of the journal so far. The queues are empty until `finish`."""
 
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
@@ -69,12 +69,12 @@ class Recovery:
             self._entities.put_rule(Rule.restored(subscription, stored.rule))
 
     def restore(self, changes: Iterable[Change]) -> None:
-        """Take in one frame."""
+        """Apply one frame."""
         records = self._records
         for change in changes:
             kind = type(change)
             if kind is MessageStored:
-                message = change.message  # type: ignore[union-attr]  # the type was looked at once
+                message = change.message  # type: ignore[union-attr]  # see `kind`
                 known = records.get(change.queue_id)  # type: ignore[union-attr]
                 if known is not None:
                     known[message.position] = message
@@ -115,13 +115,13 @@ class Recovery:
             del self._entities.removed[entity_id]
 
     def finish(self, now_ms: int) -> None:
-        """Fill the queues; each one's records are let go before the next one's."""
+        """Fill the queues; the records of each are freed before the next."""
         for entity in self._entities:
             self._fill_transfers(entity)
             self._fill_states(entity)
             for queue in entity.queues():
                 _fill(queue, self._records.pop(queue.queue_id), self._counters.get(queue.queue_id))
-            for queue in entity.queues():  # which needs the counters of the main one
+            for queue in entity.queues():  # needs the counters of the main queue
                 _index_numbers(queue)
             duplicates = entity.main.duplicates
             if duplicates is not None:
@@ -165,7 +165,7 @@ class Recovery:
 
 
 def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIssued | None) -> None:
-    """Take in all messages of an empty queue. Nothing is locked; what is due follows by `advance`."""
+    """Fill an empty queue. Nothing is locked; `advance` does what is due."""
     messages = list(map(records.__getitem__, sorted(records)))
     del records  # 42 to 84 bytes an entry
     active: list[Message] = []
@@ -176,7 +176,7 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
     for message in messages:
         position = message.position
         size_bytes += message.size_bytes
-        # Equal numbers may be objects of their own, at 32 bytes each: share them.
+        # Equal numbers may be separate objects, of 32 bytes each: share them.
         if message.sequence_number == position:
             if message.enqueued_sequence_number == position:
                 message.enqueued_sequence_number = position
@@ -215,7 +215,7 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
     if queue.sessions is not None:
         for message in messages:
             queue.sessions.stored(message)
-        queue.sessions.serve(Outcome())  # no receiver is there yet
+        queue.sessions.serve(Outcome())  # there is no receiver yet
     if queue.expiry is not None:
         limited = queue.default_ttl_ms < UNLIMITED_MS
         for message in active:
@@ -224,7 +224,7 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
 
 
 def _index_numbers(queue: MessageQueue) -> None:
-    """Index a queue by number, once the main queue knows how many were issued."""
+    """Index a queue by number, once the counters of its main queue are known."""
     if queue.numbers is None:
         return
     entries = [(queue.key_of(message.sequence_number), message) for message in queue.all_messages()]

@@ -91,7 +91,7 @@ def test_an_entity_has_at_most_twelve(count: int) -> None:
         ({"name": "x" * 257}, "257 characters"),
         ({"name": "OWNER"}, "twice"),
         ({"name": "half \ud800"}, "surrogate"),
-        ({"rights": ()}, "allows nothing"),
+        ({"rights": ()}, "has no rights"),
         ({"rights": ("Send", "Send")}, "a right twice"),
         ({"rights": ("Read",)}, "'Read'"),
         ({"rights": ("Manage",)}, "Send and Listen as well"),

@@ -9,14 +9,7 @@ import pytest
 from peeklock.amqp import codec
 from peeklock.broker.queue.enqueue import COPIES_MAX
 from peeklock.broker.vocabulary.changes import MessageStored
-from peeklock.broker.vocabulary.commands import (
-    Address,
-    DeleteEntity,
-    Fetched,
-    LookUp,
-    Send,
-    SubQueue,
-)
+from peeklock.broker.vocabulary.commands import Address, DeleteEntity, Fetched, LookUp, Send, SubQueue
 from peeklock.broker.vocabulary.effects import Accepted, Effect, Fetch
 from peeklock.broker.vocabulary.errors import EntityNotFound, InvalidOperation
 from peeklock.broker.vocabulary.events import EventType
@@ -49,7 +42,7 @@ def circle(broker: Broker, *names: str, **settings: Any) -> None:
 
 
 def at_rest(broker: Broker, ms: int = 24 * 60 * MINUTE_MS) -> None:
-    """Let a day go by; after it nothing is due any more."""
+    """Advance by a day, after which nothing is due."""
     broker.advance(ms)
     assert broker.namespace.timers.next_ms is None
 
@@ -140,7 +133,7 @@ def test_a_queue_that_reads_what_it_gets_may_forward_to_itself(
     first = [view.message.enqueued_sequence_number & 0xFFFF for view in dead]
     assert (first, {view.message.hops for view in dead}) == ([1, 2, 3, 4], {4})
     assert {reason_of(view) for view in dead} == {TOO_FAR}
-    assert not broker.namespace._shared.forwarding._asked
+    assert not broker.namespace._entities.forwarding._asked
 
 
 def test_a_queue_with_sessions_passes_its_messages_on_and_has_no_receivers(broker: Broker) -> None:
@@ -366,11 +359,7 @@ def dead_by_reason(broker: Broker, count: int) -> dict[tuple[str, int], int]:
 
 @pytest.mark.parametrize(
     ("count", "copies", "dead"),
-    [
-        (1, 5, {4: 1}),
-        (2, 2 + 4 + 8 + 16 + 32, {4: 32}),
-        (5, 5 + 25 + 125 + 625 + 3_125, {4: 3_125}),
-    ],
+    [(1, 5, {4: 1}), (2, 2 + 4 + 8 + 16 + 32, {4: 32}), (5, 5 + 25 + 125 + 625 + 3_125, {4: 3_125})],
 )
 def test_a_topic_to_which_subscriptions_forward_makes_copies_for_four_hops(
     broker: Broker, count: int, copies: int, dead: dict[int, int]

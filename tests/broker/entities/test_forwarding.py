@@ -181,13 +181,7 @@ def test_a_full_target_rejects_the_sender() -> None:
     assert "'b'" in str(effect.error)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"forward_to": "missing"},
-        {"forward_dead_lettered_to": "missing"},
-    ],
-)
+@pytest.mark.parametrize("settings", [{"forward_to": "missing"}, {"forward_dead_lettered_to": "missing"}])
 def test_a_target_that_cannot_be_is_refused_at_definition(broker: Broker, settings: dict[str, Any]) -> None:
     """Req: F-01"""
     command = CreateEntity(QueueDescription("new", **settings), broker.reply_to())
@@ -412,7 +406,7 @@ def test_a_receiver_of_dead_letters_may_hold_one_that_waits_to_be_read() -> None
 
 
 def forwarding_to_sessions(count: int) -> tuple[Broker, list[Fetch]]:
-    """Let so many messages of 'a' (8) wait to be read for 'b' (4), and give what was asked."""
+    """Return the fetches of so many messages of 'a' (8) that are pending for 'b' (4)."""
     broker = Broker()
     broker.create("b", requires_session=True)
     broker.create("a", forward_to="b")
@@ -422,7 +416,7 @@ def forwarding_to_sessions(count: int) -> tuple[Broker, list[Fetch]]:
 
 
 def answer(broker: Broker, fetches: list[Fetch]) -> list[Fetch]:
-    """Answer what was asked; give what is asked next."""
+    """Answer fetches; return the next ones."""
     for fetch in fetches:
         broker.do(Fetched(fetch.queue_id, fetch.message.position, payload_of(Routing(None, "s", None))))
     return [effect for effect in broker.advance(0) if isinstance(effect, Fetch)]
@@ -448,7 +442,7 @@ def test_nothing_is_kept_of_messages_that_went_before_they_were_passed_on() -> N
     answer(broker, asked[1:])
     broker.advance(MINUTE_MS)
     answer(broker, asked[:1])
-    assert not broker.namespace._shared.forwarding._asked
+    assert not broker.namespace._entities.forwarding._asked
 
 
 @pytest.mark.parametrize("forward_to", [None, "plain"])
@@ -460,7 +454,7 @@ def test_nothing_is_kept_of_what_was_asked_for_a_forward_that_is_no_more(forward
     broker.update("a", forward_to=forward_to)
     assert answer(broker, asked[:2]) == []
     assert len(broker.peek(name=forward_to or "a")) == 3
-    assert not broker.namespace._shared.forwarding._asked
+    assert not broker.namespace._entities.forwarding._asked
 
 
 def test_a_dead_letter_that_is_given_back_is_passed_on() -> None:

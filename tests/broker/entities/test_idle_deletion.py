@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from peeklock.broker.entities.idle import LOOK_AGAIN_MS
+from peeklock.broker.entities.idle import CHECK_AGAIN_MS
 from peeklock.broker.vocabulary.changes import EntityRemoved
 from peeklock.broker.vocabulary.commands import (
     Address,
@@ -146,7 +146,7 @@ def test_a_receiver_with_credit_is_use_until_it_is_gone(broker: Broker) -> None:
     broker.credit(link, 1)
     broker.advance(3 * IDLE_MS + MINUTE_MS)
     broker.do(CloseLink(link))
-    assert_idle_since(broker, broker.now_ms, late_ms=LOOK_AGAIN_MS)
+    assert_idle_since(broker, broker.now_ms, late_ms=CHECK_AGAIN_MS)
 
 
 @pytest.mark.parametrize("broken", [True, False])
@@ -155,7 +155,7 @@ def test_a_receiver_with_credit_is_use_until_its_connection_is_gone(broker: Brok
     broker.credit(broker.receiver(sub_queue=SubQueue.DEAD_LETTER), 1)
     broker.advance(3 * IDLE_MS + MINUTE_MS)
     broker.drop(broken=broken)
-    assert_idle_since(broker, broker.now_ms, late_ms=LOOK_AGAIN_MS)
+    assert_idle_since(broker, broker.now_ms, late_ms=CHECK_AGAIN_MS)
 
 
 def test_a_receiver_that_uses_its_credit_up_was_use_until_then(broker: Broker) -> None:
@@ -168,7 +168,7 @@ def test_a_receiver_that_uses_its_credit_up_was_use_until_then(broker: Broker) -
         broker.renew(held)
     broker.advance(MINUTE_MS)  # the lock lapses, and the receiver with credit gets the message
     assert broker.peek() == []
-    assert_idle_since(broker, broker.now_ms, late_ms=LOOK_AGAIN_MS)
+    assert_idle_since(broker, broker.now_ms, late_ms=CHECK_AGAIN_MS)
 
 
 def test_a_receiver_whose_credit_is_used_up_before_anybody_looks_was_use_until_then(broker: Broker) -> None:
@@ -201,7 +201,7 @@ def test_who_waits_for_a_session_is_use(broker: Broker) -> None:
     assert not is_there(broker)
     assert is_there(broker, "steps")
     broker.advance(1)
-    assert_idle_since(broker, broker.now_ms, late_ms=LOOK_AGAIN_MS, name="steps")
+    assert_idle_since(broker, broker.now_ms, late_ms=CHECK_AGAIN_MS, name="steps")
 
 
 def test_an_accepted_session_is_use(broker: Broker) -> None:
@@ -220,7 +220,7 @@ def test_a_scheduled_message_is_use_until_it_is_enqueued(broker: Broker) -> None
     broker.schedule(3 * IDLE_MS + MINUTE_MS)
     broker.advance(3 * IDLE_MS + MINUTE_MS)
     assert broker.view().active_count == 1
-    assert_idle_since(broker, broker.now_ms, late_ms=LOOK_AGAIN_MS)
+    assert_idle_since(broker, broker.now_ms, late_ms=CHECK_AGAIN_MS)
 
 
 def test_messages_that_lie_there_do_not_count_nor_do_locked_ones(broker: Broker) -> None:

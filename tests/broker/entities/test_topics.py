@@ -316,7 +316,7 @@ def test_evaluations_that_fail_are_counted() -> None:
 
 
 def scheduling(broker: Broker, **settings: Any) -> datetime:
-    """Let a subscription schedule its copies a minute from now."""
+    """Make a subscription schedule its copies a minute from now."""
     due = datetime.fromtimestamp(broker.now_ms / 1000 + 60, UTC)
     action = SqlAction("SET sys.ScheduledEnqueueTimeUtc = @t", (("@t", due),))
     rule = RuleDescription("rule", TrueFilter(), action)

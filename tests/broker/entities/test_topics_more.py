@@ -43,13 +43,11 @@ def path(name: str, topic: str = "news") -> str:
 
 
 def messages(count: int) -> list[tuple[Message, Sections]]:
-    """Give messages, each of a size of its own."""
+    """Return messages of different sizes."""
     found = []
     for number in range(count):
         payload = encode_message(
-            properties=Properties(message_id="1"),
-            application_properties={"n": number},
-            data=b"x" * number,
+            properties=Properties(message_id="1"), application_properties={"n": number}, data=b"x" * number
         )
         found.append((Message(len(payload), routing=Routing()), scan(payload)))
     return found

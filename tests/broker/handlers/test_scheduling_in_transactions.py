@@ -330,7 +330,7 @@ def parts(broker: Broker) -> int:
 
 
 def works(broker: Broker, queue_id: int) -> dict[str, Any]:
-    """Give commands that use the partition of `OTHER`."""
+    """Return commands that use the partition of `OTHER`."""
     broker.send(queue_id, partition_key=OTHER)
     broker.send(queue_id, partition_key=OTHER)
     first, second = broker.receive(2, "parts")

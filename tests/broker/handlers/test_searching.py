@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties, scan
 from peeklock.broker.content.routing import routing_of
-from peeklock.broker.handlers.searching import LOOKED_MAX, ROUND_MAX
+from peeklock.broker.handlers.searching import EXAMINED_MAX, ROUND_MAX
 from peeklock.broker.vocabulary.changes import MessageRemoved
 from peeklock.broker.vocabulary.commands import (
     Address,
@@ -34,8 +34,8 @@ from peeklock.broker.vocabulary.effects import (
 )
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityDisabled, EntityNotFound
 from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.broker.vocabulary.message import Message, MessageState
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlFilter, TrueFilter
 from tests.broker.harness import LOTS, MINUTE_MS, Broker, numbers
 
@@ -89,7 +89,7 @@ class Searched(Broker):
         return found
 
     def answered(self, effects: list[Effect]) -> Effect:
-        """Answer what is asked for until there is an answer, and nothing else."""
+        """Answer fetches until the search is answered."""
         while True:
             fetches = [effect for effect in effects if isinstance(effect, Fetch)]
             if not fetches:
@@ -246,24 +246,24 @@ def test_pages_follow_each_other_without_gaps(broker: Searched, where: Filter | 
 def test_a_call_looks_at_a_bounded_number_of_messages(broker: Searched) -> None:
     """Req: A-08, T-08"""
     broker.checks = False
-    for n in range(2 * LOOKED_MAX):
-        broker.put(colour="red" if n == 2 * LOOKED_MAX - 1 else "blue")
+    for n in range(2 * EXAMINED_MAX):
+        broker.put(colour="red" if n == 2 * EXAMINED_MAX - 1 else "blue")
     first = broker.ask(RED, Address("orders"))
     assert first.matches == ()
-    assert broker.fetches < LOOKED_MAX
+    assert broker.fetches < EXAMINED_MAX
     second = broker.ask(RED, Address("orders"), first.next)
     third = broker.ask(RED, Address("orders"), second.next)
-    assert numbers([match.view for match in second.matches + third.matches]) == [2 * LOOKED_MAX]
+    assert numbers([match.view for match in second.matches + third.matches]) == [2 * EXAMINED_MAX]
     assert third.next is None
-    assert len(broker.ask(messages_max=LOTS).matches) < LOOKED_MAX
+    assert len(broker.ask(messages_max=LOTS).matches) < EXAMINED_MAX
 
 
 def test_many_empty_queues_count_too(broker: Searched) -> None:
     """Req: A-08, T-08"""
     broker.checks = False
-    for n in range(LOOKED_MAX):
+    for n in range(EXAMINED_MAX):
         broker.create(f"q{n:04}")
-    broker.put(8 + 4 * (LOOKED_MAX - 2))
+    broker.put(8 + 4 * (EXAMINED_MAX - 2))
     after: Any = None
     found: list[Any] = []
     calls = 0

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peeklock.amqp.codec import decode
-from peeklock.broker.handlers.shifting import LATEST_MS
+from peeklock.broker.handlers.scheduled import LATEST_MS
 from peeklock.broker.handlers.storing import SLICE_MESSAGES
 from peeklock.broker.vocabulary.changes import MessageStored
 from peeklock.broker.vocabulary.commands import Address, CancelScheduled, SubQueue
 from peeklock.broker.vocabulary.effects import Done, ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound, MessageNotFound
 from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import MessageState
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 from tests.broker.harness import MINUTE_MS, START_MS, Broker, deliveries, numbers
 
 ORDERS = Address("orders")
@@ -37,7 +37,7 @@ def shift(broker: Broker, by_ms: int | None, address: Address | None = ORDERS, *
 
 
 def waits(broker: Broker) -> list[int | None]:
-    """Give how long each scheduled message has to wait, by number."""
+    """Return how long each scheduled message must wait, by number."""
     return [
         None if view.message.scheduled_at_ms is None else view.message.scheduled_at_ms - broker.now_ms
         for view in broker.peek()

@@ -33,7 +33,7 @@ class Disk:
         broker.namespace.look_for_bodies(lambda message: message.sequence_number in self.at_hand)
 
     def read(self, effects: list[Effect], *, keep: bool = True) -> list[Effect]:
-        """Answer what was asked for, and what follows from that."""
+        """Answer all fetches, and those that follow."""
         told: list[Effect] = []
         for fetch in asked(effects):
             if keep:

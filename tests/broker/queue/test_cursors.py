@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.queue.cursors import SLICE, TRANSITIONS, Cursor, CursorState
+from peeklock.broker.queue.cursor import TRANSITIONS, Cursor, CursorState
+from peeklock.broker.queue.cursors import SLICE
 from peeklock.broker.vocabulary.changes import ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
 from peeklock.broker.vocabulary.commands import (
     Address,
@@ -97,7 +98,7 @@ class Reader(Broker):
         return ReadClaim(Address("orders"), cursor, no, skip, count, bytes_max, self.reply_to())
 
     def read(self, no: int, skip: int = 0, count: int = 10_000, bytes_max: int = LOTS) -> list[int]:
-        """Give the numbers of what a claim holds."""
+        """Return the numbers of the messages of a claim."""
         return numbers(self.one(self.asks_read(no, skip, count, bytes_max), MessagesFound).messages)
 
     def commit(self, up_to_no: int, cursor: str = "lake", sub_queue: SubQueue = SubQueue.MAIN) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.queue.delivery import WORN_MAX
+from peeklock.broker.queue.delivery import EXHAUSTED_MAX
 from peeklock.broker.vocabulary.commands import (
     Address,
     CloseLink,
@@ -294,12 +294,12 @@ def test_many_messages_at_a_lowered_maximum_are_dead_lettered_in_slices(session_
     broker = Broker()
     broker.create(requires_session=session_id is not None)
     fields: dict[str, Any] = {} if session_id is None else {"session_id": session_id}
-    tried(broker, 2 * WORN_MAX + 1, 1, **fields)
+    tried(broker, 2 * EXHAUSTED_MAX + 1, 1, **fields)
     last = broker.send(**fields)
     broker.update(max_delivery_count=1)
     link = broker.receiver() if session_id is None else broker.accept(session_id).link
     assert broker.credit(link) == []
-    assert broker.view().dead_letter_count == WORN_MAX
+    assert broker.view().dead_letter_count == EXHAUSTED_MAX
     assert numbers(deliveries(broker.settle_time())) == [last.sequence_number]
-    assert broker.view().dead_letter_count == 2 * WORN_MAX + 1
+    assert broker.view().dead_letter_count == 2 * EXHAUSTED_MAX + 1
     broker.namespace.check(broker.now_ms)

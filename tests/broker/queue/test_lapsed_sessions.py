@@ -63,7 +63,7 @@ def kinds(effects: list[Effect]) -> list[type]:
 
 
 def lapse(broker: Broker) -> tuple[ReceiverOpened, Deliver]:
-    """Let a session lapse whose only message was delivered, and is still unsettled."""
+    """Lapse a session whose only message is delivered and unsettled."""
     broker.send(session_id="a")
     opened = broker.accept("a")
     (delivery,) = broker.credit(opened.link)

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import peeklock.broker
 from peeklock.broker.queue.counters import APPLICATION, REASONS, Counters
-from peeklock.broker.vocabulary.commands import (
-    Address,
-    DeadLetter,
-    DeleteEntity,
-    LimitSending,
-    Peek,
-    Send,
-)
+from peeklock.broker.vocabulary.commands import Address, DeadLetter, DeleteEntity, LimitSending, Peek, Send
 from tests.broker.harness import EMPTY, MINUTE_MS, Broker, arriving
 
 

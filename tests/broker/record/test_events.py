@@ -11,7 +11,7 @@ from peeklock.amqp import codec
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties, Sections, scan
 from peeklock.amqp.types import Described, Symbol
-from peeklock.broker.record.recorder import BODIES_BYTES_MAX, BODY_LEFT_OUT
+from peeklock.broker.queue.recorder import BODIES_BYTES_MAX, BODY_LEFT_OUT
 from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Complete, RenewLocks, Send
 from peeklock.broker.vocabulary.effects import Deliver, Done
 from peeklock.broker.vocabulary.events import FLUSH_MS, Event, EventType
@@ -32,7 +32,7 @@ def broker() -> Broker:
 
 
 def told(broker: Broker) -> list[tuple[str, str | None, int]]:
-    """Give (type, queue, number) of what was recorded since the last call, and forget it."""
+    """Return (type, queue, number) of the events since the last call."""
     found = [(EventType(event.type).name, event.queue_name, event.sequence_number) for event in broker.events]
     broker.events.clear()
     return found

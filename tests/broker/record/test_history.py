@@ -54,7 +54,7 @@ class Remembering(Broker):
         return message
 
     def entries(self) -> list[Entry]:
-        """Give all entries, the oldest first."""
+        """Return all entries, the oldest first."""
         return self.history.newest(None, 1_000)[::-1]
 
 

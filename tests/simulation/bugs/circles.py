@@ -61,7 +61,7 @@ class LosingForwarding(Forwarding):
             super().pass_on(source, path, message, sections, out, **head)
         else:
             forwarded = out.forwarded(source, message, target.main.name)
-            out.went(source, forwarded, target.main.next_position)
+            out.passed_on(source, forwarded, target.main.next_position)
 
 
 class SilentForwarding(Forwarding):

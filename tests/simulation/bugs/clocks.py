@@ -44,7 +44,7 @@ class ForgottenWindows(Stepped):
         for queue in self._queues.values():
             if queue.duplicates is not None:
                 queue.duplicates.count = 0
-                queue.duplicates._start_anew(now_ms)
+                queue.duplicates._reset(now_ms)
 
 
 class ShortenedLocks(Stepped):

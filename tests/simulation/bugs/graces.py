@@ -16,7 +16,7 @@ class HastyGraces(Namespace):
     """Drops the locks of a broken connection when half of their grace is over."""
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        graces = self._graces
+        graces = self._handlers.graces
         grace_ms = graces._grace_ms
         if type(command) is DropConnection and grace_ms:
             graces._grace_ms = grace_ms // 2
@@ -30,7 +30,7 @@ class EndlessGraces(Namespace):
     """Keeps the locks of a broken connection until they lapse, whatever it was asked for."""
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        self._graces._grace_ms = None
+        self._handlers.graces._grace_ms = None
         return super().apply(command, now_ms)
 
 
@@ -38,7 +38,7 @@ class LateLapses(Namespace):
     """Keeps a lock of a broken connection for its whole grace, past the lock's own end."""
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        grace_ms = self._graces._grace_ms
+        grace_ms = self._handlers.graces._grace_ms
         connection = self._shared.links.connections.get(getattr(command, "connection_id", -1))
         if type(command) is DropConnection and command.broken and grace_ms and connection is not None:
             holders = [connection.locks, *(getattr(link, "locks", {}) for link in connection.links.values())]

@@ -397,7 +397,7 @@ class HeldAfterRollBacks(Watched):
         transaction = self._transactions._running.get(command.transaction_id)
         answer = super(Watched, self).apply(command, now_ms)
         for lock in [] if transaction is None else transaction.locks:
-            lock.transaction = transaction
+            lock.transaction_id = command.transaction_id
         return answer
 
     def check(self, now_ms: int) -> None:
@@ -431,7 +431,7 @@ class ForgottenClaims(Watched):
         super().finish_restore(now_ms, next_entity_id)
         for queue in self._queues.values():
             queue.cursors = None
-            queue.ready_queue.look_again()
+            queue.ready_queue.rescan()
             for message in queue.active:
                 message.lock = None
 
@@ -462,7 +462,7 @@ class GreedyClaims(Watched):
                     message = queue.active.get(first)
                     assert message is not None
                     message.lock = None
-                    queue.return_to_line(message)
+                    queue.make_available(message)
         return changes, effects
 
 

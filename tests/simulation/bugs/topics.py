@@ -85,7 +85,7 @@ class ForgivingFanOut(FanOut):
 
     __slots__ = ()
 
-    def _buried(self, failed: Failed) -> dict[int, tuple[Entity, str]]:
+    def _dead_lettered(self, failed: Failed) -> dict[int, tuple[Entity, str]]:
         return {}
 
 

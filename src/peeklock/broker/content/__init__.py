@@ -1,7 +1,6 @@
 """What the broker reads and rewrites in the bytes of a message.
 
-message_ids  The id of a message that was sent without one.
-overlay      Changed properties of a stored message: its overlay.
-routing      What of a message decides where it goes: message id, session id, partition key.
-subject      What the rules of subscriptions see of a message.
+overlay  Changed properties of a stored message.
+routing  Message id, session id and partition key: read and checked; a missing message id is written.
+subject  A message as the rules of subscriptions see it.
 """

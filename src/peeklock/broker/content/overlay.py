@@ -1,10 +1,7 @@
-"""Changed properties of a stored message: its overlay.
+"""The overlay of a stored message: its changed properties.
 
-Owns: how changes add up, and the properties the broker itself sets when it dead-letters or a rule copies.
-Must not know: the body, which is never rewritten; whoever encodes the message for a reader merges the overlay
-into it.
-
-An overlay is an encoded AMQP map. The type of a key says what it names:
+The stored body is never rewritten; the gateway merges the overlay into the message for a reader. An overlay
+is an encoded AMQP map. The type of a key says what it names:
 
     string     an application property, which has this value
     binary     an application property (UTF-8), which is removed; its value is null
@@ -41,7 +38,7 @@ DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 _REASON_KEY = codec.encode(DEAD_LETTER_REASON)
 
 RULE_NAME = "RuleName"
-"""Of a copy that a rule's action changed. Source: wire contract 9.1."""
+"""Property of a copy that a rule's action changed. Source: wire contract 9.1."""
 
 _SCHEDULED_TIME = codec.encode(Symbol("x-opt-scheduled-enqueue-time"))
 
@@ -50,13 +47,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX = (1 << 63) - 1
 
 OVERLAY_BYTES_MAX = 64 * 1024
-"""Source: wire contract 3.3, "properties/annotations > 64 KiB total". What the sender set is not counted: the
-core does not look into bodies (our choice), so that the sum can be up to twice as large."""
+"""Source: wire contract 3.3, "properties/annotations > 64 KiB total". The sender's own properties do not
+count, since the core does not read bodies (our choice), so the sum can be twice as large."""
 
 
 def merged(overlay: bytes | None, updates: Mapping[str, Any]) -> bytes:
-    """Encode the map that has these properties on top of those changed before; a None value is kept as
-    null."""
+    """Return an overlay with these application properties added; None is stored as null."""
     pairs = {} if overlay is None else _pairs(overlay)
     for key, value in updates.items():
         _put(pairs, str(key), value)  # some clients send symbols
@@ -64,10 +60,9 @@ def merged(overlay: bytes | None, updates: Mapping[str, Any]) -> bytes:
 
 
 def with_action(overlay: bytes | None, result: ActionResult, rule_name: str) -> bytes:
-    """Encode the overlay of a copy that a rule's action changed; it bears the rule's name (P-02).
+    """Return the overlay of a copy that a rule's action changed, with the rule's name (P-02).
 
-    Raises:
-        EvaluationError: a value that no message can have, or more than a message may have.
+    Raises: EvaluationError: a value that AMQP cannot encode, or too many bytes.
     """
     pairs = {} if overlay is None else _pairs(overlay)
     for name in result.removed:
@@ -79,12 +74,12 @@ def with_action(overlay: bytes | None, result: ActionResult, rule_name: str) -> 
             _put(pairs, name, wire_value(value))
         for name, value in result.system.items():
             field = _FIELDS.get(name)
-            if field is not None:  # a time-to-live is no property of the body
+            if field is not None:  # a time-to-live is not a property of the body
                 key = codec.encode(Symbol(field))
                 pairs[key] = key + codec.encode(wire_value(value))
     except EncodeError as error:
         raise EvaluationError(
-            f"the action of rule '{rule_name}' sets what no message can have: {error}"
+            f"the action of rule '{rule_name}' sets a value that AMQP cannot encode: {error}"
         ) from error
     _put(pairs, RULE_NAME, rule_name)
     changed = _joined(pairs)
@@ -97,20 +92,20 @@ def with_action(overlay: bytes | None, result: ActionResult, rule_name: str) -> 
 
 
 def with_scheduled_time(overlay: bytes | None, at_ms: int) -> bytes:
-    """Encode the overlay of a message that is enqueued at another time than its sender said."""
+    """Return an overlay with another scheduled time."""
     pairs = {} if overlay is None else _pairs(overlay)
     pairs[_SCHEDULED_TIME] = _SCHEDULED_TIME + codec.encode(Timestamp(at_ms))
     return _joined(pairs)
 
 
 def _pairs(overlay: bytes) -> dict[bytes, bytes]:
-    """Take an overlay apart: encoded pairs by their encoded keys, so that keys of different types differ."""
-    # The values are not decoded: they may have more elements by now than a decoder takes.
+    """Return the encoded pairs of an overlay by their encoded keys, which differ by type too."""
+    # The values are not decoded: they may have more elements than the decoder allows.
     return {overlay[start:at]: overlay[start:end] for _, start, at, end in codec.iter_map_raw(overlay)}
 
 
 def _put(pairs: dict[bytes, bytes], name: str, value: Any) -> None:
-    """Set an application property, also one that was removed before."""
+    """Set an application property, even if it was removed before."""
     pairs.pop(codec.encode(name.encode()), None)
     key = codec.encode(name)
     pairs[key] = key + codec.encode(value)
@@ -123,14 +118,14 @@ def _joined(pairs: dict[bytes, bytes]) -> bytes:
 
 
 def wire_value(value: Value | None) -> Any:
-    """Give what AMQP has for a value of an expression."""
+    """Return the AMQP value for a value of an expression."""
     if isinstance(value, datetime):
-        value = value.replace(tzinfo=value.tzinfo or UTC)  # a rule's may have no zone
+        value = value.replace(tzinfo=value.tzinfo or UTC)  # a rule's value may have no zone
         return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))
     if isinstance(value, timedelta):
         return Described(Symbol("com.microsoft:timespan"), Long(value // timedelta(microseconds=1) * 10))
     if isinstance(value, Decimal):
-        return float(value)  # our choice: what clients make of AMQP's decimals differs
+        return float(value)  # our choice: clients differ in how they read AMQP decimals
     if isinstance(value, int) and not isinstance(value, bool):
         return ULong(value) if value > _INT64_MAX else Long(value)
     return value
@@ -142,7 +137,7 @@ def with_reason(
     description: str | None,
     properties: Mapping[str, Any] | None = None,
 ) -> bytes | None:
-    """Encode the overlay of a dead-lettered message; a reason or description that is None is left out."""
+    """Return the overlay of a dead letter; a reason or description of None is left out."""
     if overlay is None and not properties:
         return _reason_only(reason, description)
     updates = dict(properties or {})
@@ -151,14 +146,14 @@ def with_reason(
 
 
 def dead_letter_reason(overlay: bytes) -> str | None:
-    """Return the reason that an overlay states; None where it is no text (wire contract C31)."""
+    """Return the DeadLetterReason in an overlay; None if it is not a string (wire contract C31)."""
     encoded = _pairs(overlay).get(_REASON_KEY)
     reason = None if encoded is None else codec.decode(encoded, len(_REASON_KEY))[0]
     return str(reason) if isinstance(reason, str) else None
 
 
 def is_bodiless(message: Message) -> bool:
-    """Whether a dead letter stands for a message whose body is lost."""
+    """Return whether a dead letter has lost its body."""
     overlay = message.overlay
     return (
         overlay is not None
@@ -175,6 +170,6 @@ def _reasons(reason: str | None, description: str | None) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def _reason_only(reason: str | None, description: str | None) -> bytes | None:
-    """Encode a reason alone. Many messages share theirs, and then they share these bytes."""
+    """Return an overlay with a reason alone. Messages with the same reason share it."""
     reasons = _reasons(reason, description)
     return codec.encode(reasons) if reasons else None

@@ -1,25 +1,21 @@
-"""What of a message decides where it goes: message id, session id, partition key.
+"""Message id, session id and partition key: what of a message decides where it goes.
 
-Owns: reading them from the encoded sections, and their checks. Must not know: entities; who asks.
-Source: wire contract 3.3, 10.1; AMQP 3.2.4.
+A message that is sent without an id gets one. The service gives it a GUID, and clients rely on it: the
+JavaScript client cannot settle a message without an id if it renews its lock.
+Source: wire contract 3.3, 10.1; AMQP 3.2.4; observed with @azure/service-bus 7.9.5.
 """
 
 from __future__ import annotations
 
+from binascii import hexlify
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from peeklock.amqp.codec import (
-    DecodeError,
-    decode,
-    decode_typed,
-    iter_map_raw,
-    read_list_header,
-    skip,
-)
-from peeklock.amqp.encoding import encode
-from peeklock.amqp.messaging import Sections
+from peeklock.amqp.codec import DecodeError, decode, decode_typed, iter_map_raw, read_list_header, skip
+from peeklock.amqp.encoding import compound8_or_32, encode
+from peeklock.amqp.messaging import PROPERTIES, Sections
 from peeklock.amqp.types import Symbol
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation
 from peeklock.broker.vocabulary.message import Routing
@@ -31,30 +27,39 @@ PARTITION_KEY = "x-opt-partition-key"
 VIA_PARTITION_KEY = "x-opt-via-partition-key"
 
 _GROUP_ID = 10
-"""Position in the properties section (AMQP 3.2.4); the message-id is its first field."""
+"""Index in the properties section (AMQP 3.2.4); message-id is the first."""
 
 _FIELDS_MAX = 13
 _NULL = b"\x40"
 
 _NULLS_BETWEEN = b"\x40" * (_GROUP_ID - 1)
-"""What mostly stands between message-id and group-id: nothing."""
+"""The usual fields between message-id and group-id: all null."""
 
 _STR8 = 0xA1
 _SHORT_TEXT = frozenset((_STR8, 0xA3))
 _TIMESTAMP = 0x83
 _STRING = frozenset((_STR8, 0xB1))
 _ONE_FORM = frozenset((_STR8, 0xA0, 0x98))
-"""A short text, short binary or uuid: as it came is the only way that we encode it."""
+"""A short string, short binary or uuid has a single encoding here."""
+
+_PROPERTIES = bytes((0x00, 0x53, PROPERTIES))
+_LIST8, _LIST32 = 0xC0, 0xD0
+
+_DIGITS = b"\xa1\x20"
+"""Head of an encoded string of 32 characters."""
+
+_ID_BYTES = 34
+_ONLY_AN_ID = _PROPERTIES + bytes((_LIST8, 1 + _ID_BYTES, 1))
 
 
 def read_routing(sections: Sections, overlay: bytes | None = None) -> Routing:
-    """Read what decides where a stored message goes.
+    """Return what decides where a stored message goes.
 
-    It may have been accepted where nothing depended on it: what cannot be read counts as absent.
+    What cannot be read counts as absent: the message may have been accepted where nothing depended on it.
 
     Args:
-        sections: the encoded message; its body is not looked at.
-        overlay: what was changed since it was sent (`properties`).
+        sections: the encoded message; its body is not read.
+        overlay: its changed properties.
     """
     try:
         annotations = sections.decode_message_annotations()
@@ -66,9 +71,9 @@ def read_routing(sections: Sections, overlay: bytes | None = None) -> Routing:
 
 
 def key_text(value: object) -> str | None:
-    """Return a partition key as text, None for what is neither a string nor binary that holds UTF-8.
+    """Return a partition key as a string; None if it is neither a string nor binary with UTF-8.
 
-    The official Python client sends the annotations of a received message again as binary (wire contract C6).
+    The official Python client sends annotations of a received message again as binary (wire contract C6).
     """
     if isinstance(value, str):
         return str(value)
@@ -79,7 +84,7 @@ def key_text(value: object) -> str | None:
 
 
 def with_overlay(routing: Routing, overlay: bytes) -> Routing:
-    """Give the routing fields of a message after the actions of rules; what they set are texts or null."""
+    """Return the routing fields after the actions of rules, which set strings or null."""
     changed = replace(routing)
     for name, _, start, end in iter_map_raw(overlay):
         if not isinstance(name, Symbol):
@@ -95,15 +100,12 @@ def with_overlay(routing: Routing, overlay: bytes) -> Routing:
 
 
 def routing_of(sections: Sections, key: str | None) -> Routing:
-    """Read and check message id and session id, which must not contradict the partition key.
-
-    Args:
-        key: the partition key, None when absent.
+    """Return message id and session id, checked; the session id must not contradict the partition key.
 
     Raises:
         DecodeError: the properties cannot be read.
-        ArgumentInvalid: an id is too long, or a session id is no string.
-        InvalidOperation: a session id that is not empty and the partition key differ.
+        ArgumentInvalid: an id is too long, or the session id is not a string.
+        InvalidOperation: the session id is not empty and differs from the partition key.
     """
     if sections.properties_end == sections.bare_offset:
         return Routing(None, None, key)
@@ -112,7 +114,7 @@ def routing_of(sections: Sections, key: str | None) -> Routing:
         if len(message_id) > ID_LENGTH_MAX:
             _check_length("MessageId", decode(message_id)[0])
         if message_id[0] not in _ONE_FORM:
-            # Equal ids may have been encoded in several ways.
+            # Equal ids can have several encodings.
             message_id = encode(decode_typed(message_id)[0])
     if session_id is None:
         return Routing(message_id, None, key)
@@ -127,7 +129,7 @@ def routing_of(sections: Sections, key: str | None) -> Routing:
 
 
 def _raw_ids(sections: Sections) -> tuple[bytes | None, bytes | None]:
-    """Give message-id and group-id as encoded, None where absent: one pass over the section."""
+    """Return the encoded message-id and group-id, None if absent, in one pass over the section."""
     payload, start, end = sections.payload, sections.bare_offset, sections.properties_end
     try:
         if payload[start + 1] == 0x53 and payload[start + 3] == 0xC0:
@@ -135,7 +137,7 @@ def _raw_ids(sections: Sections) -> tuple[bytes | None, bytes | None]:
         else:
             position, _, count = read_list_header(payload, decode(payload, start + 1)[1])
         if count > _FIELDS_MAX:
-            raise DecodeError(f"properties with {count} fields, at most {_FIELDS_MAX} belong there")
+            raise DecodeError(f"properties with {count} fields, at most {_FIELDS_MAX} are defined")
         if count == 0:
             return None, None
         message_id = None
@@ -175,3 +177,30 @@ def _raw_ids(sections: Sections) -> tuple[bytes | None, bytes | None]:
 def _check_length(name: str, value: Any) -> None:
     if isinstance(value, (str, bytes)) and len(value) > ID_LENGTH_MAX:
         raise ArgumentInvalid(f"The {name} has {len(value)} characters; the limit is {ID_LENGTH_MAX}.")
+
+
+def with_id(sections: Sections, tokens: Callable[[], bytes]) -> tuple[Sections, bytes]:
+    """Return a message that lacks an id with one of 32 hexadecimal digits, and the encoded id."""
+    message_id = _DIGITS + hexlify(tokens())
+    payload, start, end = sections.payload, sections.bare_offset, sections.properties_end
+    if end == start:
+        section = _ONLY_AN_ID + message_id
+    else:
+        position, _, count = read_list_header(payload, decode(payload, start + 1)[1])
+        if count:
+            position += 1  # replaces the null
+        changed = bytearray(_PROPERTIES)
+        compound8_or_32(changed, _LIST8, _LIST32, max(count, 1), message_id + payload[position:end])
+        section = bytes(changed)
+    growth = len(section) - (end - start)
+    written = Sections(
+        b"".join((payload[:start], section, payload[end:])),
+        sections.header_end,
+        sections.delivery_annotations_end,
+        start,
+        end + growth,
+        sections.body_offset + growth,
+        sections.body_end + growth,
+        sections.footer_end + growth,
+    )
+    return written, message_id

@@ -1,11 +1,8 @@
-"""What the rules of subscriptions see of a message.
+"""A message as the rules of subscriptions see it, decoded as late as possible.
 
-Owns: reading it from the encoded sections and the record, as late as it can. Must not know: rules,
-subscriptions. A filter that asks for application properties costs their decoding once a message, whatever the
-number of rules; one that asks for a message id costs that of the properties section; a topic whose rules ask
-for nothing costs nothing.
-
-What cannot be read counts as absent, and so does a value that no expression can compare.
+A filter on application properties costs one decoding a message, whatever the number of rules; a filter on a
+message id costs the decoding of the properties section. What cannot be read counts as absent, and so does a
+value that no expression can compare.
 Source: wire contract 3.2, 9.3.
 """
 
@@ -44,11 +41,11 @@ OVERLAID_FIELDS = {
     "x-opt-via-partition-key": "viapartitionkey",
     "x-opt-scheduled-enqueue-time": "scheduledenqueuetimeutc",
 }
-"""What an overlay can change, by AMQP's name, and its name as a system property."""
+"""What an overlay can change: AMQP's name, and that of the system property."""
 
 
 class MessageSubject:
-    """One message, as it is sent to a topic. Its mappings are made when they are first asked for."""
+    """One message sent to a topic. Its mappings are made on first use."""
 
     __slots__ = ("_message", "_names", "_sections", "_tokens", "system", "user")
 
@@ -56,27 +53,27 @@ class MessageSubject:
     system: Mapping[str, Value]
 
     def __init__(self, message: Message, sections: Sections, tokens: Callable[[], bytes]) -> None:
-        """See `message` as it is now.
+        """See `message` in its present state.
 
         Args:
-            sections: the encoded message; its body is not looked at.
-            tokens: gives 16 random bytes, for newid().
+            sections: the encoded message; its body is not read.
+            tokens: returns 16 random bytes, for newid().
         """
         self._message = message
         self._sections = sections
         self._tokens = tokens
 
     def has_user(self, folded_name: str) -> bool:
-        """Whether an application property is there, also with a null."""
+        """Return whether an application property exists, even if it is null."""
         return folded_name in self._names
 
     def user_name(self, folded_name: str) -> str | None:
-        """How the message spells an application property."""
+        """Return the message's own spelling of an application property."""
         name: str | None = self._names.get(folded_name)
         return name
 
     def new_id(self) -> UUID:
-        """Give a new random id."""
+        """Return a new random id."""
         return UUID(bytes=self._tokens(), version=4)
 
     def __getattr__(self, name: str) -> Any:
@@ -108,7 +105,7 @@ class MessageSubject:
             if not isinstance(key, str):
                 continue
             folded = key.lower()
-            # Of two spellings in one message, the first, also if it is a null. Source: wire contract C36
+            # The first of two spellings counts, even if it is null. Source: wire contract C36
             if names.setdefault(folded, key) == key:
                 value = raw if type(raw) in _PLAIN else value_of(raw)
                 if value is not None:
@@ -167,9 +164,9 @@ class MessageSubject:
 
 
 def without_body(payload: bytes) -> Sections:
-    """Return what filters can ask of a stored message: its body may have 100 MB, and many are read at a time.
+    """Return the sections that filters read: a body may have 100 MB, and many are read at a time.
 
-    What cannot be read is empty.
+    A message that cannot be read has none.
     """
     try:
         return scan(payload).without_body()
@@ -178,16 +175,16 @@ def without_body(payload: bytes) -> Sections:
 
 
 def overlaid(overlay: bytes) -> list[tuple[Any, Any]]:
-    """Give what an overlay changes, as (key, value); the type of a key says what it names (`properties`)."""
+    """Return the changes of an overlay as (key, value); see `overlay` for the types of keys."""
     return [(key, decode(overlay, start)[0]) for key, _, start, _ in iter_map_raw(overlay)]
 
 
 def value_of(raw: Any) -> Value | None:
-    """Turn a decoded AMQP value into one that expressions know; None when there is no such."""
+    """Return the value of expressions for a decoded AMQP value; None if there is none."""
     if isinstance(raw, Timestamp):
         return _instant(raw * 1000)
     if isinstance(raw, Described):
-        # What the .NET client sends for types that AMQP has not.
+        # The .NET client's types that AMQP does not have.
         kind, inner = str(raw.descriptor), raw.value
         if not isinstance(inner, int | str):
             return None
@@ -214,7 +211,7 @@ def value_of(raw: Any) -> Value | None:
 
 
 def _id_text(raw: Any) -> str | None:
-    """Give an id as clients of every language show it; AMQP also has uuids and numbers for ids."""
+    """Return an id as text, as clients of every language show it; AMQP ids may be uuids and numbers."""
     if raw is None or isinstance(raw, str):
         return raw
     return str(raw) if isinstance(raw, UUID | int) else None

@@ -1,9 +1,9 @@
-"""Queues, topics and subscriptions as entities: settings, rules, fan-out and forwarding.
+"""Queues, topics and subscriptions as entities.
 
-entities    The entities of a namespace: which there are, by name and by id, and the rules of subscriptions.
-entity      One entity: its settings, its queues and what it is for.
-fan_out     How a topic's message comes to its subscriptions.
-forwarding  Passing messages on from one entity to another.
-idle        Deleting entities that nobody uses (AutoDeleteOnIdle).
-validation  Which settings an entity may have.
+entities    All entities by name and id, and the rules of subscriptions.
+entity      One entity: its settings, its queues, and what it allows.
+fan_out     Copies of a topic's message in its subscriptions.
+forwarding  Messages passed on from one entity to another.
+idle        Deletion of idle entities (AutoDeleteOnIdle).
+validation  Checks of settings and names.
 """

@@ -1,8 +1,5 @@
-"""The entities of a namespace: which there are, by name and by id, and the rules of subscriptions.
-
-Owns: names, ids, creation, update, deletion, listing; which rules may be added. Must not know: commands,
-links' credit, messages, what an entity consists of (`entity`).
-"""
+"""All entities of a namespace by name and id, and the rules of subscriptions: create, update, delete,
+list."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from dataclasses import replace
 from operator import attrgetter
 
 from peeklock.broker.entities.entity import Entity
-from peeklock.broker.entities.fan_out import Rule
+from peeklock.broker.entities.fan_out import FanOut, Rule
+from peeklock.broker.entities.forwarding import Forwarding
 from peeklock.broker.entities.validation import (
     check_forwarding,
     checked,
@@ -49,7 +47,7 @@ from peeklock.broker.vocabulary.quotas import RECEIVE_REQUESTS_MAX, RULES_MAX, T
 
 
 class Entities:
-    """All entities of one namespace, by path (without regard to case) and by queue id."""
+    """All entities of one namespace, by path (case-insensitive) and by queue id."""
 
     def __init__(
         self,
@@ -63,8 +61,9 @@ class Entities:
         self.limits = limits
         self.queues: dict[int, MessageQueue] = {}
         self.states: dict[int, SessionStates] = {}
-        self.removed: dict[int, Entity] = {}  # until their messages were handed out
+        self.removed: dict[int, Entity] = {}  # until their messages are taken
         self.next_entity_id = 1
+        self.forwarding = shared.forwarding = Forwarding(self)
         self._shared = shared
         self._digest_key = digest_key
         self._enforce_quotas = enforce_quotas
@@ -72,7 +71,7 @@ class Entities:
         self._by_path: dict[str, Entity] = {}
         self._by_id: dict[int, Entity] = {}
         self._subscription_count = 0
-        self._sorted: dict[tuple[EntityKind | None, str], list[Entity]] = {}  # until something comes or goes
+        self._sorted: dict[tuple[EntityKind | None, str], list[Entity]] = {}  # until one is added or removed
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -81,14 +80,14 @@ class Entities:
         return iter(self._by_id.values())
 
     def find(self, path: str) -> Entity:
-        """Raises: EntityNotFound."""
+        """Return an entity. Raises: EntityNotFound."""
         entity = self._by_path.get(path.lower())
         if entity is None or entity.is_hidden:
             raise EntityNotFound(f"The messaging entity '{path}' could not be found.")
         return entity
 
     def from_name(self, path: str) -> list[Entity]:
-        """Give the entities of all kinds in the order of their names, from a name on."""
+        """Return the entities of all kinds sorted by name, from a name on."""
         found = self._sorted.get((None, ""))
         if found is None:
             found = [entity for entity in self._by_id.values() if not entity.is_hidden]
@@ -97,17 +96,15 @@ class Entities:
         return found[bisect_left(found, path.lower(), key=_folded_name) :]
 
     def target(self, path: str) -> Entity | None:
-        """Give the queue or topic that something is forwarded to."""
+        """Return the queue or topic that is the target of a forward."""
         entity = self._by_path.get(path.lower())
         return None if entity is None or entity.topic is not None or entity.deleting else entity
 
     def subscription(self, path: str) -> Entity:
-        """Raises: EntityNotFound; InvalidOperation: it is no subscription."""
+        """Return a subscription. Raises: EntityNotFound; InvalidOperation: it is not one."""
         entity = self.find(path)
         if entity.topic is None:
-            raise InvalidOperation(
-                f"'{entity.name}' is a {entity.kind.value} and has no rules: subscriptions have"
-            )
+            raise InvalidOperation(f"'{entity.name}' is a {entity.kind.value}: only subscriptions have rules")
         return entity
 
     def by_id(self, entity_id: int) -> Entity | None:
@@ -117,7 +114,7 @@ class Entities:
         return self._by_id.get(queue_id // QUEUES_PER_ENTITY)
 
     def queue(self, address: Address) -> tuple[Entity, MessageQueue]:
-        """Raises: EntityNotFound; InvalidOperation: the dead-letter queue of a topic."""
+        """Return an entity and one of its queues. Raises: EntityNotFound, InvalidOperation."""
         entity = self.find(address.path)
         if address.sub_queue is SubQueue.MAIN:
             return entity, entity.main
@@ -130,20 +127,20 @@ class Entities:
         return entity, entity.dead_letters
 
     def find_stored(self, queue_id: int, position: int) -> Message | None:
-        """Give a message, or the state of a session, that is stored now."""
+        """Return a stored message or session state."""
         holder = self.queues.get(queue_id) or self.states.get(queue_id)
         return None if holder is None else holder.find(position)
 
     def readable(self, address: Address) -> MessageQueue:
-        """Return a queue that can be received from. Raises: as `queue`, and what forbids to receive."""
+        """Return a queue that can be received from. Raises: as `queue`; InvalidOperation, EntityDisabled."""
         entity, queue = self.queue(address)
         entity.require_receivable(queue)
         entity.require_receiving()
         return queue
 
     def require_room(self, entity: Entity, size_bytes: int) -> None:
-        """Raises: QuotaExceeded: so many bytes more do not fit into an entity."""
-        entity = entity.topic or entity  # what a subscription holds counts there
+        """Check the room for so many bytes more. Raises: QuotaExceeded."""
+        entity = entity.topic or entity  # a subscription counts for its topic
         if self.is_full(entity, size_bytes):
             raise QuotaExceeded(
                 f"The maximum entity size has been reached or exceeded: '{entity.name}' holds "
@@ -152,13 +149,13 @@ class Entities:
             )
 
     def is_full(self, entity: Entity, size_bytes: int) -> bool:
-        """Whether so much more would exceed the entity's size, where that is held to (A-05)."""
+        """Return whether so many bytes more exceed the entity's size, if quotas are enforced (A-05)."""
         if not self._enforce_quotas:
             return False
         return entity.size_bytes() + size_bytes > entity.size_bytes_max()
 
     def require_room_for_receiver(self, entity: Entity) -> None:
-        """Raises: QuotaExceeded."""
+        """Check the number of receivers. Raises: QuotaExceeded."""
         if not self._enforce_quotas or len(entity.links) < RECEIVE_REQUESTS_MAX:
             return
         receivers = sum(isinstance(link, Consumer) for link in entity.links.values())
@@ -168,11 +165,14 @@ class Entities:
             )
 
     def create(self, description: Description, now_ms: int) -> Entity:
-        """Raises: ArgumentInvalid, ArgumentOutOfRange, NotSupported, EntityAlreadyExists, EntityNotFound,
-        QuotaExceeded."""
+        """Create an entity.
+
+        Raises: ArgumentInvalid, ArgumentOutOfRange, NotSupported, EntityAlreadyExists, EntityNotFound,
+        QuotaExceeded.
+        """
         if isinstance(description, SubscriptionDescription):
             topic = self.topic(description.topic_name)
-            description = replace(description, topic_name=topic.name)  # as it was first spelt
+            description = replace(description, topic_name=topic.name)  # the first spelling
         description = stamped(None, checked(description, self.limits), now_ms)
         existing = self._by_path.get(description.name.lower())
         if existing is not None and existing.deleting:
@@ -186,7 +186,7 @@ class Entities:
         return self.add(EntityStored(entity_id, description, now_ms, now_ms))
 
     def topic(self, name: str) -> Entity:
-        """Raises: EntityNotFound, ArgumentInvalid: it is no topic."""
+        """Return a topic. Raises: EntityNotFound; ArgumentInvalid: it is not one."""
         topic = self.find(name)
         if topic.fan_out is None:
             raise ArgumentInvalid(f"'{topic.name}' is a {topic.kind.value}: only a topic has subscriptions")
@@ -210,10 +210,10 @@ class Entities:
             )
 
     def add(self, stored: EntityStored) -> Entity:
-        """Take in an entity that is known to be right; a subscription has no rules yet."""
+        """Add a valid entity; a subscription has no rules yet."""
         topic = None
         if isinstance(stored.description, SubscriptionDescription):
-            topic = self._by_path.get(stored.description.topic_name.lower())  # also one that is hidden
+            topic = self._by_path.get(stored.description.topic_name.lower())  # even if hidden
             if topic is None:
                 raise EntityNotFound(f"The topic of '{stored.description.name}' could not be found.")
         entity = Entity(
@@ -222,13 +222,14 @@ class Entities:
             self.limits,
             self._digest_key,
             self._first_position,
+            self.forwarding,
             topic=topic,
             enforces_quotas=self._enforce_quotas,
         )
         self._by_id[entity.entity_id] = entity
         self._by_path[entity.name.lower()] = entity
         self._sorted = {}
-        self._shared.forwarding.ways_changed()
+        self.forwarding.routes_changed()
         for queue in entity.queues():
             self.queues[queue.queue_id] = queue
         if entity.states is not None:
@@ -242,7 +243,7 @@ class Entities:
         return self.target(path) is not None
 
     def found_as(self, path: str, if_match: IfMatch) -> Entity:
-        """Raises: EntityNotFound, PreconditionFailed."""
+        """Return an entity in an accepted version. Raises: EntityNotFound, PreconditionFailed."""
         entity = self.find(path)
         _require_version(entity.name, entity_version(entity.entity_id, entity.updated_at_ms), if_match)
         return entity
@@ -250,11 +251,14 @@ class Entities:
     def checked_update(
         self, description: Description, if_match: IfMatch, now_ms: int
     ) -> tuple[Entity, Description]:
-        """Raises: EntityNotFound, PreconditionFailed, ArgumentInvalid, ArgumentOutOfRange, NotSupported."""
+        """Return an entity with its new description, not applied yet.
+
+        Raises: EntityNotFound, PreconditionFailed, ArgumentInvalid, ArgumentOutOfRange, NotSupported.
+        """
         entity = self.found_as(description.name, if_match)
         before = entity.description
         description = stamped(before, checked_update(before, description, self.limits), now_ms)
-        # A target may be gone by now; that must not keep anything else from being changed.
+        # An old target may be gone, which does not prevent other changes.
         if (description.forward_to, description.forward_dead_lettered_to) != (
             before.forward_to,
             before.forward_dead_lettered_to,
@@ -263,13 +267,12 @@ class Entities:
         return entity, description
 
     def hide(self, entity: Entity) -> None:
-        """List a topic that is being deleted no more, nor its subscriptions."""
+        """Remove a topic that is being deleted, and its subscriptions, from lists."""
         self._sorted = {}
-        self._shared.forwarding.ways_changed()
+        self.forwarding.routes_changed()
 
     def remove(self, entity: Entity) -> EntityRemoved:
-        """Forget an entity at once, a topic after its subscriptions; its messages are handed out later, in
-        slices."""
+        """Forget an entity, a topic after its subscriptions; its messages are taken later, in slices."""
         assert not entity.subscriptions()
         if entity.topic is not None and entity.topic.fan_out is not None:
             self._subscription_count -= 1
@@ -280,11 +283,11 @@ class Entities:
         del self._by_id[entity.entity_id]
         del self._by_path[entity.name.lower()]
         self._sorted = {}
-        self._shared.forwarding.ways_changed()
+        self.forwarding.routes_changed()
         for queue in entity.queues():
             del self.queues[queue.queue_id]
             queue.retire()
-            self._shared.forwarding.forget(queue.queue_id)
+            self.forwarding.forget(queue.queue_id)
         if entity.states is not None:
             del self.states[entity.states.queue_id]
         self.removed[entity.entity_id] = entity
@@ -293,7 +296,7 @@ class Entities:
     # Rules
 
     def new_rule(self, subscription: Entity, description: RuleDescription, now_ms: int) -> Rule:
-        """Make a rule, not added yet. Raises: ArgumentInvalid, RuleAlreadyExists, QuotaExceeded."""
+        """Return a rule that is not added yet. Raises: ArgumentInvalid, RuleAlreadyExists, QuotaExceeded."""
         checked_part_name(description.name)
         if description.name.lower() in subscription.rules:
             raise RuleAlreadyExists(
@@ -304,10 +307,7 @@ class Entities:
         return rule
 
     def changed_rule(self, subscription: Entity, description: RuleDescription, if_match: IfMatch) -> Rule:
-        """Make what shall stand in the place of a rule.
-
-        Raises: ArgumentInvalid, RuleNotFound, PreconditionFailed, QuotaExceeded.
-        """
+        """Return a replacement. Raises: ArgumentInvalid, RuleNotFound, PreconditionFailed, QuotaExceeded."""
         old = self.rule(subscription, description.name, if_match)
         name, created_at_ms = old.description.name, old.description.created_at_ms
         rule = Rule(subscription, replace(description, name=name, created_at_ms=created_at_ms))
@@ -316,7 +316,7 @@ class Entities:
         return rule
 
     def rule(self, subscription: Entity, name: str, if_match: IfMatch = None) -> Rule:
-        """Raises: RuleNotFound, PreconditionFailed."""
+        """Return a rule in an accepted version. Raises: RuleNotFound, PreconditionFailed."""
         rule = subscription.rules.get(name.lower())
         if rule is None:
             raise RuleNotFound(f"The messaging entity '{subscription.name}/Rules/{name}' could not be found.")
@@ -325,41 +325,31 @@ class Entities:
         return rule
 
     def put_rule(self, rule: Rule) -> None:
-        """Let a rule judge the messages from now on, in the place of one with its name."""
+        """Add a rule, or replace the one with its name."""
         subscription = rule.subscription
         self.drop_rule(subscription, rule.description.name)
         subscription.rules[rule.description.name.lower()] = rule
-        assert subscription.topic is not None
-        assert subscription.topic.fan_out is not None
-        subscription.topic.fan_out.add(rule)
+        _fan_out_of(rule).add(rule)
 
     def drop_rule(self, subscription: Entity, name: str) -> None:
-        """Let a rule, if there is one of that name, judge no message any more."""
+        """Remove a rule, if there is one of that name."""
         rule = subscription.rules.pop(name.lower(), None)
         if rule is not None:
-            assert subscription.topic is not None
-            assert subscription.topic.fan_out is not None
-            subscription.topic.fan_out.remove(rule)
+            _fan_out_of(rule).remove(rule)
 
     def _require_room_for_rule(self, rule: Rule) -> None:
-        topic = rule.subscription.topic
-        assert topic is not None
-        fan_out = topic.fan_out
-        assert fan_out is not None
-        if len(fan_out) >= RULES_MAX:
+        count = len(_fan_out_of(rule))
+        if count >= RULES_MAX:
             raise QuotaExceeded(
-                f"rule '{rule.description.name}' cannot be added: '{topic.name}' has {len(fan_out)} rules, "
-                f"at most {RULES_MAX} are allowed"
+                f"rule '{rule.description.name}' cannot be added: the topic of '{rule.subscription.name}' "
+                f"has {count} rules, at most {RULES_MAX} are allowed"
             )
         self._require_room_for_kind(rule)
 
     def _require_room_for_kind(self, rule: Rule) -> None:
-        topic = rule.subscription.topic
-        assert topic is not None
-        fan_out = topic.fan_out
-        assert fan_out is not None
         if not self._enforce_quotas:
             return
+        fan_out = _fan_out_of(rule)
         kind, count, most = (
             ("correlation", fan_out.correlation_count, self.limits.correlation_filters_max)
             if rule.is_correlation
@@ -374,7 +364,7 @@ class Entities:
     def page(
         self, kind: EntityKind, skip: int, top: int, topic: str | None = None
     ) -> tuple[list[Entity], bool]:
-        """Give a page of all entities of a kind sorted by name, and whether there are more.
+        """Return a page of the entities of a kind sorted by name, and whether there are more.
 
         Args:
             topic: whose subscriptions are listed.
@@ -395,22 +385,21 @@ class Entities:
         return found[skip:end], end < len(found)
 
     def transfers_of(self, entity: Entity) -> MessageQueue:
-        """Give the transfer dead-letter queue of an entity."""
+        """Return the transfer dead-letter queue of an entity, made on first use."""
         if entity.transfers is None:
-            entity.transfers = MessageQueue(
-                entity.entity_id * QUEUES_PER_ENTITY + SubQueue.TRANSFER_DEAD_LETTER.value,
-                f"{entity.name}/$Transfer/$deadletterqueue",
-                self._shared,
-                dead_letters=None,
-                first_position=1,
-                message_size_bytes_max=entity.main.message_size_bytes_max,
-                copied_by=entity.main.copied_by,
-                counters=entity.counters,
-            )
-            entity.transfers.main = entity.main
-            entity.transfers.lock_duration_ms = entity.description.lock_duration_ms
-            self.queues[entity.transfers.queue_id] = entity.transfers
+            transfers = entity.dead_letter_queue(SubQueue.TRANSFER_DEAD_LETTER, "$Transfer/$deadletterqueue")
+            transfers.main = entity.main
+            transfers.message_size_bytes_max = entity.main.message_size_bytes_max
+            transfers.lock_duration_ms = entity.description.lock_duration_ms
+            self.queues[transfers.queue_id] = entity.transfers = transfers
         return entity.transfers
+
+
+def _fan_out_of(rule: Rule) -> FanOut:
+    topic = rule.subscription.topic
+    assert topic is not None
+    assert topic.fan_out is not None
+    return topic.fan_out
 
 
 def _folded_name(entity: Entity) -> str:
@@ -420,5 +409,5 @@ def _folded_name(entity: Entity) -> str:
 def _require_version(name: str, version: str, if_match: IfMatch) -> None:
     if if_match is not None and version not in if_match:
         raise PreconditionFailed(
-            f"'{name}' is not as If-Match says: it was changed since; read it again and repeat the change"
+            f"'{name}' does not have the version in If-Match: read it again and repeat the change"
         )

@@ -1,10 +1,7 @@
-"""One entity: its settings, its queues and what it is for.
+"""One entity: its settings, its queues, and what it allows.
 
-Owns: which queues a queue, topic or subscription has and how its settings reach them, its size, what cannot
-be asked of it. Must not know: other entities but its topic (`entities`), commands, links' credit, messages.
-
-A topic is an entity without dead letters whose main queue has a `FanOut`; a subscription is one that has a
-topic and rules. All else they have in common with queues.
+A topic is an entity without dead letters whose main queue has a `FanOut`; a subscription has a topic and
+rules. All else is the same for queues.
 """
 
 from __future__ import annotations
@@ -12,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peeklock.broker.entities.fan_out import FanOut, Rule
+from peeklock.broker.entities.forwarding import Forwarding
 from peeklock.broker.queue.counters import Counters
 from peeklock.broker.queue.duplicates import Duplicates
 from peeklock.broker.queue.links import AnyLink
@@ -19,6 +17,7 @@ from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.message_session import SessionStates
 from peeklock.broker.queue.message_sessions import MessageSessions
 from peeklock.broker.queue.message_table import MessageTable
+from peeklock.broker.queue.reconfiguration import configure
 from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, EntityStored
@@ -32,11 +31,7 @@ from peeklock.broker.vocabulary.descriptions import (
     TopicDescription,
 )
 from peeklock.broker.vocabulary.effects import EntityView
-from peeklock.broker.vocabulary.errors import (
-    EntityDeleted,
-    EntityDisabled,
-    InvalidOperation,
-)
+from peeklock.broker.vocabulary.errors import EntityDeleted, EntityDisabled, InvalidOperation
 from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import TierLimits
 
@@ -45,17 +40,18 @@ _RECEIVING = (EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED)
 
 
 class Entity:
-    """A queue, topic or subscription with its queues. The transfer dead-letter queue is made when it is first
-    needed."""
+    """A queue, topic or subscription with its queues."""
 
     __slots__ = (
         "_enforces_quotas",
+        "_shared",
         "counters",
         "created_at_ms",
         "dead_letters",
         "deleting",
         "description",
         "entity_id",
+        "fan_out",
         "forwards",
         "links",
         "main",
@@ -72,13 +68,13 @@ class Entity:
         limits: TierLimits,
         digest_key: bytes,
         first_position: int,
+        forwarding: Forwarding,
         *,
         topic: Entity | None,
         enforces_quotas: bool,
     ) -> None:
         self._enforces_quotas = enforces_quotas
         description = stored.description
-        first_queue_id = stored.entity_id * QUEUES_PER_ENTITY
         self.topic = topic  # of a subscription
         self.rules: dict[str, Rule] = {}  # of a subscription, by name in lower case
         self.entity_id = stored.entity_id
@@ -86,35 +82,25 @@ class Entity:
         self.created_at_ms = stored.created_at_ms
         self.updated_at_ms = stored.updated_at_ms
         self.deleting = stored.deleting  # of a topic: see `deletions`
-        self.forwards = False  # whether its messages or dead letters go on to another entity
+        self.forwards = False  # its messages or dead letters
         self.links: dict[LinkId, AnyLink] = {}
         self.counters = Counters()
         self.transfers: MessageQueue | None = None
         self.dead_letters: MessageQueue | None = None
-        fan_out = None
-        copied_by = None if topic is None else topic.fan_out
+        self.fan_out: FanOut | None = None  # of a topic
+        self._shared = shared
         if isinstance(description, TopicDescription):
-            fan_out = FanOut(shared)
+            self.fan_out = FanOut(shared, forwarding)
         else:
-            self.dead_letters = MessageQueue(
-                first_queue_id + SubQueue.DEAD_LETTER.value,
-                f"{description.name}/$deadletterqueue",
-                shared,
-                dead_letters=None,
-                first_position=1,
-                message_size_bytes_max=0,
-                copied_by=copied_by,
-                counters=self.counters,
-            )
+            self.dead_letters = self.dead_letter_queue(SubQueue.DEAD_LETTER, "$deadletterqueue")
         self.main = MessageQueue(
-            first_queue_id + SubQueue.MAIN.value,
+            self.entity_id * QUEUES_PER_ENTITY + SubQueue.MAIN.value,
             description.name,
             shared,
             dead_letters=self.dead_letters,
             first_position=first_position,
-            message_size_bytes_max=0,
-            fan_out=fan_out,
-            copied_by=copied_by,
+            fan_out=self.fan_out,
+            copied_by=None if topic is None else topic.fan_out,
             counters=self.counters,
         )
         if description.requires_duplicate_detection:
@@ -126,9 +112,16 @@ class Entity:
             self.main.sessions = MessageSessions(self.main)
         self.apply_settings(limits)
 
+    def dead_letter_queue(self, sub_queue: SubQueue, suffix: str) -> MessageQueue:
+        """Make one of its dead-letter queues."""
+        queue_id = self.entity_id * QUEUES_PER_ENTITY + sub_queue.value
+        copied_by = None if self.topic is None else self.topic.fan_out
+        name = f"{self.name}/{suffix}"
+        return MessageQueue(queue_id, name, self._shared, copied_by=copied_by, counters=self.counters)
+
     @property
     def name(self) -> str:
-        """Its path."""
+        """The path."""
         return self.description.name
 
     @property
@@ -146,11 +139,6 @@ class Entity:
         return self.description.status in _RECEIVING
 
     @property
-    def fan_out(self) -> FanOut | None:
-        """Of a topic: its subscriptions."""
-        return self.main.fan_out
-
-    @property
     def is_partitioned(self) -> bool:
         return (self.topic or self).description.enable_partitioning
 
@@ -161,35 +149,34 @@ class Entity:
         return isinstance(about, SubscriptionDescription) and about.dead_lettering_on_filter_errors
 
     def subscriptions(self) -> list[Entity]:
-        """Give the subscriptions of a topic."""
+        """Return the subscriptions of a topic."""
         return [] if self.fan_out is None else list(self.fan_out.subscriptions.values())
 
     def queues(self) -> list[MessageQueue]:
-        """Give the queues that exist so far."""
+        """Return the queues that exist so far."""
         return [queue for queue in (self.main, self.dead_letters, self.transfers) if queue is not None]
 
     @property
     def states(self) -> SessionStates | None:
-        """The states of its sessions."""
+        """The states of sessions."""
         return None if self.main.sessions is None else self.main.sessions.states
 
     def all_messages(self) -> Iterator[Message]:
-        """Go through all that is stored for it: the messages of each queue and the states of sessions."""
+        """Yield the messages of each queue and the states of sessions."""
         for queue in self.queues():
             yield from queue.all_messages()
         if self.states is not None:
             yield from self.states.all_messages()
 
     def size_bytes(self) -> int:
-        """Give the size of its messages and states; a topic's copies count as they do in the subscriptions,
-        each in full."""
+        """Return the size of messages and states; of a topic with each copy in its subscriptions."""
         size_bytes = sum(queue.size_bytes for queue in self.queues())
         if self.fan_out is not None:
             size_bytes += self.fan_out.size_bytes
         return size_bytes if self.states is None else size_bytes + self.states.size_bytes
 
     def size_bytes_max(self) -> int:
-        """Give what it may hold; each partition may hold as much as a whole queue without."""
+        """Return the maximum size; each partition has that of a queue without."""
         partitions = PARTITION_COUNT if self.is_partitioned else 1
         return self.description.max_size_mb * 1024 * 1024 * partitions
 
@@ -200,16 +187,16 @@ class Entity:
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it, or its topic, is being deleted: nobody finds it by name."""
+        """Whether it or its topic is being deleted: it cannot be found by name."""
         return (self.topic or self).deleting
 
     def mark_deleted(self) -> None:
-        """Take nothing more: it is being deleted."""
+        """Accept no more sends: it is being deleted."""
         self.deleting = True
         self.main.accepts_sends = False
 
     def change(self, description: Description, limits: TierLimits, now_ms: int) -> None:
-        """Apply other settings; the locks must have been dropped when that matters to them."""
+        """Apply other settings; the caller has dropped the locks if the change requires it."""
         self.description = description
         self.updated_at_ms = now_ms
         self.apply_settings(limits)
@@ -232,7 +219,7 @@ class Entity:
         )
         fan_out = self.fan_out
         if fan_out is not None:
-            view.active_count = 0  # what is parked is on its way
+            view.active_count = 0  # pending messages are on their way
             view.subscription_count = len(fan_out.subscriptions)
             view.sql_filter_count = fan_out.sql_count
             view.correlation_filter_count = fan_out.correlation_count
@@ -240,35 +227,35 @@ class Entity:
         return view
 
     def require_receiving(self) -> None:
-        """Raises: EntityDisabled."""
+        """Check that the status allows to receive. Raises: EntityDisabled."""
         if not self.receives:
             raise EntityDisabled(
                 f"'{self.name}' is {self.description.status.value}: nothing can be received from it"
             )
 
     def require_receivable(self, queue: MessageQueue) -> None:
-        """Raises: InvalidOperation: this queue of it is a topic."""
+        """Check that a queue of it can be received from. Raises: InvalidOperation: it is a topic."""
         if queue.fan_out is not None:
             raise InvalidOperation(
-                f"'{self.name}' is a topic: its messages are received, and looked at, in its subscriptions"
+                f"'{self.name}' is a topic: its messages are received and browsed in its subscriptions"
             )
 
     def require_target(self) -> None:
-        """Raises: InvalidOperation: it is a subscription."""
+        """Check that it can be sent to. Raises: InvalidOperation: it is a subscription."""
         if self.topic is not None:
             raise InvalidOperation(
                 f"'{self.name}' is a subscription: messages are sent to its topic '{self.topic.name}'"
             )
 
     def require_sending_to(self, queue: MessageQueue) -> None:
-        """Raises: InvalidOperation: nobody sends to this queue of it; EntityDisabled."""
+        """Check that a queue can be sent to. Raises: InvalidOperation, EntityDisabled, EntityDeleted."""
         if queue.holds_dead_letters:
             raise InvalidOperation(f"'{queue.name}' is a dead-letter queue: nothing can be sent to it")
         self.require_target()
         self.require_sending()
 
     def require_sending(self) -> None:
-        """Raises: EntityDisabled, EntityDeleted."""
+        """Check that the status allows to send. Raises: EntityDisabled, EntityDeleted."""
         if self.deleting:
             raise EntityDeleted(f"The messaging entity '{self.name}' was deleted.")
         if self.description.status not in _SENDING:
@@ -277,7 +264,7 @@ class Entity:
             )
 
     def apply_settings(self, limits: TierLimits) -> None:
-        """Let the queues follow its own settings and its topic's; the locks must have been dropped."""
+        """Apply its settings and its topic's to the queues; the caller has dropped the locks."""
         about = self.description
         default_ttl_ms = about.default_ttl_ms
         size_kb = about.max_message_size_kb
@@ -286,9 +273,9 @@ class Entity:
             size_kb = self.topic.description.max_message_size_kb
         for queue in self.queues():
             if queue is self.transfers:
-                queue.lock_duration_ms = about.lock_duration_ms  # nothing is passed on from here
+                queue.lock_duration_ms = about.lock_duration_ms  # it does not forward
             else:
-                queue.configure(about, default_ttl_ms)
+                configure(queue, about, default_ttl_ms)
             queue.message_size_bytes_max = (size_kb or limits.message_size_kb_default) * 1024
         self.forwards = about.forward_to is not None or about.forward_dead_lettered_to is not None
         self.main.accepts_sends = about.status in _SENDING and not self.deleting

@@ -1,24 +1,20 @@
-"""How a topic's message comes to its subscriptions.
+"""Fan-out: the copies of a topic's message in its subscriptions, and the rules that choose them.
 
-Owns: the rules of one topic's subscriptions, which of them choose a message, and the copies that follow. Must
-not know: how rules are evaluated (`rules`), how a copy is stored (`enqueue`).
+Theory of operation. A topic keeps no messages. An arriving message is numbered and copied, in the same call
+and the same frame, to each subscription with a matching rule; the copies share the body. A scheduled message
+that falls due may have its body on disk; it is pending in the topic, as in an entity that forwards, until the
+filters can read it (`forwarding`). So are messages after `enqueue.COPIES_MAX` copies in one command.
 
-Theory of operation. A topic keeps no messages: one that arrives is numbered and, in the same call and so in
-the same frame, copied to each subscription that has a rule for it. The copies share its body. What a filter
-must read may be on disk when a scheduled message falls due; then the message is parked in the topic, as in an
-entity that forwards, until the body has been fetched (`forwarding`). So is what a command sends beyond
-`enqueue.COPIES_MAX` copies, a large batch or a transaction, so that others have their turn.
+The matching rules of one subscription that have no action give one copy together, each rule with an action
+one of its own. If a rule cannot be evaluated, the message is dead-lettered instead, once, if the subscription
+says so; else the rule does not match.
 
-Of the rules of one subscription that choose a message, those without an action give one copy together, each
-with an action a copy of its own. If one of them cannot be evaluated, the message goes to the dead-letter
-queue instead, once, where the subscription says so; else that rule counts as not matching.
-
-Topics may be part of a circle of forwards. From one accepted message at most `COPIES_FOLLOWING_MAX` copies
-follow: each message bears how many may still follow from it (`Message.copies_left`), a topic takes its copies
-from that, and those of its copies that may come to a topic again share what is left, in portions of what that
-topic makes of one. So the limit needs no counter that they have in common, and holds over slices, rests and
-restarts. Whoever forwards to a topic asks `copies_of` before and dead-letters what would go beyond
-(`forwarding`). A copy from which no way leads to a topic begins anew, should an update open one.
+Topics may be in a cycle of forwards. At most `COPIES_FOLLOWING_MAX` copies follow from one accepted message:
+each message has the number that may still follow from it (`Message.copies_left`), a topic subtracts its
+copies, and those of them that may come to a topic again share the rest, in portions of what that topic makes
+of one. So the limit needs no common counter, and holds over slices and restarts. A forward to a topic asks
+`copies_of` first and dead-letters a message beyond the limit (`forwarding`). A copy that no forward can bring
+to a topic has the full number, in case that an update changes this.
 Source: semantics P-01 to P-05; wire contract 9.1.
 """
 
@@ -33,6 +29,7 @@ from peeklock.broker.content import overlay as overlays
 from peeklock.broker.content.overlay import wire_value
 from peeklock.broker.content.routing import with_overlay
 from peeklock.broker.content.subject import MessageSubject
+from peeklock.broker.entities.forwarding import SESSION_ID_IS_NULL, Forwarding
 from peeklock.broker.entities.validation import check_rule_size, check_texts
 from peeklock.broker.queue import enqueue
 from peeklock.broker.queue.outcome import Outcome
@@ -55,25 +52,19 @@ EVALUATION_FAILED = "FilterEvaluationException"
 """DeadLetterReason. Our choice: the service documents none."""
 
 OVERLAYS_BYTES_MAX = 4 * 1024 * 1024
-"""Changed properties of all copies of one message, kept in memory. Our choice: without it a thousand
-rules can make 64 MB of one small message."""
-
-_SESSION_ID_IS_NULL = (
-    "Session ID is null.",
-    "Session enabled entity doesn't allow a message whose session identifier is null.",
-)
-"""Source: wire contract 3.8."""
+"""Changed properties of all copies of one message, in memory. Our choice: without it a thousand rules can
+make 64 MB of a small message."""
 
 
 class Rule:
-    """A rule of a subscription, ready to be used."""
+    """A compiled rule of a subscription."""
 
     __slots__ = ("action", "description", "filter", "subscription")
 
     def __init__(self, subscription: Entity, description: RuleDescription, *, stored: bool = False) -> None:
-        """Make a rule; `stored`: it was taken before, maybe by an earlier release.
+        """Compile a rule. `stored`: accept what an earlier release accepted.
 
-        Raises: ArgumentInvalid: an expression is wrong; the message says where and what was expected.
+        Raises: ArgumentInvalid: an expression is wrong; the message states the place and what was expected.
         """
         check_rule_size(description)
         self.subscription = subscription
@@ -92,8 +83,8 @@ class Rule:
 
     @classmethod
     def restored(cls, subscription: Entity, description: RuleDescription) -> Rule:
-        """Make a rule that the store has. One that an earlier release took and this one refuses fails for
-        each message, as P-04 has it: it must not keep the broker from starting, nor be dropped in silence."""
+        """Return a stored rule. If this release refuses it, it fails for each message (P-04): it must neither
+        prevent the start nor vanish."""
         try:
             return cls(subscription, description, stored=True)
         except ArgumentInvalid as error:
@@ -115,10 +106,7 @@ class Rule:
 
 
 def _check_values(description: RuleDescription) -> None:
-    """Check that messages can have the values of a rule: its listing tells of them, actions set them.
-
-    Raises: ArgumentInvalid.
-    """
+    """Check that AMQP can encode the values of a rule, for listings and actions. Raises: ArgumentInvalid."""
     about = description.filter
     pairs = about.properties if isinstance(about, CorrelationFilter) else ()
     pairs += about.parameters if isinstance(about, SqlFilter) else ()
@@ -128,15 +116,17 @@ def _check_values(description: RuleDescription) -> None:
             codec.encode(overlays.wire_value(value))
         except ValueError as error:
             raise ArgumentInvalid(
-                f"the value of {name!r} in rule '{description.name}' is none that a message can have: {error}"
+                f"the value of {name!r} in rule '{description.name}' cannot be encoded as an AMQP value: "
+                f"{error}"
             ) from error
 
 
 class FanOut:
-    """The subscriptions of one topic, and the rules of all of them."""
+    """The subscriptions of one topic, with all their rules."""
 
     __slots__ = (
         "_copies_of",
+        "_forwarding",
         "_index",
         "_shared",
         "correlation_count",
@@ -146,21 +136,22 @@ class FanOut:
         "unmatched",
     )
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, forwarding: Forwarding) -> None:
         self._shared = shared
+        self._forwarding = forwarding
         self.subscriptions: dict[str, Entity] = {}  # by name in lower case
-        self.size_bytes = 0  # of all that they hold: to add them up takes milliseconds
-        self.unmatched = 0  # messages since start that no rule chose
+        self.size_bytes = 0  # of all their messages: a sum takes milliseconds
+        self.unmatched = 0  # messages since the start that no rule matched
         self.correlation_count = 0
         self.sql_count = 0  # all others
         self._index: RuleIndex[Rule] = RuleIndex()
-        self._copies_of: tuple[bytes, bytes | None, int] | None = None  # what was counted last
+        self._copies_of: tuple[bytes, bytes | None, int] | None = None  # the last count
 
     def __len__(self) -> int:
         return self.sql_count + self.correlation_count
 
     def add(self, rule: Rule) -> None:
-        """Judge messages by a rule from now on."""
+        """Add a rule for messages from now on."""
         self._index.add(rule, rule.filter)
         self._copies_of = None
         if rule.is_correlation:
@@ -169,7 +160,7 @@ class FanOut:
             self.sql_count += 1
 
     def remove(self, rule: Rule) -> None:
-        """Judge no message by a rule any more."""
+        """Remove a rule."""
         self._index.remove(rule)
         self._copies_of = None
         if rule.is_correlation:
@@ -178,36 +169,27 @@ class FanOut:
             self.sql_count -= 1
 
     def send_on(
-        self,
-        message: Message,
-        sections: Sections | None,
-        head: Sections,
-        turn: int | None,
-        out: Outcome,
+        self, message: Message, sections: Sections | None, head: Sections, turn: int | None, out: Outcome
     ) -> int:
-        """Give each subscription its copies of a message that the topic has numbered; answer how many.
+        """Copy a numbered message to the subscriptions that match it; return the number of copies.
 
         Args:
             sections: None for a message whose body is stored already.
-            head: what its rules see, without the body perhaps.
-            turn: the partition that the topic put it in, None without partitions.
+            head: the sections that rules read, perhaps without the body.
+            turn: the partition of the message, None without partitions.
         """
         subject = MessageSubject(message, head, self._shared.tokens)
         matched, failed = self._index.match(subject)
         if not matched and not failed:
             self.unmatched += 1
             return 0
-        if message.expires_at_ms != NEVER_MS:  # it was parked
+        if message.expires_at_ms != NEVER_MS:  # it was pending
             message.ttl_ms = message.expires_at_ms - message.enqueued_at_ms
             message.expires_at_ms = NEVER_MS
         message.scheduled_at_ms = None
         dead_lettered = self._dead_lettered(failed) if failed else {}
-        # An action that fails keeps the plain copy back too.
-        changed: list[tuple[Rule, Message]] = []
-        bytes_left = OVERLAYS_BYTES_MAX
-        for rule in matched:
-            if rule.action is not None:
-                bytes_left -= self._act(rule, dead_lettered, message, subject, changed, bytes_left)
+        # Before the plain copies, which a failed action prevents too.
+        changed = self._act(matched, dead_lettered, message, subject)
         copies = [(subscription, message.copied()) for subscription in _plain(matched, dead_lettered)]
         copies += [
             (rule.subscription, copy)
@@ -220,20 +202,20 @@ class FanOut:
         self._share(left, [*copies, *((subscription, copy) for subscription, copy, _ in dead)], head)
         out.copies += count  # before any of them is forwarded
         for subscription, copy in copies:
-            out.came(subscription.main, copy)
+            out.passed_in(subscription.main, copy)
             _store(subscription, copy, sections, turn, out)
         for subscription, copy, error in dead:
-            out.came(subscription.main, copy)
+            out.passed_in(subscription.main, copy)
             _dead_letter(subscription, copy, sections, (EVALUATION_FAILED, error), turn, out)
         return count
 
     def copies_of(self, message: Message, head: Sections) -> int:
-        """Return how many copies a message becomes at most; fewer when actions fail.
+        """Return how many copies a message becomes at most; fewer if actions fail.
 
-        Copies of one message come here one after another: the rules are asked once.
+        Copies of one message follow each other, so the rules are evaluated once.
 
         Args:
-            head: what the rules see, without the body perhaps.
+            head: the sections that rules read, perhaps without the body.
         """
         known = self._copies_of
         if known is None or known[0] != head.payload or known[1] != message.overlay:
@@ -254,21 +236,20 @@ class FanOut:
         return len(_plain(matched, dead_lettered)) + acting + len(dead_lettered)
 
     def _share(self, left: int, copies: list[tuple[Entity, Message]], head: Sections) -> None:
-        """Divide the copies that may still follow from a message among those of its copies from which any can
-        follow."""
+        """Divide the number of copies that may still follow among the copies that may come to a topic."""
         going: list[Message] = []
         topics: dict[int, FanOut] = {}
         for subscription, copy in copies:
             copy.copies_left = COPIES_FOLLOWING_MAX
             if subscription.forwards:
-                ahead = self._shared.forwarding.topics_ahead(subscription)
+                ahead = self._forwarding.topics_ahead(subscription)
                 if ahead:
                     going.append(copy)
                     topics |= ahead
         if not going:
             return
         portion = max(map(len, topics.values()))
-        if left < portion * len(going):  # scarce: look what they make of this one
+        if left < portion * len(going):  # scarce: count what they make of this message
             portion = max(topic.copies_of(going[0], head) for topic in topics.values())
         portion = max(portion, 1)
         each, more = divmod(left // portion, len(going))
@@ -277,33 +258,34 @@ class FanOut:
 
     def _act(
         self,
-        rule: Rule,
+        matched: list[Rule],
         dead_lettered: dict[int, tuple[Entity, str]],
         message: Message,
         subject: MessageSubject,
-        changed: list[tuple[Rule, Message]],
-        bytes_left: int,
-    ) -> int:
-        """Make the copy of a rule with an action, unless its subscription gets a dead letter; answer what its
-        changes take."""
-        if rule.subscription.entity_id in dead_lettered:
-            return 0
-        try:
-            copy = _changed(message, rule, subject)
-            size_bytes = len(copy.overlay or b"")
-            if size_bytes > bytes_left:
-                raise EvaluationError(
-                    f"the actions of this message's rules change more than {OVERLAYS_BYTES_MAX} bytes of "
-                    f"properties together"
-                )
-        except EvaluationError as error:
-            dead_lettered.update(self._dead_lettered([(rule, error)]))
-            return 0
-        changed.append((rule, copy))
-        return size_bytes
+    ) -> list[tuple[Rule, Message]]:
+        """Return the copies of rules with an action; add subscriptions where one fails to `dead_lettered`."""
+        changed: list[tuple[Rule, Message]] = []
+        bytes_left = OVERLAYS_BYTES_MAX
+        for rule in matched:
+            if rule.action is None or rule.subscription.entity_id in dead_lettered:
+                continue
+            try:
+                copy = _changed(message, rule, subject)
+                size_bytes = len(copy.overlay or b"")
+                if size_bytes > bytes_left:
+                    raise EvaluationError(
+                        f"the actions of this message's rules change more than {OVERLAYS_BYTES_MAX} bytes of "
+                        f"properties together"
+                    )
+            except EvaluationError as error:
+                dead_lettered.update(self._dead_lettered([(rule, error)]))
+            else:
+                bytes_left -= size_bytes
+                changed.append((rule, copy))
+        return changed
 
     def _dead_lettered(self, failed: list[tuple[Rule, EvaluationError]]) -> dict[int, tuple[Entity, str]]:
-        """Give the subscriptions that dead-letter a message for which a rule could not be evaluated."""
+        """Return the subscriptions that dead-letter a message after a failed evaluation."""
         dead_lettered: dict[int, tuple[Entity, str]] = {}
         self._shared.failed_evaluations += len(failed)
         for rule, error in failed:
@@ -322,7 +304,7 @@ class FanOut:
 
 
 def _plain(matched: list[Rule], dead_lettered: Container[int]) -> list[Entity]:
-    """Return the subscriptions that get one copy of a message for all of their rules without an action."""
+    """Return the subscriptions that get a copy for their rules without an action."""
     served: set[int] = set()
     plain: list[Entity] = []
     for rule in matched:
@@ -336,15 +318,11 @@ def _plain(matched: list[Rule], dead_lettered: Container[int]) -> list[Entity]:
 
 
 def _store(
-    subscription: Entity,
-    copy: Message,
-    sections: Sections | None,
-    turn: int | None,
-    out: Outcome,
+    subscription: Entity, copy: Message, sections: Sections | None, turn: int | None, out: Outcome
 ) -> None:
     queue = subscription.main
     if queue.sessions is not None and (copy.routing is None or copy.routing.session_id is None):
-        _dead_letter(subscription, copy, sections, _SESSION_ID_IS_NULL, turn, out)
+        _dead_letter(subscription, copy, sections, SESSION_ID_IS_NULL, turn, out)
         return
     enqueue.store_copy(queue, copy, sections, turn, out)
 
@@ -357,11 +335,11 @@ def _dead_letter(
     turn: int | None,
     out: Outcome,
 ) -> None:
-    """Put a copy into the dead-letter queue, with a number of its subscription."""
+    """Dead-letter a copy, with a number of its subscription."""
     dead_letters = subscription.dead_letters
     assert dead_letters is not None
     enqueue.number_copy(subscription.main, copy, turn)
-    if copy.ttl_ms is not None:  # it counts anew where dead letters are forwarded to
+    if copy.ttl_ms is not None:  # it counts again after a forward of dead letters
         copy.expires_at_ms = copy.enqueued_at_ms + min(copy.ttl_ms, subscription.main.default_ttl_ms)
         copy.ttl_ms = None
     copy.overlay = overlays.with_reason(copy.overlay, *reason)
@@ -371,29 +349,28 @@ def _dead_letter(
 
 
 def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
-    """Make the copy for a rule with an action. Raises: EvaluationError."""
+    """Return the copy of a rule with an action. Raises: EvaluationError."""
     assert rule.action is not None
     result = rule.action.apply(subject)
     routing = message.routing or Routing()
     session_id = result.system.get("sessionid")
     if session_id and routing.partition_key is not None:
-        # The two must not differ: whoever receives the copy could not send it again.
+        # The two must not differ: a receiver could not send the copy again.
         result.system.setdefault("partitionkey", session_id)
     copy = message.copied()
     scheduled_at = result.system.get("scheduledenqueuetimeutc")
     if isinstance(scheduled_at, datetime) and rule.subscription.main.forward_to is not None:
-        copy.scheduled_at_ms = int(wire_value(scheduled_at))  # for where it goes on to
+        copy.scheduled_at_ms = int(wire_value(scheduled_at))  # for the target of the forward
     else:
-        result.system.pop("scheduledenqueuetimeutc", None)  # of no effect in a subscription
+        result.system.pop("scheduledenqueuetimeutc", None)  # has no effect in a subscription
     copy.overlay = overlays.with_action(copy.overlay, result, rule.description.name)
     if result.system:
-        # What it set decides where the copy goes, as if the sender had.
+        # Its values decide where the copy goes, as the sender's would.
         copy.routing = with_overlay(routing, copy.overlay)
         session_id, key = copy.routing.session_id, copy.routing.partition_key
         if "partitionkey" in result.system and session_id and key not in (None, session_id):
             raise EvaluationError(
-                f"the action leaves the partition key '{key}' beside the session id '{session_id}', from "
-                f"which it must not differ"
+                f"the action leaves the partition key '{key}' different from the session id '{session_id}'"
             )
         if "timetolive" in result.system:
             copy.ttl_ms = _ttl_ms(result.system["timetolive"], rule.description.name)
@@ -401,7 +378,7 @@ def _changed(message: Message, rule: Rule, subject: MessageSubject) -> Message:
 
 
 def _ttl_ms(value: object, rule_name: str) -> int | None:
-    """Give the time-to-live that an action set. Raises: EvaluationError."""
+    """Return the time-to-live that an action set. Raises: EvaluationError."""
     if value is None:
         return None
     ttl_ms = value // timedelta(milliseconds=1) if isinstance(value, timedelta) else 0

@@ -1,27 +1,22 @@
-"""Passing messages on from one entity to another.
+"""Forwards between entities: ForwardTo and ForwardDeadLetteredMessagesTo at run time.
 
-Owns: ForwardTo and ForwardDeadLetteredMessagesTo at run time: where a message goes, what becomes of one that
-cannot go there, the limit of hops. Must not know: who sent it, which forwards may be defined
-(`validation`).
+Theory of operation. A message is numbered by the entity it arrives at and passed on in the same call, so in
+the same frame of the journal; at its target it arrives like any other and gets a number there. An obstacle is
+decided at once and not tried again:
 
-Theory of operation. A message is numbered by the entity it arrives at, then passed on in the same call, and
-so in the same frame of the journal; there it arrives like any other and gets a number of its own. What stands
-in the way is decided at once and never tried again:
-
-    target missing, disabled, full, its size limit too small, a session id wanted and missing
-                                        -> transfer dead-letter queue of the entity it was to leave
+    target missing, disabled, full, its size limit too small, a session id required and missing
+                                        -> transfer dead-letter queue of the source
     more than four hops, or more than 10,000 copies of one accepted message
-                                        -> dead-letter queue of that entity
+                                        -> dead-letter queue of the source
 
-A sender is refused beforehand when the target is full (`operations`). A target may need to know a message
-id, session id or partition key. The gateway reads them for whoever sends to an entity that forwards there; of
-a stored message they are asked for with an effect `Fetch`, and it stays parked in its queue until the answer
-comes. Parked messages are passed on in their order, and so are those that were there when an entity began to
-forward. A scheduled message of a topic takes the same way to the subscriptions when it falls due: their rules
-must read it.
+A sender is refused first if the target is full (`operations`). A target may need the message id, session id
+or partition key. The gateway reads them for senders to an entity that forwards there; those of a stored
+message are read with an effect `Fetch`, and the message is pending in its queue until the answer. Pending
+messages are passed on in order, and so are those that were stored before the entity began to forward. A
+scheduled message of a topic takes the same way to the subscriptions, whose rules must read it.
 
-Forwards may lead in a circle, to the entity itself too, and by dead letters: the hops end it. A dead letter
-that may not be passed on rests where it is.
+Forwards may form a cycle, with the entity itself and with dead letters too: the limit of hops ends it. A dead
+letter that may not be passed on rests where it is.
 Source: semantics F-01, F-02; wire contract 3.8, 10.3; Learn "Chaining Service Bus entities with
 autoforwarding".
 """
@@ -52,7 +47,7 @@ HOPS_MAX = 4
 """Source: wire contract 10.1, auto-forward hops."""
 
 FETCH_MAX = 64
-"""Parked messages of a queue whose fields are asked for at once."""
+"""Pending messages of a queue that are fetched at once."""
 
 _TOO_MANY_HOPS = (
     "MaxTransferHopCountExceeded",
@@ -66,6 +61,12 @@ _TOO_MANY_COPIES = (
     f"The maximum is set to {COPIES_FOLLOWING_MAX}.",
 )
 
+SESSION_ID_IS_NULL = (
+    "Session ID is null.",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)
+"""Source: wire contract 3.8."""
+
 _Reason = tuple[str, str]
 """DeadLetterReason and DeadLetterErrorDescription."""
 
@@ -75,22 +76,20 @@ class Forwarding:
 
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
-        # What was read of parked messages, None until it comes: by queue id and position, at or behind the
-        # cursor.
+        # What was read of pending messages, None until then: by queue id and position, from the cursor on.
         self._asked: dict[int, dict[int, _Read | None]] = {}
-        self._ahead: dict[str, dict[int, FanOut]] = {}  # topics ahead, by the path of a target
+        self._ahead: dict[str, dict[int, FanOut]] = {}  # by the path of a target
 
-    # What senders ask
+    # For senders
 
     def reads_routing(self, queue: MessageQueue, destination: str | None = None) -> bool:
-        """Whether a sender's messages may end in a queue that decides by their routing fields."""
+        """Return whether messages sent here may end in a queue that decides by their routing fields."""
         return queue.reads_routing or any(
             target.main.reads_routing for target in self.chain(queue, destination)
         )
 
     def chain(self, queue: MessageQueue, destination: str | None = None) -> list[Entity]:
-        """Give the entities that a message sent to a queue, or via it, is passed on to; it rests at the last
-        one."""
+        """Return the entities that a message sent to or via a queue is passed on to, with the last one."""
         path = destination or queue.forward_to
         chain: list[Entity] = []
         while path is not None and len(chain) < HOPS_MAX:
@@ -101,20 +100,19 @@ class Forwarding:
             path = target.main.forward_to
         return chain
 
-    # What topics ask
+    # For topics
 
     def topics_ahead(self, entity: Entity) -> dict[int, FanOut]:
-        """Return the topics to which messages or dead letters of an entity come next, by id: from there on
-        they are copies."""
+        """Return the topics that messages or dead letters of an entity reach next, by id."""
         ahead: dict[int, FanOut] = {}
         for path in forwards_of(entity.description):
             known = self._ahead.get(path)
             if known is None:
-                known = self._ahead[path] = self._look_ahead(path)
+                known = self._ahead[path] = self._find_ahead(path)
             ahead = ahead | known if ahead else known
         return ahead
 
-    def _look_ahead(self, path: str) -> dict[int, FanOut]:
+    def _find_ahead(self, path: str) -> dict[int, FanOut]:
         topics: dict[int, FanOut] = {}
         seen: set[int] = set()
         paths = [path]
@@ -126,8 +124,8 @@ class Forwarding:
             paths = [path for each in at for path in forwards_of(each.description)]
         return topics
 
-    def ways_changed(self) -> None:
-        """Forget what is ahead of entities: one came, went, or forwards elsewhere."""
+    def routes_changed(self) -> None:
+        """Forget what is ahead: an entity was added, removed, or forwards elsewhere."""
         self._ahead = {}
 
     # Passing on
@@ -142,63 +140,34 @@ class Forwarding:
         *,
         head: Sections | None = None,
     ) -> None:
-        """Give a message that is numbered, but not stored, by `source` to the entity at `path`, or to where
-        it goes instead.
+        """Pass a message that `source` has numbered, but not stored, to the entity at `path`.
 
         Args:
             sections: None for a message whose body is stored already.
-            head: of one whose body is stored, what was read of it.
+            head: of such a message, what was read of it.
         """
         entity = self._entities.of_queue(source.queue_id)
         assert entity is not None
-        is_dead_letter = source.holds_dead_letters
         out.copies += 1
         if message.hops >= HOPS_MAX:
-            _mark_dead_letter(message, _TOO_MANY_HOPS)
             assert entity.dead_letters is not None
-            _record_burial(source, message, sections, entity.dead_letters, out)
-            enqueue.take_in(entity.dead_letters, message, sections, out)
-            out.touch(entity.dead_letters)
+            _dead_letter(source, message, sections, _TOO_MANY_HOPS, entity.dead_letters, out)
             return
         target = self._entities.target(path)
         head = head if sections is None else sections
-        wants_routing = target is not None and target.main.reads_routing and message.routing is None
-        wants_head = target is not None and head is None and _is_short_of_copies(target, message)
-        unread = wants_routing or wants_head
-        if unread and self._obstacle(target, path, message, routing_known=False) is None:
-            if is_dead_letter:
-                enqueue.take_in(source, message, sections, out)
-                source.forward_stored_from(message.position)
-            else:
+        if _is_unread(target, message, head):
+            if self._obstacle(target, path, message, routing_known=False) is None:
                 enqueue.hold_pending(source, message, sections, out)
-            return
+                return
         reason = self._obstacle(target, path, message, routing_known=True)
         if reason is not None or target is None:
             assert reason is not None
-            _mark_dead_letter(message, reason)
             transfers = self._entities.transfers_of(entity)
-            _record_burial(source, message, sections, transfers, out)
-            enqueue.take_in(transfers, message, sections, out)
-            out.touch(transfers)
-            return
-        if _makes_too_many_copies(target, message, head):
+            _dead_letter(source, message, sections, reason, transfers, out)
+        elif _makes_too_many_copies(target, message, head):
             self._dead_letter_copies(source, entity, message, sections, out)
-            return
-        forwarded = out.forwarded(source, message, target.main.name)
-        message.hops += 1
-        if is_dead_letter:
-            message.dead_letter_source = entity.name
-        if message.expires_at_ms != NEVER_MS:  # it was stored: its time-to-live counts anew from the arrival
-            message.ttl_ms = message.expires_at_ms - message.enqueued_at_ms
-            message.expires_at_ms = NEVER_MS
-        elif message.ttl_ms is not None:
-            message.ttl_ms = min(message.ttl_ms, source.default_ttl_ms)
-        message.delivery_count = 0
-        message.session_id = None
-        target.main.accessed_at_ms = out.now_ms
-        number = enqueue.store(target.main, message, sections, out)
-        out.went(source, forwarded, number)
-        out.touch(target.main)
+        else:
+            _deliver(source, entity, target, message, sections, out)
 
     def _dead_letter_copies(
         self,
@@ -208,22 +177,20 @@ class Forwarding:
         sections: Sections | None,
         out: Outcome,
     ) -> None:
-        """Dead-letter a message that would become too many copies; it goes on to where dead letters go."""
+        """Dead-letter a message that would become too many copies; dead letters may be forwarded."""
         dead_letters = entity.dead_letters
         assert dead_letters is not None
-        _mark_dead_letter(message, _TOO_MANY_COPIES)
         if source is dead_letters:
-            _record_burial(source, message, sections, dead_letters, out)
-            enqueue.take_in(dead_letters, message, sections, out)
-            out.touch(dead_letters)
+            _dead_letter(source, message, sections, _TOO_MANY_COPIES, dead_letters, out)
             return
+        _mark_dead_letter(message, _TOO_MANY_COPIES)
         out.dead_lettered(source, message, message.overlay, dead_letters.name)
         enqueue.dead_letter_arriving(dead_letters, message, sections, out)
 
     def _obstacle(
         self, target: Entity | None, path: str, message: Message, *, routing_known: bool
     ) -> _Reason | None:
-        """Say why a target cannot take a message."""
+        """Return why a target cannot take a message, None if it can."""
         if target is None:
             return "MessagingEntityNotFound", f"The forwarding destination '{path}' could not be found."
         queue = target.main
@@ -242,22 +209,14 @@ class Forwarding:
         if not routing_known or queue.sessions is None:
             return None
         if message.routing is None or message.routing.session_id is None:
-            return (
-                "Session ID is null.",
-                "Session enabled entity doesn't allow a message whose session identifier is null.",
-            )
+            return SESSION_ID_IS_NULL
         return None
 
-    # What is stored already
+    # Stored messages
 
-    def pass_on_stored(
-        self,
-        source: MessageQueue,
-        count_max: int,
-        out: Outcome,
-    ) -> int:
-        """Pass on what stands parked in a queue, in order, until messages, copies and forwards are about
-        `count_max`; answer how many messages it were."""
+    def pass_on_stored(self, source: MessageQueue, count_max: int, out: Outcome) -> int:
+        """Pass on pending messages in order, until messages, copies and forwards are about `count_max`;
+        return the number of messages."""
         source.forward_due_ms = FAR_MS
         path = source.forward_to
         if not source.passes_on:
@@ -276,7 +235,7 @@ class Forwarding:
             if message.lock is not None or expired or at_end:
                 source.forward_cursor = position + 1
                 asked.pop(position, None)
-                continue  # a dead letter in somebody's hands, or for the sweep, or at its end
+                continue  # a dead letter that is locked, left to the sweep, or at its end
             target = None if path is None else self._entities.target(path)
             read = asked.get(position)
             if read is None and (path is None or (target is not None and target.main.reads_routing)):
@@ -291,7 +250,7 @@ class Forwarding:
             source.remove(message, out)
             moved = message.moved()
             moved.routing = None if read is None else read.routing
-            moved.scheduled_at_ms = message.scheduled_at_ms  # by an action, for where it goes on to
+            moved.scheduled_at_ms = message.scheduled_at_ms  # set by an action, for the target
             if path is not None:
                 self.pass_on(source, path, moved, None, out, head=head)
             else:
@@ -304,24 +263,22 @@ class Forwarding:
         return work
 
     def fetched(self, queue: MessageQueue, position: int, payload: bytes) -> None:
-        """Take the body of a parked message. It may be gone; then those behind it are next."""
-        asked = self._asked.get(queue.queue_id)
-        message = queue.active.get(position)
+        """Take the body of a pending message. If the message is gone, the next ones follow."""
+        asked = self._asked.get(queue.queue_id, {})
         if not len(queue.active):
             self.forget(queue.queue_id)
-        elif asked is not None and position in asked and message is None:
-            queue.forward_stored_from(position)
-        elif asked is not None and position in asked:
-            assert message is not None
-            asked[position] = _Read(payload, message.overlay)
+        elif position in asked:
+            message = queue.active.get(position)
+            if message is not None:
+                asked[position] = _Read(payload, message.overlay)
             queue.forward_stored_from(position)
 
     def forget(self, queue_id: int) -> None:
-        """Keep nothing of what was asked about a queue: nothing waits there, or not for that any more."""
+        """Forget what was read for a queue."""
         self._asked.pop(queue_id, None)
 
     def _ask(self, source: MessageQueue, out: Outcome) -> None:
-        """Ask for the fields of the first messages from the cursor on, each once."""
+        """Fetch the first messages from the cursor on, each once."""
         before = self._asked.get(source.queue_id, {})
         asked = self._asked[source.queue_id] = {
             position: read
@@ -335,7 +292,7 @@ class Forwarding:
 
 
 class _Read:
-    """What was read of a parked message."""
+    """What was read of a pending message."""
 
     __slots__ = ("head", "routing")
 
@@ -344,13 +301,8 @@ class _Read:
         self.routing = read_routing(self.head, overlay)
 
 
-def _to_subscriptions(
-    topic: MessageQueue,
-    message: Message,
-    head: Sections,
-    out: Outcome,
-) -> None:
-    """Give the subscriptions a message that was parked in its topic."""
+def _to_subscriptions(topic: MessageQueue, message: Message, head: Sections, out: Outcome) -> None:
+    """Copy a pending message of a topic to its subscriptions."""
     assert topic.fan_out is not None
     message.delivery_count = 0
     turn = None if topic.partitions is None else topic.partitions.of_number(message.sequence_number)
@@ -360,15 +312,15 @@ def _to_subscriptions(
 
 
 def _is_short_of_copies(target: Entity, message: Message) -> bool:
-    """Whether it depends on the rules of a topic if a message may be forwarded there."""
+    """Return whether the rules of a topic decide if a message may be forwarded there."""
     return target.fan_out is not None and message.copies_left < len(target.fan_out)
 
 
 def _makes_too_many_copies(target: Entity, message: Message, head: Sections | None) -> bool:
-    """Whether a topic would make more copies of a message than may still follow from it.
+    """Return whether a topic would make more copies of a message than may follow from it.
 
     Args:
-        head: what the rules see of it, without its body perhaps; it was read when the answer depends on it.
+        head: the sections that rules read, perhaps without the body; not None if the answer depends on it.
     """
     if not _is_short_of_copies(target, message):
         return False
@@ -378,21 +330,65 @@ def _makes_too_many_copies(target: Entity, message: Message, head: Sections | No
 
 
 def _rests(target: Entity, message: Message, head: Sections | None) -> bool:
-    """Whether a dead letter was refused for its copies before and would be again."""
+    """Return whether a dead letter was refused for its copies and would be again."""
     if message.overlay is None or overlays.dead_letter_reason(message.overlay) != _TOO_MANY_COPIES[0]:
         return False
     return _makes_too_many_copies(target, message, head)
 
 
-def _record_burial(
-    source: MessageQueue, message: Message, sections: Sections | None, to: MessageQueue, out: Outcome
+def _is_unread(target: Entity | None, message: Message, head: Sections | None) -> bool:
+    """Return whether the body must be read before a message can go to its target."""
+    if target is None:
+        return False
+    if target.main.reads_routing and message.routing is None:
+        return True
+    return head is None and _is_short_of_copies(target, message)
+
+
+def _deliver(
+    source: MessageQueue,
+    entity: Entity,
+    target: Entity,
+    message: Message,
+    sections: Sections | None,
+    out: Outcome,
 ) -> None:
-    if source is not to:  # a dead letter that rests where it is goes on living there
+    """Enqueue a message in its target, as one that arrives there."""
+    forwarded = out.forwarded(source, message, target.main.name)
+    message.hops += 1
+    if source.holds_dead_letters:
+        message.dead_letter_source = entity.name
+    if message.expires_at_ms != NEVER_MS:  # it was stored: its time-to-live begins again
+        message.ttl_ms = message.expires_at_ms - message.enqueued_at_ms
+        message.expires_at_ms = NEVER_MS
+    elif message.ttl_ms is not None:
+        message.ttl_ms = min(message.ttl_ms, source.default_ttl_ms)
+    message.delivery_count = 0
+    message.session_id = None
+    target.main.accessed_at_ms = out.now_ms
+    number = enqueue.store(target.main, message, sections, out)
+    out.passed_on(source, forwarded, number)
+    out.touch(target.main)
+
+
+def _dead_letter(
+    source: MessageQueue,
+    message: Message,
+    sections: Sections | None,
+    reason: _Reason,
+    to: MessageQueue,
+    out: Outcome,
+) -> None:
+    """Store a message that cannot be passed on in a dead-letter queue, where it rests."""
+    _mark_dead_letter(message, reason)
+    if source is not to:  # a dead letter that rests keeps its life there
         out.dead_lettered(source, message, message.overlay, to.name)
         out.arrived(to, message, sections)
+    enqueue.store_dead_letter(to, message, sections, out)
+    out.touch(to)
 
 
 def _mark_dead_letter(message: Message, reason: _Reason) -> None:
     message.overlay = overlays.with_reason(message.overlay, *reason)
-    message.ttl_ms = None  # nothing expires where it goes, or waits for its time
+    message.ttl_ms = None  # dead letters neither expire nor wait for a time
     message.scheduled_at_ms = None

@@ -1,22 +1,18 @@
-"""Deleting entities that nobody uses (AutoDeleteOnIdle).
+"""Deletion of idle entities (AutoDeleteOnIdle).
 
-Owns: when an entity is looked at, and whether it was idle until then. Must not know: how an entity is
-deleted.
+Theory of operation. A timer is due when the entity would be idle for long enough. Only then the last use is
+read off its queues, and the timer set again if it was used; so use costs nothing here. The last use is the
+latest of
 
-Theory of operation. An entity is looked at when it would be idle long enough if nothing happened any more.
-Whatever happened meanwhile is read off its queues then, and it is looked at again when that makes it due; so
-use costs nothing here. The last use of a queue is the latest of
+    accessed_at_ms         of each sub-queue: sends, credit, deliveries, sessions accepted, deferred receives,
+                           browsing and other requests
+    arrived_at_ms          of the main queue: activated and forwarded messages
+    `watch`                creation, update, start
 
-    accessed_at_ms         of each of its sub-queues: sends, credit given, deliveries, sessions accepted,
-                           deferred receives, browsing, and whatever else a client asks for
-    arrived_at_ms          of the main queue: scheduled messages that became active, forwarded ones that came
-    here                   creation, update, start-up: `watch`
-
-Copies that come to a subscription are no use of it; whatever is done with a subscription is use of its topic.
-
-It is in use at the moment while a message is scheduled or a receiver has credit or waits for a session.
-Nobody says when that ends, so it is looked at again and again until then: such a queue is deleted
-`LOOK_AGAIN_MS` late at most, and never early. Messages that lie there do not count, nor do locked ones.
+Copies do not count as use of a subscription; any use of a subscription counts for its topic. The entity is in
+use while a message is scheduled, or a receiver has credit or waits for a session. That has no event at its
+end, so the entity is checked every `CHECK_AGAIN_MS`: it is deleted that late at most, and never early.
+Messages and locks do not count.
 Source: semantics A-03, F-02; Learn "Message expiration", section "Idleness".
 """
 
@@ -31,19 +27,18 @@ from peeklock.broker.queue.timers import FAR_MS, Timers
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 
-LOOK_AGAIN_MS = 30_000
-"""How often an entity is looked at that was in use when it might have been idle. Our choice: a tenth of the
-shortest idle time."""
+CHECK_AGAIN_MS = 30_000
+"""Interval of checks while an entity is in use. Our choice: a tenth of the shortest idle time."""
 
 Delete = Callable[[Entity, Outcome], None]
-"""Deletes an entity with all that is attached to it and calls `IdleDeletion.forget` for it."""
+"""Deletes an entity and all its links, and calls `IdleDeletion.forget`."""
 
 
 class IdleDeletion:
-    """Watches over the entities that are to be deleted when idle.
+    """Timers of the entities that have an idle time.
 
-    Whoever changes entities calls `watch` after an entity was created, at each update of it (also one that
-    changes nothing), and once for each entity when all are restored; and `forget` when one is deleted.
+    `watch` must be called for each entity after a restart, when it is created, and at each update, even
+    without a change; `forget` when it is deleted.
     """
 
     def __init__(self, timers: Timers, delete: Delete) -> None:
@@ -52,7 +47,7 @@ class IdleDeletion:
         self._watches: dict[int, _Watch] = {}  # by entity
 
     def watch(self, entity: Entity, now_ms: int) -> None:
-        """Start an entity's idle clock anew, by the settings that it has now."""
+        """Restart the idle time of an entity, with its present settings."""
         idle_ms = entity.description.auto_delete_on_idle_ms
         watch = self._watches.get(entity.entity_id)
         # "An entity with ForwardTo never counts as idle, since forwarding receives from it" F-02
@@ -61,18 +56,18 @@ class IdleDeletion:
                 self._timers.cancel(watch)
             return
         if watch is None:
-            # One for an entity's whole life: timers cannot tell two of one key apart.
+            # One for the life of an entity: timers need different keys.
             watch = self._watches[entity.entity_id] = _Watch(entity, self._timers, self._delete)
         watch.start(now_ms, idle_ms)
 
     def forget(self, entity: Entity) -> None:
-        """Look at a deleted entity no more."""
+        """Remove the timer of a deleted entity."""
         watch = self._watches.pop(entity.entity_id, None)
         if watch is not None:
             self._timers.cancel(watch)
 
     def check(self) -> None:
-        """Whatever may be idle is looked at in time."""
+        """Assert that each timer is early enough."""
         for entity_id, watch in self._watches.items():
             about = watch.entity.description
             assert watch.entity.entity_id == entity_id
@@ -81,16 +76,16 @@ class IdleDeletion:
 
 
 class _Watch:
-    """One entity under watch: called when it may have been idle for long enough."""
+    """Timer of one entity."""
 
     __slots__ = ("_delete", "_timers", "_was_in_use", "entity", "idle_ms", "timer_ms", "used_at_ms")
 
     def __init__(self, entity: Entity, timers: Timers, delete: Delete) -> None:
         self._timers = timers
         self._delete = delete
-        self._was_in_use = False  # when it was looked at last
+        self._was_in_use = False  # at the last check
         self.entity = entity
-        self.used_at_ms = 0  # as far as is known
+        self.used_at_ms = 0  # as far as known
         self.idle_ms = 0
         self.timer_ms = FAR_MS
 
@@ -99,20 +94,20 @@ class _Watch:
         return -self.entity.entity_id * QUEUES_PER_ENTITY  # see `TimerKey`
 
     def start(self, now_ms: int, idle_ms: int) -> None:
-        """Begin anew."""
+        """Restart the idle time."""
         self.idle_ms = idle_ms
         self.used_at_ms = now_ms
         self._was_in_use = _is_in_use(self.entity)
-        self._timers.set(self, now_ms + (LOOK_AGAIN_MS if self._was_in_use else idle_ms))
+        self._timers.set(self, now_ms + (CHECK_AGAIN_MS if self._was_in_use else idle_ms))
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Delete the entity if it was idle for long enough, else look again when it may have been."""
+        """Delete the entity if it was idle for long enough, else set the timer again."""
         now_ms = out.now_ms
         entity = self.entity
         is_in_use = _is_in_use(entity)
         self.used_at_ms = now_ms if is_in_use or self._was_in_use else self._last_used_ms(now_ms)
         self._was_in_use = is_in_use
-        due_ms = now_ms + LOOK_AGAIN_MS if is_in_use else self.used_at_ms + self.idle_ms
+        due_ms = now_ms + CHECK_AGAIN_MS if is_in_use else self.used_at_ms + self.idle_ms
         if due_ms <= now_ms:
             self._delete(entity, out)
         else:

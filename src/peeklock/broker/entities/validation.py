@@ -1,7 +1,5 @@
-"""Which settings an entity may have.
+"""Checks of settings: ranges that are the same in every tier, the form of names, what is fixed at creation.
 
-Owns: the ranges that are the same in every tier, the form of names, and what cannot be changed later. Must
-not know: what other entities there are.
 Source: wire contract 7.8 and 10.1; Learn "Service Bus quotas and limits".
 """
 
@@ -34,7 +32,7 @@ LOCK_DURATION_MS_MIN = 5_000
 LOCK_DURATION_MS_MAX = 5 * 60_000
 MAX_DELIVERY_COUNT_MIN = 1
 MAX_DELIVERY_COUNT_MAX = 2**31 - 1
-"""Source: wire contract C33: a framework makes each queue and subscription with it."""
+"""Source: wire contract C33: a framework creates each queue and subscription with it."""
 DEFAULT_TTL_MS_MIN = 1_000
 DUPLICATE_WINDOW_MS_MIN = 20_000
 DUPLICATE_WINDOW_MS_MAX = 7 * 86_400_000
@@ -42,27 +40,25 @@ AUTO_DELETE_ON_IDLE_MS_MIN = 5 * 60_000
 MAX_SIZE_MB_MIN = 1024
 MESSAGE_SIZE_KB_MIN = 1024
 USER_METADATA_LENGTH_MAX = 1024
-"""Source: Learn, `QueueDescription.UserMetadata`: "The value cannot exceed 1024 bytes"; counted in characters
-here."""
+"""Source: Learn, `QueueDescription.UserMetadata`: "The value cannot exceed 1024 bytes"; characters here."""
 
 RULE_BYTES_MAX = 64 * 1024
-"""Names, expressions, parameters and properties of one rule. Our choice: as much as the properties of a
-message."""
+"""Names, expressions, parameters and properties of one rule. Our choice: as for properties of a message."""
 
 AUTHORIZATION_RULES_MAX = 12
 """Of one entity. Source: Learn "Service Bus access control with Shared Access Signatures"."""
 
 RULE_NAME_LENGTH_MAX = 256
-"""Of the name of an authorization rule, and so is the next of each of its keys. Source: Learn, REST API,
-"Authorization rules": keyName and keys have up to 256 characters."""
+"""Of an authorization rule's name; the next is that of its keys. Source: Learn, REST API, "Authorization
+rules": keyName and keys have up to 256 characters."""
 
 KEY_LENGTH_MAX = 256
 
 PART_NAME_LENGTH_MAX = 50
-"""Of the names of subscriptions and rules. Source: wire contract 7.8, 10.1."""
+"""Of subscriptions and rules. Source: wire contract 7.8, 10.1."""
 
 _SEGMENT = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9._-]+"
-"""Part of a name between slashes. Clients take `.` and `..` out of a URL before they send it."""
+"""Part of a name between slashes. Clients remove `.` and `..` from URLs."""
 _NAME = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})*")
 _PART_NAME = re.compile(rf"{_SEGMENT}|\$[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9._/-]")
@@ -71,38 +67,30 @@ D = TypeVar("D", bound=Description)
 
 
 def is_name(name: str) -> bool:
-    """Whether a name has the form of a queue's or topic's. Source: wire contract 7.8, C32."""
+    """Return whether a queue or topic may have this name. Source: wire contract 7.8, C32."""
     return len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a name has the form of a rule's; a subscription's begins with no `$`. Source: wire contract
-    7.8, C32."""
+    """Return whether a rule may have this name; a subscription's has no `$`. Source: wire contract 7.8,
+    C32."""
     return len(name) <= PART_NAME_LENGTH_MAX and _PART_NAME.fullmatch(name) is not None
 
 
 def checked_name(name: str) -> str:
-    """Answer the name of a queue or topic when its form is right.
-
-    Raises: NameInvalid.
-    Source: wire contract 7.8, C32.
-    """
+    """Return the name of a queue or topic. Raises: NameInvalid. Source: wire contract 7.8, C32."""
     _check_length(name, NAME_LENGTH_MAX)
     if _NAME.fullmatch(name) is None:
         raise _malformed(name, name)
     if "/subscriptions/" in name.lower():
         raise NameInvalid(
-            f"the name {name!r} is not allowed: what stands behind '/Subscriptions/' names a subscription"
+            f"the name {name!r} is not allowed: a path with '/Subscriptions/' names a subscription"
         )
     return name
 
 
 def checked_part_name(name: str) -> str:
-    """Answer the name of a subscription or rule when its form is right; a rule's may begin with `$`.
-
-    Raises: NameInvalid.
-    Source: wire contract 7.8, C32.
-    """
+    """Return the name of a subscription or rule. Raises: NameInvalid. Source: wire contract 7.8, C32."""
     _check_length(name, PART_NAME_LENGTH_MAX)
     if _PART_NAME.fullmatch(name) is None:
         raise _malformed(name, name.replace("/", "$"))  # it has one segment
@@ -110,8 +98,9 @@ def checked_part_name(name: str) -> str:
 
 
 def _malformed(name: str, text: str) -> NameInvalid:
-    """Return the refusal of a name; `text` is what may hold letters, digits and slashes only. The first
-    sentence is the service's. Source: wire contract C32."""
+    """Return the refusal of a name; `text` may hold letters, digits and slashes. The service's sentence comes
+    first.
+    Source: wire contract C32."""
     if _FORBIDDEN.search(text):
         return NameInvalid(
             f"{name!r} contains character(s) that is not allowed by Service Bus. Entity segments can contain "
@@ -123,7 +112,7 @@ def _malformed(name: str, text: str) -> NameInvalid:
 
 
 def check_texts(name: str, value: object) -> None:
-    """Check that all texts in a description can be written down; JSON can hold halves of characters.
+    """Check that the strings of a description can be encoded: JSON may hold unpaired surrogates.
 
     Args:
         name: of what is described.
@@ -135,9 +124,7 @@ def check_texts(name: str, value: object) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise ArgumentInvalid(
-                f"{value[:80]!r}, said of {name!r}, has half a character (a lone surrogate): write it whole"
-            ) from None
+            raise ArgumentInvalid(f"{value[:80]!r} of {name!r} contains an unpaired surrogate") from None
     elif isinstance(value, tuple):
         for part in value:
             check_texts(name, part)
@@ -154,13 +141,12 @@ def _check_length(name: str, length_max: int) -> None:
 
 
 def checked(description: D, limits: TierLimits) -> D:
-    """Answer the description of a new entity as it will be kept: every value in range, the tier's defaults
-    filled in.
+    """Return the description of a new entity, checked, with the tier's defaults.
 
     Raises:
-        NameInvalid: a name that no entity of this kind may have.
-        ArgumentInvalid, ArgumentOutOfRange: a value that no entity of this kind and tier may have.
-        NotSupported: a feature that the tier does not have; the message names the setting.
+        NameInvalid: no entity of this kind may have the name.
+        ArgumentInvalid, ArgumentOutOfRange: no entity of this kind and tier may have a value.
+        NotSupported: the tier lacks a feature; the message names the setting.
     """
     if isinstance(description, SubscriptionDescription):
         if description.subscription_name.startswith("$"):
@@ -173,7 +159,7 @@ def checked(description: D, limits: TierLimits) -> D:
 
 
 def _checked_settings(description: D, limits: TierLimits) -> D:
-    """As `checked`, for all but name and size: an earlier release took some that are refused today."""
+    """Check all but name and size, for which earlier releases had other rules; see `checked`."""
     for setting, value, least, most in (
         ("LockDuration", description.lock_duration_ms, LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX),
         ("MaxDeliveryCount", description.max_delivery_count, MAX_DELIVERY_COUNT_MIN, MAX_DELIVERY_COUNT_MAX),
@@ -196,7 +182,7 @@ def _checked_settings(description: D, limits: TierLimits) -> D:
             USER_METADATA_LENGTH_MAX,
         )
     if not isinstance(description, TopicDescription):
-        # The empty text is what clients send for "not set".
+        # Clients send the empty string for "not set".
         to, dead_to = description.forward_to or None, description.forward_dead_lettered_to or None
         description = replace(
             description,
@@ -210,8 +196,7 @@ def _checked_settings(description: D, limits: TierLimits) -> D:
     _check_features(description, limits)
     default_ttl_ms = description.default_ttl_ms
     if default_ttl_ms >= UNLIMITED_MS:
-        # The largest span is what every client sends for "not set", so that in the basic tier it means the
-        # tier's own.
+        # Clients send the largest span for "not set", also in the basic tier.
         return replace(description, default_ttl_ms=limits.ttl_ms_max)
     _check_range(
         description.name, "DefaultMessageTimeToLive", default_ttl_ms, DEFAULT_TTL_MS_MIN, limits.ttl_ms_max
@@ -220,7 +205,7 @@ def _checked_settings(description: D, limits: TierLimits) -> D:
 
 
 def checked_update(old: Description, new: Description, limits: TierLimits) -> Description:
-    """Answer the new description of an entity that exists; its name stays as it was first spelt.
+    """Return the new description of an entity, checked; its name keeps the first spelling.
 
     Raises: as `checked`; ArgumentInvalid also for a setting that is fixed at creation.
     Source: wire contract 7.3, column "mutable".
@@ -256,8 +241,8 @@ def _fixed(setting: str, kind: EntityKind) -> str:
 
 
 def drops_locks(old: Description, new: Description) -> bool:
-    """Whether a change of properties drops the locks held: any but that of authorization rules, of the user's
-    own note, and of how a forward is spelt (L-12)."""
+    """Return whether a change drops locks: any, but of authorization rules, of user metadata and of the
+    spelling of a forward (L-12)."""
     return _about_messages(old) != _about_messages(new)
 
 
@@ -271,7 +256,7 @@ def _about_messages(description: Description) -> Description:
 
 
 def stamped(old: Description | None, new: D, now_ms: int) -> D:
-    """Say of each authorization rule when it was made and changed; `old` = None: it is all new."""
+    """Return a description whose authorization rules have their times; `old` = None: all are new."""
     if isinstance(new, SubscriptionDescription):
         return new
     before = {rule.name.lower(): rule for rule in (() if old is None else old.authorization_rules)}
@@ -306,11 +291,11 @@ def _shown(setting: str, value: int) -> str:
 _IN_MS = frozenset(
     {"LockDuration", "DuplicateDetectionHistoryTimeWindow", "AutoDeleteOnIdle", "DefaultMessageTimeToLive"}
 )
-"""Durations; all other settings are plain numbers."""
+"""Settings that are durations; all others are numbers."""
 
 
 def _check_size(description: Description, limits: TierLimits) -> None:
-    """Raises: ArgumentOutOfRange. Source: wire contract C44."""
+    """Check the size of an entity. Raises: ArgumentOutOfRange. Source: wire contract C44."""
     size_mb, most, step = description.max_size_mb, limits.max_size_mb_max, limits.size_mb_step
     if MAX_SIZE_MB_MIN <= size_mb <= most and size_mb % step == 0:
         return
@@ -326,7 +311,7 @@ def _check_message_size(description: Description, limits: TierLimits) -> None:
     if size_kb is None:
         return
     if limits.message_size_kb_max == limits.message_size_kb_default:
-        # [T] the service refuses the element at all in these tiers (wire contract 7.8)
+        # [T] the service refuses the element in these tiers (wire contract 7.8)
         raise ArgumentInvalid(
             f"MaxMessageSizeInKilobytes of '{description.name}' cannot be set in tier {limits.name}"
         )
@@ -339,7 +324,7 @@ def _check_message_size(description: Description, limits: TierLimits) -> None:
 
 
 def _check_authorization_rules(description: Description) -> None:
-    """Raises: ArgumentInvalid; it shows no key."""
+    """Check the authorization rules; no message shows a key. Raises: ArgumentInvalid."""
     rules = description.authorization_rules
     if len(rules) > AUTHORIZATION_RULES_MAX:
         raise ArgumentInvalid(
@@ -356,7 +341,7 @@ def _check_authorization_rules(description: Description) -> None:
         check_texts(description.name, rule.name)
         where = f"the authorization rule '{rule.name}' of '{description.name}'"
         if rule.name.lower() in names:
-            raise ArgumentInvalid(f"{where} is there twice: names are told apart without regard to case")
+            raise ArgumentInvalid(f"{where} is given twice: names compare case-insensitively")
         names.add(rule.name.lower())
         _check_rights(where, rule.rights)
         for kind, key in (("primary", rule.primary_key), ("secondary", rule.secondary_key)):
@@ -369,22 +354,19 @@ def _check_authorization_rules(description: Description) -> None:
 def _check_rights(where: str, rights: tuple[str, ...]) -> None:
     known = ", ".join(RIGHTS)
     if not rights:
-        raise ArgumentInvalid(f"{where} allows nothing: give it some of {known}")
+        raise ArgumentInvalid(f"{where} has no rights: use some of {known}")
     for right in rights:
         if right not in RIGHTS:
             raise ArgumentInvalid(f"{where} has the right {right[:80]!r}: known are {known}")
     if len(set(rights)) < len(rights):
         raise ArgumentInvalid(f"{where} has a right twice: {', '.join(rights)}")
     if "Manage" in rights and len(rights) < len(RIGHTS):
-        # [T] the service refuses a rule that may manage but not send and listen (wire contract 7.3)
-        raise ArgumentInvalid(f"{where} has Manage: give it Send and Listen as well")
+        # [T] the service refuses a rule with Manage but not Send and Listen (wire contract 7.3)
+        raise ArgumentInvalid(f"{where} has Manage: it needs Send and Listen as well")
 
 
 def check_rule_size(rule: RuleDescription) -> None:
-    """Check how much the values of a rule take: a page of rules is made in memory.
-
-    Raises: ArgumentInvalid.
-    """
+    """Check the size of a rule's values: pages of rules are built in memory. Raises: ArgumentInvalid."""
     pairs: list[tuple[str, object]] = []
     if isinstance(rule.filter, SqlFilter | CorrelationFilter):
         pairs += [(each.name, getattr(rule.filter, each.name)) for each in dataclasses.fields(rule.filter)]
@@ -404,16 +386,16 @@ def check_rule_size(rule: RuleDescription) -> None:
 
 
 def check_forwarding(description: Description, exists: Callable[[str], bool]) -> None:
-    """Check that each target of an entity exists. It may be the entity itself, or lead back to it.
+    """Check that each target exists, which may be the entity itself or forward back to it.
 
     Args:
-        description: as it shall be.
-        exists: whether there is a queue or topic of this name, without regard to case.
+        description: the new one.
+        exists: whether there is a queue or topic of this name.
 
     Raises: ArgumentInvalid.
-    Source: semantics F-01; wire contract 7.8, C15. The limit of hops ends a circle.
+    Source: semantics F-01; wire contract 7.8, C15. The limit of hops ends a cycle.
     """
-    # "Destination must exist" wire contract 7.8; a new queue is there for itself
+    # "Destination must exist" wire contract 7.8; a new queue counts as its own
     own = None if isinstance(description, SubscriptionDescription) else description.name.lower()
     for setting, target in _forwards(description):
         if target.lower() != own and not exists(target):
@@ -423,7 +405,7 @@ def check_forwarding(description: Description, exists: Callable[[str], bool]) ->
 
 
 def forwards_of(description: Description) -> list[str]:
-    """Give where the messages and dead letters of an entity are passed on to by its own settings."""
+    """Return the targets of an entity's messages and dead letters."""
     return [target for _, target in _forwards(description)]
 
 

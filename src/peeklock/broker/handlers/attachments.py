@@ -1,8 +1,4 @@
-"""Who is attached: opening and closing links, their credit, and what their end means.
-
-Owns: which links may be opened, what a connection's end does to locks. Must not know: what is sent or settled
-over a link, how sessions are handed out.
-"""
+"""Commands about links and connections: open, close, credit; the end of a connection and its locks."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ from peeklock.broker.vocabulary.events import EventType
 
 
 class Attachments:
-    """The handlers of all commands about links and connections."""
+    """Handlers of commands about links and connections."""
 
     def __init__(self, entities: Entities, shared: Shared, graces: Graces) -> None:
         self._entities = entities
@@ -49,7 +45,7 @@ class Attachments:
                 command.link,
                 queue.queue_id,
                 queue.message_size_bytes_max,
-                self._shared.forwarding.reads_routing(queue, destination),
+                self._entities.forwarding.reads_routing(queue, destination),
                 takes_runs=destination is None and not queue.passes_on,
             )
         )
@@ -80,7 +76,7 @@ class Attachments:
         if isinstance(opened, Consumer):
             queue = self._entities.queues[opened.queue_id]
             queue.accessed_at_ms = out.now_ms
-            self._let_session_go(opened, queue, out, counted=False)
+            self._release_session(opened, queue, out, counted=False)
         self._links.forget(opened)
         if queue is not None and queue.sessions is not None:
             queue.serve(out)
@@ -88,7 +84,7 @@ class Attachments:
     def set_credit(self, command: ask.SetCredit, out: Outcome) -> None:
         receiver = self._links.by_link.get(command.link)
         if not isinstance(receiver, Consumer) or receiver.ready_queue is None:
-            return  # detached by us meanwhile
+            return  # it was detached by the broker
         receiver.deliveries_max = command.deliveries_max
         receiver.bytes_max = command.bytes_max
         queue = self._entities.queues[receiver.queue_id]
@@ -118,7 +114,7 @@ class Attachments:
                 queue = self._entities.queues[opened.queue_id]
                 queue.accessed_at_ms = now_ms
                 touched[queue.queue_id] = queue
-                self._let_session_go(opened, queue, out, counted=command.broken)
+                self._release_session(opened, queue, out, counted=command.broken)
                 holders.append(opened.locks)
             self._links.forget(opened)
         del self._links.connections[command.connection_id]
@@ -128,35 +124,25 @@ class Attachments:
             queue.serve(out)
 
     def _begin_grace(self, connection_id: int, holders: list[Holder], out: Outcome) -> None:
-        left = [holder for holder in holders if holder]  # sessions have given back theirs
+        left = [holder for holder in holders if holder]  # those of sessions are empty by now
         if left:
             out.connection_lost()
             self._graces.begin(connection_id, left, out.now_ms)
 
-    def detach_all(
-        self,
-        opened: Iterable[AnyLink],
-        error: ServiceBusError,
-        out: Outcome,
-    ) -> None:
-        """Detach links for a reason; one that still waits for a session is refused for it."""
+    def detach_all(self, opened: Iterable[AnyLink], error: ServiceBusError, out: Outcome) -> None:
+        """Detach links for a reason; refuse those that wait for a session."""
         for link in list(opened):
             waits = isinstance(link, Consumer) and link.ready_queue is None
             if isinstance(link, Consumer):
                 queue = self._entities.queues[link.queue_id]
-                self._let_session_go(link, queue, out, counted=False)
+                self._release_session(link, queue, out, counted=False)
             self._links.forget(link)
             out.effects.append(do.LinkRefused(link.link, error) if waits else do.DetachLink(link.link, error))
 
-    def _let_session_go(
-        self,
-        receiver: Consumer,
-        queue: MessageQueue,
-        out: Outcome,
-        *,
-        counted: bool,
+    def _release_session(
+        self, receiver: Consumer, queue: MessageQueue, out: Outcome, *, counted: bool
     ) -> None:
-        """End what a receiver of sessions holds or waits for: a session is released with its link (L-13)."""
+        """End the session or the wait of a receiver: a session is released with its link (L-13)."""
         if queue.sessions is None:
             return
         if isinstance(receiver.ready_queue, MessageSession):
@@ -167,7 +153,7 @@ class Attachments:
             queue.sessions.cancel(receiver)
 
     def check(self) -> None:
-        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        """Assert that the indexes agree."""
         self._links.check()
         known = sum(len(entity.links) for entity in self._entities)
         coordinators = sum(
@@ -177,7 +163,7 @@ class Attachments:
 
 
 def _require_receivable(entity: Entity, queue: MessageQueue, session: ask.SessionRequest | None) -> None:
-    """Raise when nobody can receive here in this way. Source: wire contract 2.1, 2.6, 10.3."""
+    """Check that a queue can be received from in this way. Source: wire contract 2.1, 2.6, 10.3."""
     entity.require_receivable(queue)
     if queue is entity.main and queue.forward_to is not None:
         raise InvalidOperation(

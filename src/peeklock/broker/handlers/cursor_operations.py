@@ -1,11 +1,7 @@
-"""What is asked about cursors: claim, read, commit, release, list (X-06).
+"""Commands about cursors: claim, read, commit, release, list (X-06).
 
-Owns: what is checked before anything changes, what is refused and why. Must not know: how a claim is kept
-(`cursors`), the wire. A handler raises a `ServiceBusError` before its first change, or does all it was asked.
-
-Who claims or reads needs an entity that can be received from; to commit, to release and to look is possible
-also while it cannot, as a lock can be settled then. Every tier has cursors: they are no feature of the
-service.
+To claim or read needs an entity that can be received from; to commit, release and list does not, as a lock
+can be settled then. Every tier has cursors, which the service does not have.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from peeklock.broker.vocabulary.quotas import (
 
 
 class CursorOperations:
-    """The handlers of all commands about cursors."""
+    """Handlers of commands about cursors."""
 
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
@@ -47,12 +43,12 @@ class CursorOperations:
             )
         if not 1 <= len(command.cursor) <= CURSOR_NAME_MAX:
             raise ArgumentInvalid(
-                f"the name of a cursor has 1 to {CURSOR_NAME_MAX} characters, not {len(command.cursor)}"
+                f"a cursor name must have 1 to {CURSOR_NAME_MAX} characters, not {len(command.cursor)}"
             )
         try:
             command.cursor.encode()
         except UnicodeEncodeError:
-            raise ArgumentInvalid("the name of a cursor is no text: it holds half a character") from None
+            raise ArgumentInvalid("cursor name contains an unpaired surrogate") from None
         if command.count_max < 1 or command.bytes_max < 1:
             raise ArgumentOutOfRange(
                 f"cursor '{command.cursor}' cannot claim {command.count_max} messages of "
@@ -63,8 +59,8 @@ class CursorOperations:
             CURSOR_EXPIRES_AFTER_MS_MIN <= after_ms <= CURSOR_EXPIRES_AFTER_MS_MAX
         ):
             raise ArgumentOutOfRange(
-                f"cursor '{command.cursor}' cannot expire after {after_ms} ms unused: the least is "
-                f"{CURSOR_EXPIRES_AFTER_MS_MIN}, the most {CURSOR_EXPIRES_AFTER_MS_MAX}"
+                f"cursor '{command.cursor}' cannot expire after {after_ms} ms unused: allowed are "
+                f"{CURSOR_EXPIRES_AFTER_MS_MIN} to {CURSOR_EXPIRES_AFTER_MS_MAX}"
             )
         if queue.cursors is None:
             queue.cursors = Cursors(queue)
@@ -83,9 +79,7 @@ class CursorOperations:
             out.effects.append(do.Claimed(command.reply_to, claim.no, len(claim.messages), claim.size_bytes))
 
     def read(self, command: ask.ReadClaim, out: Outcome) -> None:
-        entity, queue = self._entities.queue(command.address)
-        entity.require_receivable(queue)
-        entity.require_receiving()
+        queue = self._entities.readable(command.address)
         if command.skip < 0:
             raise ArgumentOutOfRange(f"skip {command.skip} must not be negative")
         views = self._cursors(queue, command.cursor).read(
@@ -122,7 +116,7 @@ class CursorOperations:
         return queue
 
     def _cursors(self, queue: MessageQueue, name: str) -> Cursors:
-        """Raises: CursorNotFound."""
+        """Return the cursors of a queue. Raises: CursorNotFound: it has none."""
         if queue.cursors is None:
-            raise CursorNotFound(f"'{queue.name}' has no cursor '{name}': it has none at all")
+            raise CursorNotFound(f"'{queue.name}' has no cursor '{name}': it has no cursors")
         return queue.cursors

@@ -1,9 +1,4 @@
-"""What is asked about entities and rules, but for their deletion (`deletions`).
-
-Owns: what follows for links and queues from a definition that changes. Must not know: what a definition may
-be (`entities`, `validation`). A handler raises a `ServiceBusError` before its first change, or does all it
-was asked.
-"""
+"""Commands about entities and rules, except deletions, and their consequences for links and queues."""
 
 from __future__ import annotations
 
@@ -17,6 +12,7 @@ from peeklock.broker.handlers.attachments import Attachments
 from peeklock.broker.queue.links import Consumer
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.queue.reconfiguration import drop_locks
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
@@ -27,7 +23,7 @@ from peeklock.broker.vocabulary.events import EventType
 
 
 class DefinitionOperations:
-    """The handlers of all commands about entities and rules."""
+    """Handlers of commands about entities and rules."""
 
     def __init__(
         self, entities: Entities, shared: Shared, attachments: Attachments, idle: IdleDeletion
@@ -52,7 +48,7 @@ class DefinitionOperations:
                     entity, command.rule or RuleDescription(DEFAULT_RULE_NAME), shown_ms
                 )
             except ServiceBusError:
-                self._entities.remove(entity)  # its id is not used again
+                self._entities.remove(entity)  # its id is not reused
                 del self._entities.removed[entity.entity_id]
                 raise
             self._entities.put_rule(rule)
@@ -60,7 +56,7 @@ class DefinitionOperations:
         self._idle.watch(entity, now_ms)
         out.changes.append(entity.stored())
         out.changes += [RuleStored(entity.entity_id, rule.description) for rule in entity.rules.values()]
-        out.entity(EventType.ENTITY_CREATED, entity)
+        out.entity(EventType.ENTITY_CREATED, entity.main, entity.description)
         out.effects.append(do.EntityFound(command.reply_to, entity.view()))
 
     def update_entity(self, command: ask.UpdateEntity, out: Outcome) -> None:
@@ -71,12 +67,12 @@ class DefinitionOperations:
         if description != entity.description:
             if drops_locks(entity.description, description):
                 for queue in _all_queues(entity, subscriptions):
-                    queue.drop_locks(out)
-            # Later than the last time in any case: clients know by it what they have read.
+                    drop_locks(queue, out)
+            # Later than the last time: it is the version that clients have read.
             updated_at_ms = max(shown_ms, entity.updated_at_ms + 1)
             entity.change(description, self._entities.limits, updated_at_ms)
             out.changes.append(entity.stored())
-            out.entity(EventType.ENTITY_UPDATED, entity)
+            out.entity(EventType.ENTITY_UPDATED, entity.main, entity.description)
             for subscription in subscriptions:
                 subscription.apply_settings(self._entities.limits)
         self._touch_topic(entity, now_ms)
@@ -103,7 +99,7 @@ class DefinitionOperations:
         out.effects.append(do.EntitiesFound(command.reply_to, [entity.view() for entity in entities], more))
 
     def _touch_topic(self, entity: Entity, now_ms: int) -> None:
-        """Take note that something was done with a topic's subscription: the topic is in use (A-03)."""
+        """Note the use of a subscription, which is use of its topic (A-03)."""
         if entity.topic is not None:
             entity.topic.main.accessed_at_ms = now_ms
 
@@ -124,7 +120,7 @@ class DefinitionOperations:
         subscription = self._entities.subscription(command.path)
         new = self._entities.changed_rule(subscription, command.rule, command.if_match)
         self._touch_topic(subscription, out.now_ms)
-        # Also when they seem equal: 1 and True are, but not to a filter.
+        # Even if they seem equal: 1 and True are, but not to a filter.
         self._entities.put_rule(new)
         out.changes.append(RuleStored(subscription.entity_id, new.description))
         out.effects.append(do.RulesFound(command.reply_to, [new.description]))
@@ -148,7 +144,7 @@ class DefinitionOperations:
         out.effects.append(do.RulesFound(command.reply_to, rules[skip:end], end < len(rules)))
 
     def rules(self, path: str) -> list[RuleDescription]:
-        """Show the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
+        """Return the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""
         rules = self._entities.subscription(path).rules.values()
         return sorted((rule.description for rule in rules), key=attrgetter("name"))
 

@@ -1,12 +1,10 @@
-"""Deleting entities, a topic of many subscriptions in slices.
-
-Owns: which topics are being deleted, and what goes with an entity. Must not know: who asked.
+"""Deletions of entities: a topic with many subscriptions goes in slices.
 
 Theory of operation. A topic with more subscriptions than a slice is marked first: its links are detached, it
-takes nothing more, and nobody finds it or its subscriptions by name. The mark is a fact. Its subscriptions
-then go a slice at a time, each slice durable by itself, and the topic with the last ones; only then the
-deletion is answered. Until then its name is taken. After a crash `resume` goes on.
-Source: requirement A-03; our choice in all that takes time.
+accepts no sends, and it and its subscriptions cannot be found by name. The mark is a fact. Its subscriptions
+then go in slices, each durable by itself, and the topic with the last ones, which answers the request. Until
+then its name is taken. After a crash `resume` continues.
+Source: requirement A-03; slices are our choice.
 """
 
 from __future__ import annotations
@@ -27,8 +25,7 @@ from peeklock.broker.vocabulary.errors import EntityDeleted, InvalidOperation
 from peeklock.broker.vocabulary.events import EventType
 
 WORK = 6
-"""What a subscription counts for among the items of a slice of due work: 13 us to remove it, 10 us to commit
-that."""
+"""Items of due work that a subscription counts: 13 us to remove it, 10 us to commit that."""
 
 
 class Deletions:
@@ -41,9 +38,9 @@ class Deletions:
         entities: Entities,
         shared: Shared,
         attachments: Attachments,
+        slice_items: int,
         *,
         delete_lock: bool,
-        slice_items: int,
     ) -> None:
         self.timer_ms = FAR_MS
         self.idle = IdleDeletion(shared.timers, self.delete)
@@ -52,10 +49,10 @@ class Deletions:
         self._attachments = attachments
         self._delete_lock = delete_lock
         self._slice = slice_items
-        self._topics: dict[int, tuple[Entity, ReplyTo | None]] = {}  # in the order of their turns
+        self._topics: dict[int, tuple[Entity, ReplyTo | None]] = {}  # in turn
 
     def ask(self, command: ask.DeleteEntity, out: Outcome) -> None:
-        """Do a command."""
+        """Handle a command."""
         entity = self._entities.found_as(command.path, command.if_match)
         if self._delete_lock:
             raise InvalidOperation(
@@ -65,13 +62,8 @@ class Deletions:
             entity.topic.main.accessed_at_ms = out.now_ms
         self.delete(entity, out, command.reply_to)
 
-    def delete(
-        self,
-        entity: Entity,
-        out: Outcome,
-        reply_to: ReplyTo | None = None,
-    ) -> None:
-        """Delete an entity, now or in slices; then answer."""
+    def delete(self, entity: Entity, out: Outcome, reply_to: ReplyTo | None = None) -> None:
+        """Delete an entity, at once or in slices, and answer."""
         if len(entity.subscriptions()) > self._slice:
             entity.mark_deleted()
             self._entities.hide(entity)
@@ -87,7 +79,7 @@ class Deletions:
             out.effects.append(Done(reply_to))
 
     def resume(self, now_ms: int) -> None:
-        """Go on with what was not done when the broker stopped."""
+        """Continue the deletions that a stop interrupted."""
         for entity in self._entities:
             if entity.deleting:
                 self._begin(entity, None, now_ms)
@@ -102,7 +94,7 @@ class Deletions:
         self._timers.set(self, now_ms)
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Remove some subscriptions of the topic whose turn it is, and the topic when it has no others."""
+        """Remove subscriptions of the next topic, and the topic itself when none is left."""
         entity_id = next(iter(self._topics))
         topic, reply_to = self._topics.pop(entity_id)
         assert topic.fan_out is not None
@@ -121,28 +113,28 @@ class Deletions:
         return WORK * len(subscriptions) + 1
 
     def _remove(self, entity: Entity, out: Outcome) -> None:
-        """Take an entity away, with all that is attached to it; a topic has no subscriptions any more."""
+        """Remove an entity and its links; a topic has no subscriptions any more."""
         error = self._detach(entity, out)
         self.idle.forget(entity)
         for queue in entity.queues():
             if queue.cursors is not None:
                 queue.cursors.abandon(error, out)
         if entity.topic is not None:
-            topic = entity.topic.main  # the last use of its subscription stays one of its own (A-03)
+            topic = entity.topic.main  # the last use of the subscription counts for it (A-03)
             topic.accessed_at_ms = max(
                 topic.accessed_at_ms, *(queue.accessed_at_ms for queue in entity.queues())
             )
-        out.entity(EventType.ENTITY_DELETED, entity)
+        out.entity(EventType.ENTITY_DELETED, entity.main, entity.description)
         out.changes.append(self._entities.remove(entity))
 
     def _detach(self, entity: Entity, out: Outcome) -> EntityDeleted:
-        """Detach all links of an entity that goes; answer why."""
+        """Detach all links of an entity; return the error they get."""
         error = EntityDeleted(f"The messaging entity '{entity.name}' was deleted.")
         self._attachments.detach_all(list(entity.links.values()), error, out)
         return error
 
     def check(self) -> None:
-        """What is marked is under way, and nothing else."""
+        """Assert that marked topics are being deleted, and no others."""
         assert {entity.entity_id for entity in self._entities if entity.deleting} == set(self._topics)
         assert not self._topics or self.timer_ms < FAR_MS
         self.idle.check()

@@ -1,7 +1,5 @@
-"""What a transaction keeps of a command that is enlisted, and what it fixes then.
+"""Commands as a transaction keeps them: their records and sizes, and the partitions that they fix.
 
-Owns: the records of enlisted schedules, cancellations and states; what each command counts; which partition
-of each partitioned entity a transaction uses. Must not know: when it is committed, how a message is stored.
 Source: wire contract 6, C12, C30, C34.
 """
 
@@ -32,17 +30,17 @@ from peeklock.broker.vocabulary.quotas import ENLISTED_BYTES_MIN
 
 @dataclass(slots=True)
 class Numbered:
-    """A schedule in a transaction: its messages have their numbers, and wait for the commit."""
+    """A schedule in a transaction: its messages are numbered and wait for the commit."""
 
     queue_id: int
     messages: list[tuple[Message, Sections]]
-    """Without those that were duplicates at the request."""
+    """Without the duplicates at the time of the request."""
     reply_to: ReplyTo
 
 
 @dataclass(slots=True)
 class Cancelled:
-    """A cancellation in a transaction: its messages stay scheduled until the commit, and may activate."""
+    """A cancellation in a transaction: its messages stay scheduled until the commit, and may be activated."""
 
     queue_id: int
     numbers: list[int]
@@ -51,7 +49,7 @@ class Cancelled:
 
 @dataclass(slots=True)
 class StateSet:
-    """The state of a session, set with the commit if the session is still held under the same lock."""
+    """A session state, set with the commit if the session is still under the same lock."""
 
     queue_id: int
     session_id: str
@@ -66,17 +64,17 @@ Enlisted = WithMessages | Cancelled | StateSet | Settling | UpdateDisposition
 
 
 def messages_of(command: WithMessages) -> list[tuple[Message, Sections]]:
-    """Return the messages that a command stores, with their sections."""
+    """Return the messages that a command stores."""
     return [(command.message, command.sections)] if isinstance(command, Send) else command.messages
 
 
 def count_of(command: Enlisted) -> int:
-    """Return how many of its hundred messages a command takes of a transaction."""
+    """Return how many of a transaction's messages a command takes."""
     return len(messages_of(command)) if isinstance(command, WithMessages) else 0
 
 
 def size_of(command: Enlisted) -> int:
-    """Return how many bytes a command takes of a transaction."""
+    """Return how many of a transaction's bytes a command takes."""
     if isinstance(command, WithMessages):
         return sum(max(ENLISTED_BYTES_MIN, message.size_bytes) for message, _ in messages_of(command))
     if isinstance(command, Cancelled):
@@ -96,12 +94,11 @@ def size_of(command: Enlisted) -> int:
 class _Used:
     partition: int
     key: str | None
-    """None while only messages without a key are there."""
+    """None while there are only messages without a key."""
 
 
 class UsedPartitions:
-    """The partition that a transaction uses of each partitioned entity; a topic and its subscriptions are
-    one."""
+    """The partition of a transaction in each partitioned entity; a topic and its subscriptions are one."""
 
     __slots__ = ("_used",)
 
@@ -109,8 +106,7 @@ class UsedPartitions:
         self._used: dict[int, _Used] = {}  # by entity id
 
     def of(self, entity: Entity, queue: MessageQueue) -> int | None:
-        """Return the partition for messages without a key, the next one in turn if the transaction has used
-        none; None for an entity without partitions."""
+        """Return the partition for messages without a key, fixed on first use; None without partitions."""
         partitions = queue.main.partitions
         if partitions is None:
             return None
@@ -123,10 +119,9 @@ class UsedPartitions:
     def use(
         self, entity: Entity, queue: MessageQueue, keys: Iterable[str | None], numbers: Iterable[int]
     ) -> None:
-        """Take in the partition keys of messages to send and the numbers of messages to settle, all or none.
+        """Add the partition keys of messages to send and the numbers of messages to settle, all or none.
 
-        Raises:
-            InvalidOperation: they, and what came before, have not all one key and one partition.
+        Raises: InvalidOperation: all of them have not one key and one partition.
         """
         partitions = queue.main.partitions
         if partitions is None:

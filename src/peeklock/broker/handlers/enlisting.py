@@ -1,7 +1,6 @@
-"""Commands within a transaction: checked when they are enlisted and at the commit, done with the commit.
+"""Enlisting: commands of a transaction, checked when they are enlisted and again at the commit, which does
+them.
 
-Owns: what is kept of a command, and what is checked and done for those that are not done as they come:
-schedules, cancellations, states. Must not know: which transaction, its limits and its end (`transactions`).
 Source: wire contract 6, C12, C30; semantics F-03.
 """
 
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.entities.entity import Entity
-from peeklock.broker.handlers import cancelling
+from peeklock.broker.handlers import scheduled
 from peeklock.broker.handlers.enlisted import (
     Cancelled,
     Enlisted,
@@ -38,7 +37,7 @@ from peeklock.broker.vocabulary.errors import EntityDeleted, SessionLockLost
 
 
 class Enlisting:
-    """What transactions ask of the entities."""
+    """Access of transactions to the entities."""
 
     def __init__(self, entities: Entities, operations: Operations, shared: Shared) -> None:
         self._entities = entities
@@ -46,14 +45,12 @@ class Enlisting:
         self._operations = operations
         self._shared = shared
 
-    # What is kept
-
     def kept(
         self, command: Plain | ask.Schedule | ask.CancelScheduled | ask.SetSessionState, now_ms: int
     ) -> Enlisted:
-        """Return what a transaction keeps of a command; the messages of a schedule have no numbers yet.
+        """Return what a transaction keeps of a command; the messages of a schedule are not numbered yet.
 
-        Raises: EntityNotFound; of a state, SessionLockLost and the entity's own obstacles.
+        Raises: EntityNotFound; of a state, also SessionLockLost and what forbids to receive.
         """
         if isinstance(command, ask.Schedule):
             _, queue = self._entities.queue(command.address)
@@ -70,30 +67,28 @@ class Enlisting:
         return command
 
     def queue_of(self, command: Enlisted) -> MessageQueue:
-        """Return the queue that a checked command is about."""
+        """Return the queue of a checked command."""
         if isinstance(command, ask.UpdateDisposition):
             return self._entities.readable(command.address)
         return self._queues[command.queue_id]
 
     def entity_of(self, queue_id: int) -> tuple[Entity, MessageQueue]:
-        """Return the entity that a checked command is about, and its queue."""
+        """Return the entity of a checked command, and its queue."""
         entity = self._entities.of_queue(queue_id)
         assert entity is not None
         return entity, self._queues[queue_id]
 
-    def elsewhere(self, entity: Entity, name: str) -> Entity | None:
-        """Return the top-level entity of a name if it is another one than an entity's, and is there."""
+    def other_entity(self, entity: Entity, name: str) -> Entity | None:
+        """Return the top-level entity of a name, None if it is an entity's own or does not exist."""
         found = self._entities.target(name)
         return None if found is (entity.topic or entity) else found
-
-    # In two steps
 
     def check(self, command: Enlisted, now_ms: int) -> None:
         """Raise what the command would raise; change nothing."""
         if isinstance(command, Numbered):
             self._operations.check_scheduled(command.queue_id, command.messages)
         elif isinstance(command, Cancelled):
-            cancelling.check(*self._existing(command.queue_id), command.numbers)
+            scheduled.check_cancel(*self._existing(command.queue_id), command.numbers)
         elif isinstance(command, StateSet):
             queue, session = self._session_of(command, now_ms)
             require_state(self._entities, self._shared, queue, session, command.state)
@@ -101,15 +96,15 @@ class Enlisting:
             self._operations.check(command, now_ms)
 
     def locks_of(self, command: Enlisted, now_ms: int) -> list[Lock]:
-        """Return the locks that a command settles. Raises: as `Operations.locks_of`."""
+        """Return the locks that a command settles. Raises: see `Operations.locks_of`."""
         if isinstance(command, Numbered | Cancelled | StateSet):
             return []
         return self._operations.locks_of(command, now_ms)
 
     def check_all(self, commands: Sequence[Enlisted], now_ms: int) -> list[Enlisted]:
-        """Raise what doing all of these would raise; change nothing. Room is checked for all at once.
+        """Raise what all of these together would raise, their total size included; change nothing.
 
-        Returns: what is left to do, since of several states of a session the last one wins.
+        Returns: what is to be done: of several states of a session the last one.
         """
         states: dict[tuple[int, str], StateSet] = {}
         sizes: dict[int, int] = {}
@@ -121,7 +116,7 @@ class Enlisting:
                 queue = self._queues[command.queue_id]
                 destination = None if isinstance(command, Numbered) else command.destination
                 path = None if destination is None else destination.path
-                chain = self._shared.forwarding.chain(queue, path)
+                chain = self._entities.forwarding.chain(queue, path)
                 entity = chain[-1] if chain else self._entities.of_queue(command.queue_id)
                 assert entity is not None
                 size_bytes = sum(message.size_bytes for message, _ in messages_of(command))
@@ -139,23 +134,18 @@ class Enlisting:
         last = {id(state) for state in states.values()}
         return [each for each in commands if not isinstance(each, StateSet) or id(each) in last]
 
-    def perform(
-        self,
-        command: Enlisted,
-        partition: int | None,
-        out: Outcome,
-    ) -> None:
-        """Do a command that was checked just now; nobody is answered.
+    def perform(self, command: Enlisted, partition: int | None, out: Outcome) -> None:
+        """Do a command that was checked just now, without an answer.
 
         Args:
-            partition: that the transaction uses of a partitioned entity.
+            partition: of the transaction, in a partitioned entity.
         """
         if isinstance(command, Numbered):
             queue = self._queues[command.queue_id]
             for message, sections in command.messages:
                 enqueue.store_numbered(queue, message, sections, out)
         elif isinstance(command, Cancelled):
-            cancelling.cancel(self._queues[command.queue_id], command.numbers, out)
+            scheduled.cancel(self._queues[command.queue_id], command.numbers, out)
         elif isinstance(command, StateSet):
             queue, session = self._session_of(command, out.now_ms)
             assert queue.sessions is not None
@@ -165,7 +155,7 @@ class Enlisting:
             self._operations.perform(command, partition, out)
 
     def _existing(self, queue_id: int) -> tuple[Entity, MessageQueue]:
-        """Raises: EntityDeleted."""
+        """Return an entity and its queue. Raises: EntityDeleted."""
         queue = self._queues.get(queue_id)
         entity = self._entities.of_queue(queue_id)
         if queue is None or entity is None:
@@ -175,7 +165,7 @@ class Enlisting:
     def _session_of(self, command: StateSet, now_ms: int) -> tuple[MessageQueue, MessageSession]:
         """Return the session whose state a transaction sets.
 
-        Raises: SessionLockLost, also when the session is held anew, and the entity's own obstacles.
+        Raises: SessionLockLost, also if the session has another lock by now; and what forbids to receive.
         """
         entity, queue = self._existing(command.queue_id)
         entity.require_receiving()

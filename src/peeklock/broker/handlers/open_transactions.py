@@ -1,6 +1,5 @@
-"""What is remembered of open transactions: of each, of each coordinator link, of each connection.
+"""Records of open transactions: per transaction, per coordinator link, per connection.
 
-Owns: the records, and how they name each other. Must not know: when one begins and ends (`transactions`).
 Source: wire contract 6, C34.
 """
 
@@ -16,14 +15,14 @@ from peeklock.broker.vocabulary.errors import ServiceBusError
 
 
 class TransactionState(Enum):
-    """Where a transaction is in its life."""
+    """Life of a transaction."""
 
     EMPTY = 1
-    """It is declared and has no operation yet."""
+    """Declared, without an operation."""
     RUNNING = 2
-    """Its first operation has started its time, also if that was refused."""
+    """Its first operation, even if refused, has started its time."""
     TIMED_OUT = 3
-    """It was rolled back; its coordinator link remembers that."""
+    """Rolled back; its coordinator link remembers it."""
 
 
 TRANSITIONS: Final[dict[TransactionState | None, frozenset[TransactionState | None]]] = {
@@ -32,10 +31,10 @@ TRANSITIONS: Final[dict[TransactionState | None, frozenset[TransactionState | No
     TransactionState.RUNNING: frozenset((TransactionState.TIMED_OUT, None)),
     TransactionState.TIMED_OUT: frozenset((None,)),
 }
-"""The life of a transaction; None: its id is unknown, before the declare and behind the end.
+"""The life of a transaction; None: its id is unknown, before the declare and after the end.
 
-A discharge ends an open one, whatever its outcome, and so does the end of its coordinator link. The discharge
-of a timed out one is refused with that reason, once."""
+A discharge, whatever its result, and the end of the coordinator link end an open one. The discharge of one
+that timed out is refused with that reason, once."""
 
 
 class Transaction:
@@ -58,24 +57,24 @@ class Transaction:
 
     def __init__(self, transaction_id: bytes, control: Control, deadline_ms: int) -> None:
         self.transaction_id = transaction_id
-        self.control = control  # of the link over which it was declared
+        self.control = control  # of its coordinator link
         self.deadline_ms = deadline_ms
-        self.is_empty = True  # its own time runs from its first operation
-        self.commands: list[Enlisted] = []  # in the order of enlisting
+        self.is_empty = True  # without an operation
+        self.commands: list[Enlisted] = []  # in order
         self.cancelled: set[tuple[int, int]] = set()  # (queue id, number) of scheduled messages
-        self.entity_name: str | None = None  # in lower case, of the top-level entity that it is about
+        self.entity_name: str | None = None  # of its top-level entity, in lower case
         self.partitions = UsedPartitions()
-        self.locks: list[Lock] = []  # that they settle
-        self.message_count = 0  # of those that are sent and scheduled
+        self.locks: list[Lock] = []  # that its commands settle
+        self.message_count = 0  # sent and scheduled
         self.size_bytes = 0  # see `enlisted.size_of`
-        self.refused: ServiceBusError | None = None  # why a command whose asker is not told was not enlisted
+        self.refused: ServiceBusError | None = None  # of a command without an answer, which fails the commit
 
     def __str__(self) -> str:
         return f"transaction {self.transaction_id.hex()}"
 
 
 class Control:
-    """What was declared over one coordinator link."""
+    """Transactions of one coordinator link."""
 
     __slots__ = ("connection", "link", "open", "timed_out", "waiting")
 
@@ -83,25 +82,25 @@ class Control:
         self.link = link
         self.connection = connection
         self.open: dict[bytes, Transaction] = {}
-        self.timed_out: dict[bytes, None] = {}  # in the order of timing out
-        self.waiting: dict[ReplyTo, None] = {}  # declares that are not answered, in order
+        self.timed_out: dict[bytes, None] = {}  # in order
+        self.waiting: dict[ReplyTo, None] = {}  # unanswered declares, in order
 
 
 class TransactionsOfConnection:
-    """What a connection has of transactions, over all its coordinator links."""
+    """Transactions of one connection, over all its coordinator links."""
 
     __slots__ = ("controls", "open", "size_bytes", "timed_out", "waiting")
 
     def __init__(self) -> None:
         self.controls: dict[LinkId, Control] = {}
         self.open: dict[bytes, Transaction] = {}
-        self.timed_out: dict[bytes, None] = {}  # those that its links remember
-        self.waiting: dict[ReplyTo, Control] = {}  # declares that are not answered, in order
-        self.size_bytes = 0  # of all that are open
+        self.timed_out: dict[bytes, None] = {}  # of all links
+        self.waiting: dict[ReplyTo, Control] = {}  # unanswered declares, in order
+        self.size_bytes = 0  # of open ones
 
 
 def check_connection(connection: TransactionsOfConnection) -> None:
-    """Compare the indexes of a connection with each other; an assertion fails when they do not agree."""
+    """Assert that the indexes of a connection agree."""
     controls = connection.controls.values()
     assert connection.open == {key: one for control in controls for key, one in control.open.items()}
     assert connection.timed_out.keys() == {key for control in controls for key in control.timed_out}
@@ -117,5 +116,5 @@ def _check_transaction(transaction: Transaction) -> None:
     assert transaction.message_count == sum(map(count_of, commands))
     assert transaction.size_bytes == sum(map(size_of, commands))
     for lock in transaction.locks:
-        # Marked as long as it holds.
-        assert (lock.transaction is transaction) == (lock.message.lock is lock)
+        # A lock is marked as long as it holds.
+        assert (lock.transaction_id == transaction.transaction_id) == (lock.message.lock is lock)

@@ -1,9 +1,7 @@
-"""What is asked about messages: send, settle, and the operations of the management node; what is asked about
-sessions is in `session_operations`.
+"""Commands about messages: send, settle, and the operations of the management node except those about
+sessions.
 
-Owns: what is checked before anything changes, what is refused and why. Must not know: links and their credit,
-how a queue keeps its messages. A handler raises a `ServiceBusError` before its first change, or does all it
-was asked. What a transaction can hold is also offered in two steps, `check` and `perform`.
+Commands that a transaction can hold are also available in two steps, `check` and `perform`.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from uuid import UUID
 
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.entities.entities import Entities
-from peeklock.broker.handlers import cancelling
+from peeklock.broker.handlers import scheduled
 from peeklock.broker.handlers.enlisted import Settling, messages_of
+from peeklock.broker.handlers.scheduled import Shifting
 from peeklock.broker.handlers.session_operations import held_session
-from peeklock.broker.handlers.shifting import Shifting
 from peeklock.broker.handlers.storing import Storing
-from peeklock.broker.queue import enqueue, settlement
+from peeklock.broker.queue import delivery, enqueue, settlement
 from peeklock.broker.queue.browsing import browse, deferred_by_number, oldest_unlocked
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
@@ -44,9 +42,9 @@ from peeklock.broker.vocabulary.errors import (
     SessionLockLost,
 )
 from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import DEFERRED_BYTES_MAX
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 
 _LOCK_LOST = (
     "The lock supplied is invalid. "
@@ -56,22 +54,22 @@ _LOCK_LOST = (
 
 Sending = ask.Send | ask.SendBatch
 Plain = Sending | Settling | ask.UpdateDisposition
-"""What a transaction keeps as it came."""
+"""What a transaction keeps unchanged."""
 
 
 class Operations:
-    """The handlers of all commands about messages."""
+    """Handlers of commands about messages."""
 
     def __init__(self, entities: Entities, shared: Shared, slice_messages: int) -> None:
         self.dropped_sends = 0
         self.storing: Storing | Shifting | None = None
-        """The command that was begun and has messages left."""
+        """The unfinished command."""
         self._slice_messages = slice_messages
         self._entities = entities
         self._queues = entities.queues
         self._shared = shared
         self._links = shared.links
-        self._forwarding = shared.forwarding
+        self._forwarding = entities.forwarding
         self._limited = False
         self._capture_full = False
 
@@ -103,8 +101,7 @@ class Operations:
             queue.serve(out)
 
     def _send_further(self, queue: MessageQueue, command: ask.Send, out: Outcome) -> int:
-        """Store what came behind the first message, up to one that may be refused; return how many are stored
-        in all."""
+        """Store the messages after the first, up to one that may be refused; return how many are stored."""
         count = 1
         if not queue.checks_sends:
             size_bytes_max, duplicates = queue.message_size_bytes_max, queue.duplicates
@@ -128,7 +125,7 @@ class Operations:
         self.send_batch(batch, out)
 
     def store_on(self, out: Outcome) -> None:
-        """Store or shift the next messages of the command under way."""
+        """Do the next step of the unfinished command."""
         assert self.storing is not None
         if not self.storing.advance(self._slice_messages, out):
             self.storing = None
@@ -142,11 +139,11 @@ class Operations:
         *,
         total_bytes: int | None = None,
     ) -> MessageQueue:
-        """Give the queue if these messages may be sent to it; else raise why not.
+        """Return the queue if these messages may be sent to it.
 
         Args:
-            size_bytes: what is held to the limit of a message: a batch counts as one.
-            total_bytes: what the entity must have room for; `size_bytes` unless given.
+            size_bytes: compared with the limit of a message: a batch counts as one.
+            total_bytes: room needed in the entity, `size_bytes` by default.
         """
         queue = self._queues.get(queue_id)
         entity = self._entities.of_queue(queue_id)
@@ -163,8 +160,8 @@ class Operations:
                 raise LowSpace(f"'{queue.name}' takes no message: the broker's disk is nearly full")
             if self._capture_full:
                 raise ServerBusy(
-                    f"'{queue.name}' takes no message now: the event log lags behind by all that it may, and "
-                    f"nothing is to be missing there; look at the broker's /health, and try again later"
+                    f"'{queue.name}' takes no message now: the event log backlog is full "
+                    f"(--capture-policy block); see the broker's /health, and try again later"
                 )
             raise ServerBusy(f"'{queue.name}' takes no message now: the broker lags behind; try again later")
         chain = self._forwarding.chain(queue, None if destination is None else destination.path)
@@ -173,8 +170,8 @@ class Operations:
             self._check_ids(queue)
         elif chain and chain[0].main.reads_routing and any(message.routing is None for message in messages):
             raise EntityDeleted(
-                f"'{destination.path}', to which is sent via '{queue.name}', was deleted and made anew since "
-                f"this link was attached"
+                f"'{destination.path}', the destination of sends via '{queue.name}', was deleted and created "
+                f"again since this link was attached"
             )
         for target in chain:
             self._check_ids(target.main)
@@ -214,7 +211,7 @@ class Operations:
             return None
         return do.Rejected(command.reply_to, error)
 
-    # In two steps, for transactions
+    # Check and perform, for transactions
 
     def check(self, command: Plain, now_ms: int) -> None:
         """Raise what the command would raise; change nothing."""
@@ -233,10 +230,7 @@ class Operations:
             self._check_disposition(lock, _DISPOSITIONS[type(command)], getattr(command, "properties", None))
 
     def locks_of(self, command: Plain, now_ms: int) -> list[Lock]:
-        """Give the locks that a command settles.
-
-        Raises: MessageLockLost, SessionLockLost and the entity's own obstacles.
-        """
+        """Return the locks that a command settles. Raises: MessageLockLost, SessionLockLost, and others."""
         if isinstance(command, Sending):
             return []
         if isinstance(command, ask.UpdateDisposition):
@@ -250,16 +244,11 @@ class Operations:
             return locks
         return [self._held(command.queue_id, command.lock_token, now_ms)]
 
-    def perform(
-        self,
-        command: Plain,
-        partition: int | None,
-        out: Outcome,
-    ) -> None:
-        """Do a command that was checked just now; nobody is answered.
+    def perform(self, command: Plain, partition: int | None, out: Outcome) -> None:
+        """Do a command that was checked just now, without an answer.
 
         Args:
-            partition: that a transaction uses of a partitioned entity.
+            partition: of the transaction, in a partitioned entity.
         """
         if isinstance(command, ask.Send | ask.SendBatch):
             queue = self._queues[command.queue_id]
@@ -310,11 +299,7 @@ class Operations:
         if command.reply_to is not None:
             out.effects.append(Settled(command.reply_to, count))
 
-    def settle(
-        self,
-        command: ask.Abandon | ask.Defer | ask.DeadLetter,
-        out: Outcome,
-    ) -> None:
+    def settle(self, command: ask.Abandon | ask.Defer | ask.DeadLetter, out: Outcome) -> None:
         self.check(command, out.now_ms)
         if command.reply_to is not None:
             out.effects.append(Settled(command.reply_to))
@@ -349,7 +334,7 @@ class Operations:
         return lock
 
     def _lost(self, queue_id: int, token: bytes, now_ms: int) -> NoReturn:
-        """Raise why a lock cannot be used (L-11): the entity's own obstacle first, then the lock's."""
+        """Raise why a lock cannot be used (L-11): the obstacle of the entity, else that of the lock."""
         entity = self._entities.of_queue(queue_id)
         queue = self._queues.get(queue_id)
         if entity is None or queue is None:
@@ -363,7 +348,7 @@ class Operations:
             )
         if lock is None:
             raise MessageLockLost(f"{_LOCK_LOST}: token {_guid(token)} of '{queue.name}'")
-        if lock.transaction is not None:
+        if lock.transaction_id is not None:
             raise MessageLockLost(
                 f"{_LOCK_LOST}: sequence number {lock.message.sequence_number} of '{queue.name}' is settled "
                 f"in a transaction that is still open"
@@ -389,7 +374,7 @@ class Operations:
         out.effects.append(do.LocksRenewed(command.reply_to, until_ms))
 
     def _renewable(self, queue: MessageQueue, token: bytes, now_ms: int) -> Lock:
-        """Give a lock that is held, also one whose settlement waits in a transaction."""
+        """Return a held lock, even if its settlement waits in a transaction."""
         lock = queue.locks.get(token)
         if lock is None or lock.until_ms() <= now_ms:
             self._lost(queue.queue_id, token, now_ms)
@@ -411,13 +396,13 @@ class Operations:
 
     def check_scheduled(self, queue_id: int, messages: list[tuple[Message, Sections]]) -> None:
         sizes = [message.size_bytes for message, _ in messages]
-        scheduled = [message for message, _ in messages]
-        self._check_send(queue_id, scheduled, max(sizes, default=0), total_bytes=sum(sizes))
+        records = [message for message, _ in messages]
+        self._check_send(queue_id, records, max(sizes, default=0), total_bytes=sum(sizes))
 
     def cancel_scheduled(self, command: ask.CancelScheduled, out: Outcome) -> None:
         entity, queue = self._entities.queue(command.address)
-        cancelling.check(entity, queue, command.sequence_numbers)
-        cancelling.cancel(queue, command.sequence_numbers, out)
+        scheduled.check_cancel(entity, queue, command.sequence_numbers)
+        scheduled.cancel(queue, command.sequence_numbers, out)
         out.effects.append(do.Done(command.reply_to))
 
     def shift_scheduled(self, command: ShiftScheduled, out: Outcome) -> None:
@@ -427,16 +412,15 @@ class Operations:
     def receive_deferred(self, command: ask.ReceiveDeferred, out: Outcome) -> None:
         queue = self._entities.readable(command.address)
         locks = self._links.connection(command.reply_to.connection_id).locks
-        session = None
-        if queue.sessions is not None:
+        session, sessions = None, queue.sessions
+        if sessions is not None:
             session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
             assert session.lock is not None
             locks = session.lock.receiver.locks
         found: dict[int, Message] = {}
         for number in command.sequence_numbers:
             message = deferred_by_number(queue, number)
-            found_in = None if message is None or queue.sessions is None else queue.sessions.line_of(message)
-            if message is None or found_in is not session:
+            if message is None or (sessions is not None and sessions.session_of(message) is not session):
                 raise MessageNotFound(
                     f"no deferred message with sequence number {number} that is not locked in '{queue.name}'"
                 )
@@ -448,21 +432,21 @@ class Operations:
                 f"{DEFERRED_BYTES_MAX} are given at once: ask for fewer"
             )
         queue.accessed_at_ms = out.now_ms
-        worn = [message for message in found.values() if message.delivery_count >= queue.max_delivery_count]
-        if worn:  # MaxDeliveryCount was lowered since they were set aside (L-08)
-            for message in worn:
-                queue.dead_letter_worn(message, out)
+        spent = [message for message in found.values() if message.delivery_count >= queue.max_delivery_count]
+        if spent:  # MaxDeliveryCount was lowered since they were set aside (L-08)
+            for message in spent:
+                queue.dead_letter_exhausted(message, out)
             error = MessageNotFound(
-                f"sequence number {worn[0].sequence_number} of '{queue.name}' is dead-lettered: it was "
-                f"delivered {worn[0].delivery_count} times, and MaxDeliveryCount is "
+                f"sequence number {spent[0].sequence_number} of '{queue.name}' is dead-lettered: it was "
+                f"delivered {spent[0].delivery_count} times, and MaxDeliveryCount is "
                 f"{queue.max_delivery_count} now"
             )
             out.effects.append(do.Failed(command.reply_to, error))
             return
         holder = locks if command.mode is ReceiveMode.PEEK_LOCK else None
-        if holder is None and self._shared.bodies.hold_back(command, queue.queue_id, found.values(), out):
+        if holder is None and self._shared.bodies.add_request(command, queue.queue_id, found.values(), out):
             return
-        views = [queue.hand_over(message, holder, out) for message in found.values()]
+        views = [delivery.hand_over(queue, message, holder, out) for message in found.values()]
         out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
 
     def update_disposition(self, command: ask.UpdateDisposition, out: Outcome) -> None:

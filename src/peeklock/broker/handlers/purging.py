@@ -1,14 +1,10 @@
-"""Purges: deleting all messages of a queue, a slice at a time.
+"""Purges: deletion of all messages of a queue, in slices.
 
-Owns: which purges are under way and how far each has come. Must not know: how a queue keeps or removes its
-messages.
-
-Theory of operation. A purge goes once through the active and once through the deferred messages, by position,
-up to the position that was next when it was asked for: what is stored later stays, and no message is looked
-at twice, however many stay because they are locked, too young, or expired and left to the sweep. A slice is a
-bounded number of messages looked at, and durable by itself. The purges of one queue wait for each other, so
-that whoever asks again is not told a half; different queues take turns. A purge goes on when its asker is
-gone.
+Theory of operation. A purge passes once over the active and once over the deferred messages, by position, up
+to the next position at its start: later messages stay, and no message is examined twice, however many stay
+because they are locked, too young, or expired. A slice examines a bounded number and is durable by itself.
+Purges of one queue wait for each other, so that a repeated request gets no partial answer; queues take turns.
+A purge continues without its requester.
 Source: semantics A-06.
 """
 
@@ -30,15 +26,14 @@ from peeklock.broker.vocabulary.errors import EntityDeleted, ServerBusy
 from peeklock.broker.vocabulary.events import EventType
 
 SLICE = 1_000
-"""Messages looked at before others have a turn: about 2 ms of work."""
+"""Messages examined before others have a turn: about 2 ms of work."""
 
 WAITING_MAX = 16
-"""Purges of one queue under way and waiting. Our choice: one is enough, unless somebody asks again and
-again."""
+"""Purges of one queue, running and waiting. Our choice: one is enough, unless a request is repeated."""
 
 
 class _Purge:
-    """One purge, waiting or under way."""
+    """One purge, running or waiting."""
 
     __slots__ = ("count", "cursor", "end", "enqueued_before_ms", "left", "queue", "reply_to")
 
@@ -46,13 +41,13 @@ class _Purge:
         self.queue = queue
         self.reply_to = reply_to
         self.enqueued_before_ms = enqueued_before_ms
-        self.left: list[MessageTable] = [queue.deferred, queue.active]  # to go through, the last one first
-        self.cursor = 0  # position to go on from
+        self.left: list[MessageTable] = [queue.deferred, queue.active]  # the last one first
+        self.cursor = 0  # next position
         self.end = queue.next_position
         self.count = 0
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Delete on, looking at so many messages at most; answer at how many. `left` is empty at the end."""
+        """Examine at most `count_max` messages and delete; return how many. `left` is empty at the end."""
         queue = self.queue
         work = 0
         while self.left and work < count_max:
@@ -88,28 +83,24 @@ class Purging:
         self.timer_ms = FAR_MS
         self._entities = entities
         self._shared = shared
-        self._by_queue: dict[int, deque[_Purge]] = {}  # in the order of their turns
+        self._by_queue: dict[int, deque[_Purge]] = {}  # in turn
 
     @property
     def is_busy(self) -> bool:
-        """Whether a purge is waiting or under way."""
+        """Whether there is a purge."""
         return bool(self._by_queue)
 
     def purge(self, command: ask.PurgeMessages, out: Outcome) -> None:
-        entity, queue = self._entities.queue(command.address)
-        entity.require_receivable(queue)
-        entity.require_receiving()
+        queue = self._entities.readable(command.address)
         queue.accessed_at_ms = out.now_ms
         purges = self._by_queue.setdefault(queue.queue_id, deque())
         if len(purges) >= WAITING_MAX:
-            raise ServerBusy(
-                f"'{queue.name}' is being purged, and {len(purges) - 1} more purges wait for that"
-            )
+            raise ServerBusy(f"'{queue.name}' is being purged, and {len(purges) - 1} more purges wait")
         purges.append(_Purge(queue, command.reply_to, command.enqueued_before_ms))
         self._shared.timers.set(self, out.now_ms)
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Do a slice for the queue whose turn it is."""
+        """Do a slice for the next queue."""
         queue_id = next(iter(self._by_queue))
         purges = self._by_queue.pop(queue_id)
         purge = purges[0]

@@ -1,13 +1,10 @@
-"""Finding messages by what they are, in one queue or in all: to show them or to delete them.
+"""Searches: messages found by a filter, in one queue or in all, to be shown or deleted.
 
-Owns: which searches wait for bodies, how far each has come, what of a queue can be found. Must not know: how
-filters are evaluated (`rules`), how a queue keeps or removes its messages.
-
-Theory of operation. A search goes through the entities by name, through the queues of each, and through the
-messages of a queue by number. It looks at a bounded number of them and says where it stopped; who asked asks
-on from there, so that nothing is kept between two calls. A filter asks for properties, which are stored with
-the body. So a search with one takes messages in rounds, asks for their bodies with the effect `Fetch`, and
-judges a round when all of it is here. What has left its queue by then is no match.
+Theory of operation. A search passes over the entities by name, the queues of each, and the messages of a
+queue by number. It examines a bounded number and returns where it stopped; the next call continues there, so
+nothing is kept between calls. A filter reads properties, which are stored with the body: the search takes
+messages in rounds, fetches their bodies with the effect `Fetch`, and judges a round when all are there. A
+message that has left its queue by then does not match.
 Source: semantics A-08, S-08, S-11.
 """
 
@@ -20,7 +17,7 @@ from peeklock.broker.content.subject import MessageSubject, without_body
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.entities.validation import check_rule_size
-from peeklock.broker.handlers import cancelling
+from peeklock.broker.handlers import scheduled
 from peeklock.broker.queue.browsing import in_order_of_number, seen_in
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
@@ -32,24 +29,23 @@ from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.effects import Fetch, Match
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound
 from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.broker.vocabulary.message import Message, MessageState
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.rules.compiled import CompiledFilter, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.filters import Filter
 
-LOOKED_MAX = 1_000
-"""Messages, and queues, that one call looks at: 2 ms of work, and 10 ms more where a filter is asked."""
+EXAMINED_MAX = 1_000
+"""Messages and queues that one call examines: 2 ms of work, 10 ms more with a filter."""
 
 ROUND_MAX = 128
-"""Messages whose properties are asked for at once."""
+"""Messages fetched at once."""
 
 ROUND_BYTES_MAX = 4 * 1024 * 1024
-"""A round ends with the message that makes it so large: what it asks for may have to be read from the
-disk."""
+"""Size of messages that ends a round: they may have to be read from the disk."""
 
 BYTES_MAX = 16 * 1024 * 1024
-"""A call ends with the round that makes its messages so large."""
+"""Size of messages that ends a call."""
 
 _NONE_YET = -1
 _UNREAD = Sections(b"")
@@ -60,45 +56,30 @@ _Place = tuple[int, int]
 
 
 class _Search:
-    """One call, on its way through the queues."""
-
-    __slots__ = (
-        "asked",
-        "at",
-        "command",
-        "deleted",
-        "filter",
-        "is_over",
-        "locked",
-        "looked",
-        "matches",
-        "property_sections",
-        "size_bytes",
-        "waiting",
-    )  # fmt: skip
+    """One call under way."""
 
     def __init__(self, command: SearchMessages | DeleteMatching, filter: CompiledFilter | None) -> None:
         self.command = command
-        self.filter = filter  # None = it is not asked
-        self.at = command.after  # what was looked at last; None = nothing yet
-        self.is_over = False  # everything was looked at
-        self.looked = 0
-        self.size_bytes = 0  # of the messages that were asked for
+        self.filter = filter  # None = it is not needed
+        self.at = command.after  # the last message examined; None = none yet
+        self.is_over = False  # all are examined
+        self.examined = 0
+        self.size_bytes = 0  # of fetched messages
         self.matches: list[Match] = []
         self.deleted = 0
         self.locked = 0
-        self.asked: list[_Found] = []  # the round under way
-        self.property_sections: dict[_Place, Sections] = {}  # what came of it
-        self.waiting = 0  # for so many more
+        self.asked: list[_Found] = []  # the present round
+        self.property_sections: dict[_Place, Sections] = {}  # its answers
+        self.waiting = 0  # answers to come
 
     @property
     def count_left(self) -> int:
-        """How many matches it may still have."""
+        """How many more matches it may have."""
         return self.command.messages_max - len(self.matches) - self.deleted - self.locked
 
     @property
     def has_time(self) -> bool:
-        return self.looked < LOOKED_MAX and self.size_bytes < BYTES_MAX
+        return self.examined < EXAMINED_MAX and self.size_bytes < BYTES_MAX
 
 
 class Searching:
@@ -109,21 +90,17 @@ class Searching:
         self._shared = shared
         self._waiting: dict[_Place, list[_Search]] = {}
 
-    def begin(
-        self,
-        command: SearchMessages | DeleteMatching,
-        out: Outcome,
-    ) -> None:
-        """Do a command. Raises: ArgumentInvalid, EntityNotFound, InvalidOperation, EntityDisabled."""
+    def begin(self, command: SearchMessages | DeleteMatching, out: Outcome) -> None:
+        """Handle a command. Raises: ArgumentInvalid, EntityNotFound, InvalidOperation, EntityDisabled."""
         if command.messages_max < 1:
-            raise ArgumentInvalid(f"at least one message must be asked for, not {command.messages_max}")
+            raise ArgumentInvalid(f"a search must ask for at least one message, not {command.messages_max}")
         filter = None if command.where is None else _compiled(command.where)
         if command.address is not None:
             entity, queue = self._entities.queue(command.address)
             after = command.after
             if after is not None and not _is_about(after.address, command.address):
                 raise ArgumentInvalid(
-                    f"the search to go on with was about '{after.address.path}', not '{command.address.path}'"
+                    f"the search to continue was about '{after.address.path}', not '{command.address.path}'"
                 )
             if isinstance(command, DeleteMatching):
                 entity.require_receiving()
@@ -133,7 +110,7 @@ class Searching:
         self._go_on(search, out)
 
     def fetched(self, command: Fetched, out: Outcome) -> None:
-        """Take what was sent of a message that a search may have asked for."""
+        """Take a message that searches may wait for."""
         place = command.queue_id, command.position
         for search in self._waiting.pop(place, ()):
             search.property_sections[place] = without_body(command.payload)
@@ -143,7 +120,7 @@ class Searching:
                 self._go_on(search, out)
 
     def _go_on(self, search: _Search, out: Outcome) -> None:
-        """Look on, until something has to be waited for or there is an answer."""
+        """Continue a search until it must wait or can be answered."""
         while not search.is_over and search.count_left and search.has_time:
             search.asked = self._next_round(search)
             if search.filter is not None and search.asked:
@@ -160,44 +137,44 @@ class Searching:
         else:
             out.effects.append(do.MessagesMatched(command.reply_to, tuple(search.matches), after))
 
-    # Going through
+    # Rounds
 
     def _next_round(self, search: _Search) -> list[_Found]:
-        """Return the next messages that may match; the search has come to the last of them then."""
+        """Return the next messages that may match, and move the search past them."""
         found: list[_Found] = []
         count_max = search.count_left if search.filter is None else ROUND_MAX
         size_bytes = 0
         for address, queue in self._places(search):
-            search.looked += 1
+            search.examined += 1
             number = _NONE_YET
             if search.at is not None and _is_about(search.at.address, address):
                 number = search.at.sequence_number
             key = 0 if number < 0 else queue.key_of(number) + 1
             search.at = SearchCursor(address, number)
             for message in in_order_of_number(queue, key):
-                search.looked += 1
+                search.examined += 1
                 search.at = SearchCursor(address, message.sequence_number)
-                # What else stands in a topic is on its way to the subscriptions.
+                # Other messages of a topic are on their way to the subscriptions.
                 if queue.fan_out is None or message.state is MessageState.SCHEDULED:
                     found.append((search.at, queue, message))
                     size_bytes += message.size_bytes
-                full = len(found) >= count_max or search.looked >= LOOKED_MAX
+                full = len(found) >= count_max or search.examined >= EXAMINED_MAX
                 if full or (search.filter is not None and size_bytes >= ROUND_BYTES_MAX):
                     search.size_bytes += size_bytes if search.filter is not None else 0
                     return found
-            if search.looked >= LOOKED_MAX:
+            if search.examined >= EXAMINED_MAX:
                 return found
         search.is_over = True
         return found
 
     def _places(self, search: _Search) -> Iterator[tuple[Address, MessageQueue]]:
-        """Return the queues that are to be looked through, from the one on that was looked at last."""
+        """Yield the queues to examine, from the last one on."""
         command, at = search.command, search.at
         if command.address is not None:
             try:
                 _, queue = self._entities.queue(command.address)
             except EntityNotFound:
-                return  # it was deleted meanwhile
+                return  # it was deleted
             yield command.address, queue
             return
         for entity in self._entities.from_name("" if at is None else at.address.path):
@@ -207,10 +184,10 @@ class Searching:
                 if at is None or _order_of(address) >= _order_of(at.address):
                     yield address, queue
 
-    # Judging
+    # Matches
 
     def _judge(self, search: _Search, out: Outcome) -> None:
-        """Take what matches of a round, as far as it is wanted."""
+        """Take the matches of a round, as far as they are wanted."""
         asked, property_sections = search.asked, search.property_sections
         search.asked, search.property_sections = [], {}
         for at, queue, message in asked:
@@ -219,7 +196,7 @@ class Searching:
                 break
             search.at = at
             if self._entities.find_stored(queue.queue_id, message.position) is not message:
-                continue  # it has left meanwhile
+                continue  # it has left
             head = property_sections.get((queue.queue_id, message.position), _UNREAD)
             if search.filter is not None and not self._is_true(search.filter, message, head):
                 continue
@@ -241,16 +218,16 @@ class Searching:
             search.locked += 1
             return
         if message.state is MessageState.SCHEDULED:
-            cancelling.cancel(queue, (message.sequence_number,), out)
+            scheduled.cancel(queue, (message.sequence_number,), out)
         elif message.state is MessageState.ACTIVE and queue.has_expired(message, out.now_ms):
-            return  # left to the sweep, which may have to dead-letter it
+            return  # left to the sweep, which may dead-letter it
         else:
             out.happened(EventType.PURGED, queue, message)
             queue.remove(message, out)
         search.deleted += 1
 
     def check(self) -> None:
-        """Who waits is waited for; an assertion fails when that is not so."""
+        """Assert that searches wait for what is fetched."""
         searches = {id(search): search for waiting in self._waiting.values() for search in waiting}
         for search in searches.values():
             mine = sum(waiting.count(search) for waiting in self._waiting.values())
@@ -259,7 +236,7 @@ class Searching:
 
 
 def _compiled(where: Filter) -> CompiledFilter:
-    """Raises: ArgumentInvalid."""
+    """Compile the filter of a search. Raises: ArgumentInvalid."""
     check_rule_size(RuleDescription("search", where))
     try:
         return compile_filter(where)

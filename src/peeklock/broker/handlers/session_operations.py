@@ -1,9 +1,4 @@
-"""What is asked about sessions: renew the lock, read and set the state, list.
-
-Owns: what is checked before a session changes, what is refused and why, and which refusal is a use of a
-session whose lock has lapsed. Must not know: how a queue keeps its sessions. A handler raises a
-`ServiceBusError` before its first change, or does all it was asked.
-"""
+"""Commands about sessions: renew the lock, get and set the state, show, list."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ _BySessionId = ask.ReceiveDeferred | ask.RenewSessionLock | ask.GetSessionState 
 def held_session(
     queue: MessageQueue, session_id: str | None, reply_to: ask.ReplyTo, now_ms: int
 ) -> MessageSession:
-    """Return the session that the asking connection holds. Raises: SessionLockLost, InvalidOperation."""
+    """Return a session that the connection holds. Raises: SessionLockLost, InvalidOperation."""
     assert queue.sessions is not None
     if session_id is None:
         raise InvalidOperation(f"'{queue.name}' requires sessions: the request names none")
@@ -38,18 +33,17 @@ def held_session(
 
 
 def with_sessions(entities: Entities, address: ask.Address) -> tuple[MessageQueue, MessageSessions]:
-    """Return a queue that can be received from, and its sessions. Raises: InvalidOperation, and as
-    `Entities.readable`."""
+    """Return a queue and its sessions. Raises: InvalidOperation, and as `Entities.readable`."""
     queue = entities.readable(address)
     if queue.sessions is None:
-        raise InvalidOperation(f"'{queue.name}' does not require sessions, so it has none")
+        raise InvalidOperation(f"'{queue.name}' does not require sessions and has none")
     return queue, queue.sessions
 
 
 def require_state(
     entities: Entities, shared: Shared, queue: MessageQueue, session: MessageSession, state: bytes | None
 ) -> None:
-    """Raise why a session cannot have this state. Raises: MessageSizeExceeded, LowSpace."""
+    """Check that a session can have this state. Raises: MessageSizeExceeded, LowSpace, QuotaExceeded."""
     size_bytes = len(state or b"")
     size_max = entities.limits.session_state_bytes_max
     if size_bytes > size_max:
@@ -67,35 +61,32 @@ def require_state(
 
 
 def state_growth(session: MessageSession, state: bytes | None) -> int:
-    """Return by how many bytes a session's state would grow."""
+    """Return by how many bytes the state of a session would grow."""
     before = 0 if session.state is None else session.state.size_bytes
     return max(0, len(state or b"") - before)
 
 
 class SessionOperations:
-    """The handlers of all commands about sessions."""
+    """Handlers of commands about sessions."""
 
     def __init__(self, entities: Entities, shared: Shared) -> None:
         self._entities = entities
         self._queues = entities.queues
         self._shared = shared
 
-    def _sessions(self, address: ask.Address) -> tuple[MessageQueue, MessageSessions]:
-        return with_sessions(self._entities, address)
-
     def renew_session(self, command: ask.RenewSessionLock, out: Outcome) -> None:
-        queue, sessions = self._sessions(command.address)
+        queue, sessions = with_sessions(self._entities, command.address)
         session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
         out.effects.append(do.SessionLockRenewed(command.reply_to, sessions.renew(session, out)))
 
     def get_session_state(self, command: ask.GetSessionState, out: Outcome) -> None:
-        queue, _ = self._sessions(command.address)
+        queue, _ = with_sessions(self._entities, command.address)
         state = held_session(queue, command.session_id, command.reply_to, out.now_ms).state
         views = [] if state is None else [MessageView(state, None, 0, 0, None, state.state, None)]
         out.effects.append(do.MessagesFound(command.reply_to, views))
 
     def set_session_state(self, command: ask.SetSessionState, out: Outcome) -> None:
-        queue, sessions = self._sessions(command.address)
+        queue, sessions = with_sessions(self._entities, command.address)
         session = held_session(queue, command.session_id, command.reply_to, out.now_ms)
         require_state(self._entities, self._shared, queue, session, command.state)
         queue.accessed_at_ms = out.now_ms
@@ -103,7 +94,7 @@ class SessionOperations:
         out.effects.append(do.Done(command.reply_to))
 
     def refused_session_lock(self, command: ask.Command, out: Outcome) -> None:
-        """Take note that a command was refused for a lost session lock: its holder has used the session."""
+        """Note that a command was refused for a lost session lock, which is a use of the session."""
         asked = command.command if isinstance(command, ask.Enlist) else command
         if isinstance(asked, _ByLockToken):
             sessions = self._queues[asked.queue_id].sessions
@@ -111,17 +102,14 @@ class SessionOperations:
             sessions.used(None, (asked.lock_token,), None, out)
             return
         assert isinstance(asked, ask.UpdateDisposition | _BySessionId)
-        _, sessions = self._sessions(asked.address)
+        _, sessions = with_sessions(self._entities, asked.address)
         tokens = asked.lock_tokens if isinstance(asked, ask.UpdateDisposition) else ()
         sessions.used(asked.session_id, tokens, asked.reply_to.connection_id, out)
 
     def show_session(self, command: ask.ShowSession, out: Outcome) -> None:
-        queue, sessions = self._sessions(command.address)
+        queue, sessions = with_sessions(self._entities, command.address)
         queue.accessed_at_ms = out.now_ms
-        found = sessions.get(command.session_id)
-        if found is None:
-            out.effects.append(do.SessionShown(command.reply_to, command.session_id, 0, 0, 0, 0, None))
-            return
+        found = sessions.get(command.session_id) or MessageSession(command.session_id)
         lock, state = found.lock, found.state
         held = lock is not None and lock.locked_until_ms > out.now_ms
         out.effects.append(
@@ -139,6 +127,6 @@ class SessionOperations:
     def list_sessions(self, command: ask.ListSessions, out: Outcome) -> None:
         if command.skip < 0 or command.top < 0:
             raise ArgumentOutOfRange(f"skip {command.skip} and top {command.top} must not be negative")
-        _, sessions = self._sessions(command.address)
+        _, sessions = with_sessions(self._entities, command.address)
         found = sessions.listed(command.updated_since_ms, command.skip, command.top)
         out.effects.append(do.SessionsFound(command.reply_to, found, command.skip + len(found)))

@@ -1,8 +1,4 @@
-"""Messages that one command sends, stored a slice at a time.
-
-Owns: how far each of them has come. Must not know: what was checked before, and who is applied between two
-slices: nobody is, see `engine`.
-"""
+"""Messages of one command, stored in slices. No other command comes between them, see `engine`."""
 
 from __future__ import annotations
 
@@ -13,12 +9,11 @@ from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
 
 SLICE_MESSAGES = 256
-"""Messages of a batch or a schedule that are stored in one step, before others have a turn: at 3 us each in a
-queue, and 25 us through a chain of four, 1 to 6 ms."""
+"""Messages of a batch or schedule in one step: at 3 to 25 us each 1 to 6 ms."""
 
 
 class Storing:
-    """The messages of one checked command, on their way into a queue."""
+    """The messages of one checked command."""
 
     __slots__ = ("_done", "_forward_to", "_numbers", "_queue", "_turn", "command")
 
@@ -27,26 +22,19 @@ class Storing:
         self._queue = queue
         self._done = 0
         self._numbers: list[int] = []
-        # Those without a key go to one partition (S-03).
+        # Messages without a key go to one partition (S-03).
         self._turn = None if queue.partitions is None else queue.partitions.next_in_turn()
         self._forward_to = None
         if isinstance(command, ask.SendBatch) and command.destination is not None:
             self._forward_to = command.destination.path
 
     def advance(self, count: int, out: Outcome) -> bool:
-        """Store so many messages more; answer whether there are others. The last ones bring the answer."""
+        """Store up to `count` messages; return whether there are more. The last call answers."""
         queue, command = self._queue, self.command
         queue.accessed_at_ms = out.now_ms
         messages = command.messages[self._done : self._done + count]
         self._numbers += [
-            enqueue.store(
-                queue,
-                message,
-                sections,
-                out,
-                turn=self._turn,
-                forward_to=self._forward_to,
-            )
+            enqueue.store(queue, message, sections, out, turn=self._turn, forward_to=self._forward_to)
             for message, sections in messages
         ]
         self._done += len(messages)

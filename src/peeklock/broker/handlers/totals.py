@@ -1,12 +1,9 @@
-"""The figures of a whole namespace, added up a slice of its entities at a time.
+"""Figures of a whole namespace, added up in slices of its entities.
 
-Owns: what is added up, and how far a count has come. Must not know: who asks, when the next slice is due.
-
-Theory of operation. A count goes through the entities that there were when it began. One that is deleted
-before its turn is left out, one that is created meanwhile is not among them, and each of the others counts
-once, as it is when its turn comes. So a namespace of up to `SLICE` entities is counted at one instant. In a
-larger one a message that moves to another entity during the count may be counted in both or in neither.
-Counters that are always right would have to be touched by every send and every settlement.
+Theory of operation. A count passes over the entities that existed at its start, each once and as it is in its
+turn; deleted ones are left out. So a namespace of up to `SLICE` entities is counted at one instant; in a
+larger one a message that moves may be counted twice or not at all. Counters that are always right would cost
+every send and settlement.
 """
 
 from __future__ import annotations
@@ -18,12 +15,12 @@ from peeklock.broker.entities.entities import Entities
 from peeklock.broker.entities.entity import Entity
 
 SLICE = 250
-"""Entities that one slice adds up: at 2 to 5 us each, a millisecond."""
+"""Entities in one slice: at 2 to 5 us each, a millisecond."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Counters over a whole namespace, for health and measurements."""
+    """Figures for health and measurements."""
 
     entities: int = 0
     connections: int = 0
@@ -32,7 +29,7 @@ class Totals:
     deferred_messages: int = 0
     scheduled_messages: int = 0
     dead_letters: int = 0
-    """Transfer dead letters among them."""
+    """With transfer dead letters."""
     sessions: int = 0
     locks: int = 0
     cursors: int = 0
@@ -40,25 +37,25 @@ class Totals:
     """Held for cursors."""
     size_bytes: int = 0
     dropped_sends: int = 0
-    """Pre-settled sends that were refused, of which nobody else is told (T-06)."""
+    """Pre-settled sends that were refused, unknown to their senders (T-06)."""
     unmatched_messages: int = 0
-    """Messages that no rule of their topic chose since start: accepted and gone."""
+    """Messages since the start that no rule matched: accepted and dropped."""
     failed_evaluations: int = 0
-    """Filters and actions that could not be evaluated for a message since start."""
+    """Failed evaluations of filters and actions since the start."""
 
 
 class TotalsCount:
     """A count under way."""
 
     def __init__(self, entities: Entities, totals: Totals) -> None:
-        """Begin; `totals` has what is known of the namespace as a whole."""
+        """Begin with the figures of the namespace as a whole."""
         self.totals = totals
-        """Complete once `advance` has answered so."""
+        """Complete once `advance` has returned True."""
         self._entities = entities
         self._left = iter(list(entities))
 
     def advance(self) -> bool:
-        """Add up a slice; return whether that was the last one."""
+        """Add up a slice; return whether it was the last one."""
         count = 0
         for entity in islice(self._left, SLICE):
             count += 1
@@ -84,5 +81,5 @@ class TotalsCount:
             if queue.cursors is not None:
                 totals.cursors += len(queue.cursors)
                 totals.claimed_messages += queue.cursors.claimed_count
-        if entity.topic is None:  # its topic counts it
+        if entity.topic is None:  # a topic counts its subscriptions
             totals.size_bytes += entity.size_bytes()

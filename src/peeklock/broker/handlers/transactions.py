@@ -1,30 +1,28 @@
 """Transactions: what was enlisted happens as a whole, or not at all.
 
-Owns: which transactions are open, their limits and their end, declares that wait. Must not know: how a
-message is stored or settled; `enlisting` checks and does that. Nothing that a transaction does is durable
-before its commit, and that is one frame; so a crash at any instant rolls back what was open.
+Nothing that a transaction does is durable before its commit, which is one frame; so a crash rolls back what
+is open.
 
-Theory of operation. A command that is enlisted is checked at once, as it would be without a transaction, and
-kept. The locks that it settles are marked, so that nobody settles them a second time; they can still be
-renewed, and still lapse. A transaction ends in one of these ways:
+Theory of operation. An enlisted command is checked at once, as without a transaction, and kept (`enlisting`).
+The locks that it settles are marked, so they cannot be settled again; they can still be renewed, and still
+lapse. A transaction ends in one of these ways:
 
-    committed      all commands are checked again, together, and then done in the order of enlisting;
-                   messages that were scheduled and are duplicates by then are dropped
-    refused        one of them cannot be done any more: none is, as if it had been rolled back
-    rolled back    asked for, or its coordinator link is gone
-    timed out      rolled back by us, after its time or without an operation for long; the id is remembered,
-                   to say so to whoever names it
+    committed      all commands are checked again, together, and done in order; scheduled messages that are
+                   duplicates by then are dropped
+    refused        one of them can no longer be done: none is, as in a roll-back
+    rolled back    by request, or with its coordinator link
+    timed out      rolled back after its time, or too long without an operation; its id is remembered for the
+                   refusal of later requests
 
-However it ends, the locks are free to be settled again, as far as they still hold. A connection has thousands
-open: what one costs does not depend on how many there are.
+At any end the locks that still hold can be settled again. A connection has thousands open, so the cost of one
+does not depend on their number.
 
-The numbers of a schedule are answered when it is enlisted, and never given out again: the counters are
-durable before that answer. They are the one durable trace of a transaction before its commit.
+A schedule is answered with its numbers when it is enlisted, and they are never reused: the counters are
+durable before that answer, the one durable trace of a transaction before its commit.
 
-A transaction is about one top-level entity, a queue or a topic with its subscriptions. What is sent over
-links of its coordinator's AMQP session counts for the entity that this is about (`Enlist.via`), wherever it
-goes.
-Of a partitioned entity a transaction uses one partition: what it sends there and settles there has one key.
+A transaction is about one top-level entity, a queue or a topic with its subscriptions. Sends over links of
+its coordinator's AMQP session count for the entity of that (`Enlist.via`), wherever they go. In a partitioned
+entity a transaction uses one partition: its sends and settlements there have one key.
 Source: wire contract 6, 10.1, C12, C30, C34, C48; semantics F-03.
 """
 
@@ -88,15 +86,14 @@ from peeklock.broker.vocabulary.quotas import (
 )
 
 TIMED_OUT_MAX = OPEN_TRANSACTIONS_MAX
-"""Ids of timed out transactions that one coordinator link remembers; an older one becomes unknown. Our
-choice: all that can be open time out together."""
+"""Ids of timed out transactions that one coordinator link remembers. Our choice: as many as can be open."""
 
 _SPANS = "Local transactions cannot span multiple top-level entities such as queue or topic."
 """The service's own wording. Source: wire contract C48."""
 
 
 class Transactions:
-    """All transactions of a namespace, by the coordinator link that declared them."""
+    """All transactions of a namespace, by coordinator link."""
 
     timer_key = TimerKey.TRANSACTIONS
 
@@ -106,16 +103,16 @@ class Transactions:
         self._enlisting = enlisting
         self._shared = shared
         self._connections: dict[int, TransactionsOfConnection] = {}
-        # In the order of their deadlines, since all in one of these have equally long:
+        # By deadline: the time is the same for all in one of these.
         self._running: dict[bytes, Transaction] = {}
         self._empty: dict[bytes, Transaction] = {}
-        self._waiting: dict[ReplyTo, tuple[int, Control]] = {}  # declares, with until when
+        self._waiting: dict[ReplyTo, tuple[int, Control]] = {}  # declares: until when
 
     def __len__(self) -> int:
         return len(self._running) + len(self._empty)
 
     def states(self) -> dict[bytes, TransactionState]:
-        """Return where each transaction is in its life, by id."""
+        """Return the state of each transaction, by id."""
         found = dict.fromkeys(self._empty, TransactionState.EMPTY)
         found |= dict.fromkeys(self._running, TransactionState.RUNNING)
         for connection in self._connections.values():
@@ -134,7 +131,7 @@ class Transactions:
         out.effects.append(do.CoordinatorOpened(link))
 
     def close_coordinator(self, link: LinkId, out: Outcome) -> None:
-        """Roll back what was declared over a link that is gone; other links are none of its concern."""
+        """Roll back the transactions of a closed coordinator link."""
         connection = self._connections.get(link.connection_id)
         control = None if connection is None else connection.controls.pop(link, None)
         if connection is None or control is None:
@@ -150,13 +147,13 @@ class Transactions:
             del self._connections[link.connection_id]
 
     def drop_connection(self, connection_id: int, out: Outcome) -> None:
-        """Roll back all transactions of a connection that is over."""
+        """Roll back all transactions of a closed connection."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return
         for reply_to in connection.waiting:
             del self._waiting[reply_to]
-        connection.waiting.clear()  # nobody is there to be answered
+        connection.waiting.clear()  # without an answer
         for control in list(connection.controls.values()):
             control.waiting.clear()
             self.close_coordinator(control.link, out)
@@ -186,7 +183,7 @@ class Transactions:
         out.effects.append(do.Declared(reply_to, transaction_id))
 
     def _admit(self, connection: TransactionsOfConnection, out: Outcome) -> None:
-        """Answer declares that wait, in order, as far as there is room."""
+        """Answer waiting declares, in order, within the limit."""
         while connection.waiting and len(connection.open) < OPEN_TRANSACTIONS_MAX:
             reply_to, control = next(iter(connection.waiting.items()))
             self._forget_declare(reply_to)
@@ -233,11 +230,11 @@ class Transactions:
         elif isinstance(asked, Cancelled):
             transaction.cancelled.update((asked.queue_id, number) for number in asked.numbers)
         for lock in locks:
-            lock.transaction = transaction
+            lock.transaction_id = transaction.transaction_id
         transaction.commands.append(asked)
         transaction.locks += locks
         transaction.message_count += count_of(asked)
-        size_bytes = size_of(asked)  # without duplicates that were found meanwhile
+        size_bytes = size_of(asked)  # without the duplicates found by `_number`
         transaction.size_bytes += size_bytes
         transaction.control.connection.size_bytes += size_bytes
         if asked.reply_to is not None and not isinstance(asked, Numbered):
@@ -252,16 +249,16 @@ class Transactions:
         queue: MessageQueue,
         via: str | None,
     ) -> None:
-        """Hold a command to the partition that a transaction uses. Raises: InvalidOperation."""
+        """Check a command against the partition of the transaction. Raises: InvalidOperation."""
         keys: list[str | None] = []
         numbers: list[int] = []
         if isinstance(asked, WithMessages):
             routings = [message.routing for message, _ in messages_of(asked)]
-            over = None if via is None else self._enlisting.elsewhere(entity, via)
+            over = None if via is None else self._enlisting.other_entity(entity, via)
             if over is not None:
                 entity, queue = over, over.main
             if over is not None or _destination(asked):
-                # The service parts what is on its way by this key alone (wire contract 6).
+                # The service partitions messages sent via an entity by this key alone (wire contract 6).
                 keys = [None if r is None else r.via_partition_key for r in routings]
             else:
                 of_sessions = queue.sessions is not None
@@ -276,13 +273,8 @@ class Transactions:
             numbers = [lock.message.sequence_number for lock in locks]
         transaction.partitions.use(entity, queue, keys, numbers)
 
-    def _number(
-        self,
-        transaction: Transaction,
-        schedule: Numbered,
-        out: Outcome,
-    ) -> None:
-        """Answer the numbers of a schedule once they are durable; keep what is no duplicate."""
+    def _number(self, transaction: Transaction, schedule: Numbered, out: Outcome) -> None:
+        """Answer the numbers of a schedule once they are durable; keep all but duplicates."""
         now_ms = out.now_ms
         out.attribute(schedule)
         entity, queue = self._enlisting.entity_of(schedule.queue_id)
@@ -308,7 +300,7 @@ class Transactions:
         transaction_id = command.transaction_id
         if transaction_id in control.timed_out:
             del control.timed_out[transaction_id], connection.timed_out[transaction_id]
-            raise _timed_out(transaction_id)  # told once, then unknown
+            raise _timed_out(transaction_id)  # once, then it is unknown
         transaction = control.open.get(transaction_id)
         if transaction is None:
             raise _unknown(transaction_id)
@@ -335,7 +327,7 @@ class Transactions:
             self._enlisting.perform(enlisted, partition, out)
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Roll back what has been open for too long, refuse declares that have waited for too long."""
+        """Roll back what is open for too long, and refuse declares that wait for too long."""
         work = 0
         for reply_to, (until_ms, control) in list(islice(self._waiting.items(), count_max)):
             if until_ms > out.now_ms:
@@ -391,10 +383,10 @@ class Transactions:
         self._admit(connection, out)
 
     def _end(self, transaction: Transaction) -> None:
-        """Forget a transaction and let its locks go; only the caller still knows what it held back."""
+        """Forget a transaction and unmark its locks."""
         for lock in transaction.locks:
-            if lock.transaction is transaction:
-                lock.transaction = None
+            if lock.transaction_id == transaction.transaction_id:
+                lock.transaction_id = None
         control = transaction.control
         transaction_id = transaction.transaction_id
         del control.open[transaction_id], control.connection.open[transaction_id]
@@ -402,7 +394,7 @@ class Transactions:
         del (self._empty if transaction.is_empty else self._running)[transaction_id]
 
     def _check_size(self, transaction: Transaction, asked: Enlisted) -> None:
-        """Raises: QuotaExceeded, ServerBusy; the transaction stays as it is."""
+        """Check the limits of a transaction. Raises: QuotaExceeded, ServerBusy."""
         size_bytes = size_of(asked)
         count = transaction.message_count + count_of(asked)
         if count > TRANSACTION_MESSAGES_MAX:
@@ -419,11 +411,11 @@ class Transactions:
         if held_bytes > OPEN_TRANSACTIONS_BYTES_MAX:
             raise ServerBusy(
                 f"the messages and changes of this connection's open transactions would have {held_bytes} "
-                f"bytes, at most {OPEN_TRANSACTIONS_BYTES_MAX} are allowed: end others before"
+                f"bytes, at most {OPEN_TRANSACTIONS_BYTES_MAX} are allowed: end others first"
             )
 
     def check(self) -> None:
-        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        """Assert that the indexes agree."""
         waiting: set[ReplyTo] = set()
         known: dict[bytes, Transaction] = {}
         for connection in self._connections.values():
@@ -437,7 +429,7 @@ class Transactions:
 
 
 def _check_cancelled(transaction: Transaction, asked: Cancelled) -> None:
-    """Raises: MessageNotFound: the transaction cancels one of them already."""
+    """Check that no message is cancelled twice. Raises: MessageNotFound."""
     for number in asked.numbers:
         if (asked.queue_id, number) in transaction.cancelled:
             raise MessageNotFound(f"sequence number {number} is cancelled in this transaction already")
@@ -448,7 +440,7 @@ def _destination(asked: Enlisted) -> ask.Address | None:
 
 
 def _too_many(count: int) -> str:
-    return f"{count} transactions are open on this connection, the most there can be: end others before"
+    return f"{count} transactions are open on this connection, the most there can be: end others first"
 
 
 def _timed_out(transaction_id: bytes) -> TransactionTimedOut:

@@ -1,29 +1,29 @@
-"""One queue of messages: order, locks, sessions, timers, cursors, and the outcome that a command accumulates.
+"""One queue of messages, and the outcome that a command accumulates.
 
-awaited_bodies    Deletions that wait until a body has been read: of messages that are deleted as they are
-                  received.
-browsing          Looking through a queue by sequence number: browse, oldest first, by one number.
-counters          What happened since the start, counted: integers that never fall.
-cursors           Cursors: named readers that hold messages of a queue, also over a restart (X-06).
-delivery          Who gets which message next: the order of retrieval and the hand-out.
-duplicates        Which message ids were seen lately.
-enqueue           How a message comes into a queue or topic: numbered, then stored, set aside for later, or
-                  passed on.
-graces            Locks over broken connections: they end when the grace of their connection is over.
-invariants        What must always be true between the indexes of a queue.
-lapsed_sessions   Links that outlive the lock of their session for a moment.
-links             Links to a queue and their credit; who is served next.
-message_queue     One queue of messages: the machine that stores, locks, gives back and removes.
-message_session   One session: its messages in order, its holder, its state.
+message_queue     The machine that stores, locks, gives back and removes messages.
+enqueue           Arrival: a message is numbered, then stored, scheduled, or passed on.
+delivery          Which receiver gets which message next.
+settlement        Abandon, defer and dead-letter, with changed properties.
+browsing          Reading a queue by sequence number.
+peek_lock         Message locks and their holders.
+graces            How long locks outlive their broken connection.
+links             Links and connections, and the credit of receivers.
+message_table     An ordered map from position to message, at about 8 bytes an entry.
+sequence_numbers  Sequence numbers and partitions.
+duplicates        Duplicate detection.
+timers            What is due: queues in a namespace, messages in a queue.
+wall_clock        How far the wall clock differs from the core's time.
+awaited_bodies    Deletions that wait for a body.
 message_sessions  The sessions of a queue that requires them.
-message_table     An ordered map from a dense integer to a message, at about 8 bytes an entry.
-outcome           What follows from one command, or from what is due: one accumulator for all of it.
-peek_lock         An exclusive hold on one message, named by its token, or on several, for a cursor.
-sequence_numbers  Sequence numbers and the unwrapped order behind them.
-session_ids       When two session ids name one session.
-settlement        What a receiver asks for a message that it holds: abandon, defer, dead-letter.
-shared            What the queues of a namespace have in common.
-timers            When something is due: for the namespace a queue or another part of it, for a queue a
-                  message.
-wall_clock        How far the wall clock is from the core's time, and which instants are believed.
+message_session   One session: its messages, its holder, its state.
+lapsed_sessions   Links that outlive the lock of their session.
+session_ids       Which spellings of a session id are equal.
+cursors           The cursors of a queue: named readers that hold messages, over a restart too.
+cursor            One cursor, and how a claim is filled.
+reconfiguration   Settings applied to a queue in use.
+shared            What the queues of a namespace share, and what they need of entities.
+outcome           Changes, effects, counters and events of one call.
+counters          Counters since the start.
+recorder          Events for the event log.
+invariants        Checks between the indexes, for tests and simulation.
 """

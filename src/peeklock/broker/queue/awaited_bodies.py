@@ -1,15 +1,12 @@
-"""Deletions that wait until a body has been read: of messages that are deleted as they are received.
+"""Deletions that wait for a body: of messages in receive-and-delete mode.
 
-Owns: who waits for which body. Must not know: where bodies are, who reads them, what a delivery is.
+If a message were deleted and its body found damaged afterwards, nothing would be left to dead-letter. So a
+deletion waits for a body that is not in memory: an effect `Fetch` asks for it, and the message stays where it
+is, available to others. A damaged body dead-letters it from there. The receiver or request continues after
+the answer with what is available then.
 
-A message that is received and deleted is gone with that delivery. Were its body found damaged afterwards,
-nothing would be left to dead-letter. So whoever deletes waits for a body that is not in memory: it is asked
-for with an effect `Fetch`, and the message stays where it is, free for everybody else. A damaged body takes
-it to the dead-letter queue from there, as any other. Who waited is told with the answer, and goes on with
-what is there then.
-
-The body that was just read counts as at hand for who waited, also when it had to make room for others: so
-each wait ends in a delivery, however little is kept in memory.
+A body that was just read counts as in memory for those that waited, even if it was evicted since: so each
+wait ends in a delivery, however small the cache.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from peeklock.broker.vocabulary.message import Message
 
 
 class _Request:
-    """A request that is done once all bodies that it asks for were read."""
+    """A request that waits for several bodies."""
 
     __slots__ = ("command", "missing")
 
@@ -35,29 +32,26 @@ class _Request:
 
 
 class AwaitedBodies:
-    """The bodies of one namespace that somebody waits for."""
+    """The bodies that receivers and requests of one namespace wait for."""
 
-    __slots__ = ("_waiting", "at_hand")
+    __slots__ = ("_waiting", "in_memory")
 
     def __init__(self) -> None:
-        self.at_hand: Callable[[Message], bool] = _always
-        """Whether a body can be handed out at once."""
+        self.in_memory: Callable[[Message], bool] = _always
+        """Whether a body is in memory."""
         self._waiting: dict[tuple[int, int], list[Consumer | _Request]] = {}
 
-    def let_wait(self, receiver: Consumer, queue_id: int, message: Message, out: Outcome) -> None:
-        """Have a receiver that deletes wait for the body of the message that is next."""
+    def add_receiver(self, receiver: Consumer, queue_id: int, message: Message, out: Outcome) -> None:
+        """Make a receiver that deletes wait for the body of the next message."""
         assert receiver.ready_queue is not None
         receiver.ready_queue.receivers.wait_for_body(receiver, message.position)
         self._wait(receiver, queue_id, message, out)
 
-    def hold_back(
+    def add_request(
         self, command: ReceiveDeferred, queue_id: int, messages: Iterable[Message], out: Outcome
     ) -> bool:
-        """Return whether a request waits now, since one of these bodies is not at hand.
-
-        `came` returns it when all are.
-        """
-        missing = [message for message in messages if not self.at_hand(message)]
+        """Return whether a request waits for one of these bodies; `arrived` returns it later."""
+        missing = [message for message in messages if not self.in_memory(message)]
         if not missing or command.bodies_read:
             return False
         request = _Request(replace(command, bodies_read=True), len(missing))
@@ -65,8 +59,8 @@ class AwaitedBodies:
             self._wait(request, queue_id, message, out)
         return True
 
-    def came(self, queue_id: int, position: int) -> tuple[list[Consumer], list[ReceiveDeferred]]:
-        """Take note that a body was read, or is lost; return the receivers and requests that go on."""
+    def arrived(self, queue_id: int, position: int) -> tuple[list[Consumer], list[ReceiveDeferred]]:
+        """Return the receivers and requests that continue now that a body was read, or is lost."""
         receivers: list[Consumer] = []
         requests: list[ReceiveDeferred] = []
         for waiting in self._waiting.pop((queue_id, position), ()):
@@ -76,7 +70,7 @@ class AwaitedBodies:
                     requests.append(waiting.command)
             elif waiting.awaits_body and waiting.body_position == position:
                 assert waiting.ready_queue is not None
-                waiting.ready_queue.receivers.body_came(waiting)
+                waiting.ready_queue.receivers.body_arrived(waiting)
                 receivers.append(waiting)
         return receivers, requests
 
@@ -90,7 +84,7 @@ class AwaitedBodies:
         out.effects.append(Fetch(queue_id, message))
 
     def check(self, receivers: Iterable[Consumer]) -> None:
-        """Each receiver that waits for a body is told of it; an assertion fails when one is not."""
+        """Assert that each receiver that waits is known here."""
         for receiver in receivers:
             if receiver.awaits_body:
                 assert receiver in self._waiting[receiver.queue_id, receiver.body_position]

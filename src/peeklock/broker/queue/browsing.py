@@ -1,7 +1,4 @@
-"""Looking through a queue by sequence number: browse, oldest first, by one number.
-
-Owns: in which order and how much is found. Must not know: how messages are stored, locked or removed.
-"""
+"""Reading a queue by sequence number: browse, oldest first, one number."""
 
 from __future__ import annotations
 
@@ -10,11 +7,12 @@ from heapq import merge
 from itertools import islice
 from operator import attrgetter
 
+from peeklock.broker.queue.cursor import Claim
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.message_session import MessageSession
 from peeklock.broker.queue.message_table import MessageTable
-from peeklock.broker.queue.peek_lock import Claim
-from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions
+from peeklock.broker.queue.peek_lock import Lock
+from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions, order_to_browse_from
 from peeklock.broker.queue.wall_clock import WallClock
 from peeklock.broker.vocabulary.message import NEVER_MS, Message, MessageState, MessageView
 
@@ -22,9 +20,9 @@ from peeklock.broker.vocabulary.message import NEVER_MS, Message, MessageState, 
 def browse(
     queue: MessageQueue, from_number: int, count_max: int, bytes_max: int, session_id: str | None = None
 ) -> list[MessageView]:
-    """Show messages in any state in the order of their numbers, at least one if there is one (S-11)."""
+    """Return messages in any state by ascending number, at least one if there is one (S-11)."""
     views: list[MessageView] = []
-    start = queue.key_to_browse_from(from_number)
+    start = key_to_browse_from(queue, from_number)
     if session_id is None:
         found = in_order_of_number(queue, start)
     else:
@@ -38,15 +36,15 @@ def browse(
 
 
 def seen_in(queue: MessageQueue, message: Message) -> MessageView:
-    """Show a message to who looks through its queue."""
+    """Return the view of a message that browses its queue."""
     view = view_of(message, queue.shared.wall)
     view.of_session = queue.sessions is not None and message.state is MessageState.DEFERRED
     return view
 
 
 def view_of(message: Message, wall: WallClock) -> MessageView:
-    """Show a message to who only looks at it."""
-    # Only the message's own time-to-live is shown to who looks (E-05).
+    """Return the view of a message without a lock of one's own."""
+    # It shows the message's own time-to-live alone (E-05).
     ttl_ms = message.ttl_ms
     if message.expires_at_ms != NEVER_MS:
         ttl_ms = message.expires_at_ms - message.enqueued_at_ms
@@ -54,28 +52,16 @@ def view_of(message: Message, wall: WallClock) -> MessageView:
     locked_until_ms, cursor = 0, None
     if isinstance(held, Claim):
         cursor = held.cursor.name
-    elif held is not None:
+    elif isinstance(held, Lock):
         locked_until_ms = wall.shown_ms(held.until_ms())
-    return MessageView(
-        message,
-        None,
-        locked_until_ms,
-        message.delivery_count,
-        ttl_ms,
-        message.state,
-        message.overlay,
-        cursor=cursor,
-    )
+    count, state, overlay = message.delivery_count, message.state, message.overlay
+    return MessageView(message, None, locked_until_ms, count, ttl_ms, state, overlay, cursor=cursor)
 
 
 def oldest_unlocked(
-    queue: MessageQueue,
-    count_max: int,
-    enqueued_before_ms: int,
-    now_ms: int,
-    session_id: str | None = None,
+    queue: MessageQueue, count_max: int, enqueued_before_ms: int, now_ms: int, session_id: str | None = None
 ) -> list[Message]:
-    """Find active messages enqueued at or before a time, oldest first: neither locked nor expired."""
+    """Return active messages enqueued at or before a time, oldest first: neither locked nor expired."""
     found: list[Message] = []
     candidates: Iterable[Message] = ()
     if session_id is None:
@@ -93,11 +79,11 @@ def oldest_unlocked(
 
 
 def _as_enqueued(queue: MessageQueue) -> Iterable[Message]:
-    """Go through a queue in the order of enqueued times; deferred messages may be among them."""
+    """Return the messages of a queue by enqueued time; deferred ones may be among them."""
     if queue.numbers is None or queue is queue.main:
         return queue.active
-    # Positions of dead letters follow their arrival there. Their numbers and enqueued times rise together, in
-    # each partition.
+    # The position of a dead letter is the order of its arrival. Number and enqueued time rise together in a
+    # partition.
     partitions = queue.main.partitions
     if partitions is None:
         return queue.numbers
@@ -114,22 +100,37 @@ def _of_partition(numbers: MessageTable, partitions: Partitions, partition: int)
         yield message
 
 
+def key_to_browse_from(queue: MessageQueue, number: int) -> int:
+    """Return the lowest key of this number and higher ones."""
+    main = queue.main
+    if main.partitions is not None:
+        return main.partitions.key_to_browse_from(number)
+    return order_to_browse_from(number, main.next_position)
+
+
+def _by_number(queue: MessageQueue, number: int) -> Message | None:
+    if number < 0:
+        return None
+    key = queue.key_of(number)
+    return queue.find(key) if queue.numbers is None else queue.numbers.get(key)
+
+
 def scheduled_by_number(queue: MessageQueue, number: int) -> Message | None:
-    """Find the scheduled message with this sequence number."""
-    message = queue.by_number(number)
+    """Return the scheduled message with this sequence number."""
+    message = _by_number(queue, number)
     return None if message is None or message.state is not MessageState.SCHEDULED else message
 
 
 def deferred_by_number(queue: MessageQueue, number: int) -> Message | None:
-    """Find the deferred message with this sequence number, unless it is locked."""
-    message = queue.by_number(number)
+    """Return the deferred message with this sequence number, unless it is locked."""
+    message = _by_number(queue, number)
     if message is None or message.state is not MessageState.DEFERRED or message.lock is not None:
         return None
     return message
 
 
 def _of_session(queue: MessageQueue, session_id: str, key: int) -> Iterator[Message]:
-    """Go through the messages of one session from a key on, in the order of their numbers."""
+    """Return the messages of one session from a key on, by ascending number."""
     session = None if queue.sessions is None else queue.sessions.get(session_id)
     if session is None:
         return iter(())
@@ -142,8 +143,8 @@ def _of_session(queue: MessageQueue, session_id: str, key: int) -> Iterator[Mess
 def _by_partition(
     queue: MessageQueue, partitions: Partitions, session: MessageSession, first: Message
 ) -> Iterator[Message]:
-    """Go through the messages of a session from that one on. They are in one partition, but for those sent
-    when each spelling named a session of its own."""
+    """Yield the messages of a session from one on. They are in one partition, except for those sent when each
+    spelling was a separate session."""
     begins_in = partitions.of_number(first.sequence_number)
     for partition in range(begins_in, PARTITION_COUNT):
         if not session.partitions >> partition & 1:
@@ -158,7 +159,7 @@ def _by_partition(
 
 
 def in_order_of_number(queue: MessageQueue, key: int) -> Iterator[Message]:
-    """Go through all messages of a queue from a key on, in the order of their numbers."""
+    """Return all messages of a queue from a key on, by ascending number."""
     if queue.numbers is not None:
         return queue.numbers.iterate(key)
     tables = [table for table in (queue.active, queue.deferred, queue.scheduled) if len(table)]

@@ -1,10 +1,7 @@
-"""What happened since the start, counted: integers that never fall.
+"""Counters since the start: integers that never fall, per entity and per namespace.
 
-Owns: the counters of one entity and of the namespace, and which events they count. Must not know: how they
-are shown.
-
-An entity counts all that came into it; the namespace counts what its clients sent. A total loses nothing when
-an entity is deleted.
+An entity counts what arrives there, by a forward too; the namespace counts what clients send, in deleted
+entities too.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from peeklock.broker.vocabulary.errors import ServerBusy, ServiceBusError
 from peeklock.broker.vocabulary.events import EventType
 
 APPLICATION: Final = "application"
-"""Stands for each reason that a receiver chose itself: their number has no bound."""
+"""Replaces the reasons that applications choose: their number has no limit."""
 
 REASONS: Final = frozenset(
     {
@@ -34,50 +31,49 @@ REASONS: Final = frozenset(
         STORE_DAMAGED,
     }
 )
-"""DeadLetterReasons of the broker."""
+"""The broker's own DeadLetterReasons."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Of one entity, its dead-letter queues included, or of the namespace. Messages, unless it says bytes."""
+    """Of an entity with its dead-letter queues, or of the namespace. Messages, if not bytes."""
 
     received: int = 0
-    """Accepted: of clients, and in an entity also by a forward or as a copy of its topic's. Duplicates are
-    not among them, scheduled ones are."""
+    """Accepted from clients; in an entity also by a forward or as a copy. Without duplicates."""
     received_bytes: int = 0
     delivered: int = 0
-    """Handed to a receiver or a cursor, each time."""
+    """Deliveries to a receiver or a cursor."""
     delivered_bytes: int = 0
     completed: int = 0
-    """By a settlement, as it was received and deleted, or by a cursor's commit."""
+    """By a settlement, in receive-and-delete mode, or by the commit of a cursor."""
     abandoned: int = 0
     deferred: int = 0
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """By reason: one of `REASONS` or `APPLICATION`."""
     expired: int = 0
-    """Dead-lettered for it or gone."""
+    """Dead-lettered or dropped."""
     duplicates: int = 0
     """Dropped by duplicate detection."""
     scheduled: int = 0
-    """By a client, or by an action of a rule where its copy is forwarded to."""
+    """By a client, or by the action of a rule and a forward."""
     forwarded: int = 0
-    """Passed on to another entity, in the entity that passed it on."""
+    """Counted in the entity that forwards."""
     lock_lapses: int = 0
 
 
 @dataclass(slots=True)
 class RequestCounters:
-    """What became of the requests for one operation."""
+    """Results of the requests for one operation."""
 
     succeeded: int = 0
-    """Done, or begun: a request that waits, for a session or a body, counts before it is answered."""
+    """Done, or begun: a request that waits for a session or a body counts before its answer."""
     throttled: int = 0
     """Refused with `ServerBusy`."""
     refused: int = 0
-    """Refused for what the client asked."""
+    """Refused for another reason."""
 
     def count_refusal(self, error: ServiceBusError) -> None:
-        """Count a request that was refused."""
+        """Count a refusal."""
         if isinstance(error, ServerBusy):
             self.throttled += 1
         else:
@@ -90,4 +86,4 @@ COUNTED: Final = {
     EventType.EXPIRED: "expired",
     EventType.LOCK_LAPSED: "lock_lapses",
 }
-"""The counter of each event that has one and no method of its own in `outcome`."""
+"""Counters of events that have no method in `outcome`."""

@@ -1,36 +1,30 @@
 """Cursors: named readers that hold messages of a queue, also over a restart (X-06).
 
-Owns: the cursors of a queue, what each has claimed, what is left to remove or to give back, when an unused
-one goes. Must not know: who asks, links, the wire, the store.
+Theory of operation. A claim is the lock of its messages (`message.lock`): receivers, expiry, purges and
+forwards skip them. But it does not lapse, and it is a fact: it holds the same messages after a restart. The
+records of the messages do not change. They are held by ascending position, so the facts need no other order.
 
-Theory of operation. A claim holds messages as a lock does: `message.lock` is the claim, and receivers,
-expiry, purges and forwards pass over them. But it has no end of its own, and it is a fact: what a claim holds
-is the same in every life of the broker. The messages' own records do not change with it. They are held in
-ascending order of position, whatever the order in which they were taken: so the facts need no other.
+    claimed     the claim can be read again and again, with the same result
+    committed   up to `CursorStored.committed_no`: it cannot be read any more, its messages are removed
+    released    by `ClaimRemoved`: its messages return to their places, not counted
 
-    claimed     the claim can be read as often as wanted, each time the same
-    committed   `CursorStored.committed_no` says so; it cannot be read any more, its messages are removed
-    released    `ClaimRemoved` says so; its messages return to their places, not counted
+A decision is about whole claims and durable with its first frame; the work follows in slices, in the call of
+the request and by the queue's timer. After a crash the rest of a commit is removed all the same, and the rest
+of a release is free at once. A cursor that is released first removes what it has committed.
 
-A decision is durable with its first frame and is for whole claims; the work that follows is done in slices,
-in the asker's call and then by the queue's timer. So a crash in the middle removes the rest all the same, and
-gives back the rest at once. A cursor that is to go waits until what it committed has been removed.
-
-In a queue with sessions a claim takes whole sessions that nobody holds, and its cursor holds them while it
-holds a message of them. What comes later in such a session is only for this cursor: the order within stays.
+In a queue with sessions a claim takes whole free sessions, and the cursor holds a session as long as it holds
+a message of it. Later messages of the session are for this cursor alone, which keeps their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from peeklock.broker.queue.browsing import view_of
-from peeklock.broker.queue.delivery import PASS_OVER_MAX, PlainReadyQueue
+from peeklock.broker.queue.cursor import Claim, Cursor, CursorState, Taking, runs_of, size_of
 from peeklock.broker.queue.outcome import Outcome
-from peeklock.broker.queue.peek_lock import Claim
 from peeklock.broker.queue.timers import FAR_MS
 from peeklock.broker.vocabulary.changes import ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
 from peeklock.broker.vocabulary.commands import ReplyTo
@@ -49,85 +43,13 @@ from peeklock.broker.vocabulary.quotas import CLAIMS_MAX, CURSOR_EXPIRES_AFTER_M
 
 if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
-    from peeklock.broker.queue.message_session import MessageSession
-    from peeklock.broker.queue.message_sessions import MessageSessions
 
 SLICE = 250
-"""Messages that one call removes or gives back: 1 ms of work. What is left follows by the timer, often in
-the same turn of the loop: a whole claim of 2,000 kept it for 10 ms and more, with what its commit takes."""
+"""Messages that one call removes or gives back: 1 ms of work. The rest follows by the timer: a claim of 2,000
+at once blocks the loop for 10 ms and more."""
 
 
 _position = attrgetter("position")
-
-
-class CursorState(Enum):
-    """Where a cursor is in its life."""
-
-    OPEN = 1
-    COMMITTING = 2
-    """Messages of claims that it committed are still to be removed; it claims on meanwhile."""
-    LEAVING = 3
-    """It removes what it committed, then gives back the rest; nothing finds it any more."""
-
-
-TRANSITIONS: Final[dict[CursorState | None, frozenset[CursorState | None]]] = {
-    None: frozenset((CursorState.OPEN,)),
-    CursorState.OPEN: frozenset((CursorState.COMMITTING, CursorState.LEAVING, None)),
-    CursorState.COMMITTING: frozenset((CursorState.OPEN, CursorState.LEAVING, None)),
-    CursorState.LEAVING: frozenset((None,)),
-}
-"""The life of a cursor; None: there is none.
-
-What fits into a slice is done in the call that asks for it: a small commit leaves a cursor OPEN, and a small
-release leaves none."""
-
-
-class Cursor:
-    """One named reader of a queue."""
-
-    __slots__ = (
-        "claims",
-        "committed_no",
-        "expires_after_ms",
-        "idle_since_ms",
-        "last_no",
-        "leaving",
-        "name",
-        "ready",
-        "takes_ready",
-        "used_at_ms",
-    )
-
-    def __init__(self, name: str, now_ms: int, instant_ms: int, expires_after_ms: int) -> None:
-        self.name = name
-        self.last_no = 0
-        self.committed_no = 0
-        self.used_at_ms = instant_ms  # UTC
-        self.idle_since_ms = now_ms  # also the start of the broker is use: it may have been down for long
-        self.expires_after_ms = expires_after_ms
-        self.claims: dict[int, Claim] = {}  # ascending; the committed ones until they are removed
-        self.leaving: list[ReplyTo] | None = None  # who waits for its end; None = it stays
-        self.ready: dict[str, MessageSession] = {}  # sessions that it holds in which more became available
-        self.takes_ready = False  # the next session that it claims is one of those
-
-    def use(self, now_ms: int, instant_ms: int) -> None:
-        self.used_at_ms = instant_ms
-        self.idle_since_ms = now_ms
-
-    @property
-    def state(self) -> CursorState:
-        if self.leaving is not None:
-            return CursorState.LEAVING
-        return CursorState.COMMITTING if self.committed() else CursorState.OPEN
-
-    def committed(self) -> list[Claim]:
-        """Give the claims whose messages are to be removed."""
-        found = []
-        for no, claim in self.claims.items():
-            if no > self.committed_no:
-                break
-            found.append(claim)
-        return found
 
 
 class Cursors:
@@ -138,27 +60,27 @@ class Cursors:
     def __init__(self, queue: MessageQueue) -> None:
         self._queue = queue
         self._by_name: dict[str, Cursor] = {}
-        self._busy: dict[int, Cursor] = {}  # those with something left to do, by identity, in turn
-        self._expires_ms = FAR_MS  # no cursor expires before
+        self._busy: dict[int, Cursor] = {}  # by identity, in turn: those with work left
+        self._expires_ms = FAR_MS  # not later than the first expiry
         self.claimed_count = 0
-        """Messages that are held."""
+        """Messages held."""
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def find(self, name: str) -> Cursor:
-        """Raises: CursorNotFound."""
+        """Return a cursor. Raises: CursorNotFound."""
         cursor = self._by_name.get(name)
         if cursor is None or cursor.leaving is not None:
             raise _not_found(self._queue, name)
         return cursor
 
     def states(self) -> dict[Cursor, CursorState]:
-        """Return where each cursor is in its life, those that nothing finds any more too."""
+        """Return the state of each cursor, leaving ones included."""
         return {cursor: cursor.state for cursor in (*self._by_name.values(), *self._busy.values())}
 
     def views(self) -> list[CursorView]:
-        """Show all cursors, sorted by name, with what they hold."""
+        """Return the views of all cursors, sorted by name."""
         return [
             CursorView(
                 cursor.name,
@@ -187,8 +109,10 @@ class Cursors:
         out: Outcome,
         enqueued_up_to_ms: int | None = None,
     ) -> Claim | None:
-        """Hold the next available messages for a cursor, which is made if there is none; None when nothing is
-        available. With a time, those before the first one that was enqueued later.
+        """Hold the next available messages for a cursor, new or not; return None if nothing is available.
+
+        Args:
+            enqueued_up_to_ms: stop at the first message that was enqueued later.
 
         Raises: QuotaExceeded, ServerBusy.
         """
@@ -211,7 +135,7 @@ class Cursors:
             changed = True
         cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
         claim = Claim(cursor, cursor.last_no + 1)
-        taking = _Taking(queue, claim, count_max, bytes_max, now_ms, enqueued_up_to_ms or FAR_MS)
+        taking = Taking(queue, claim, count_max, bytes_max, now_ms, enqueued_up_to_ms or FAR_MS)
         if queue.sessions is None:
             taking.take(queue.ready_queue)
         else:
@@ -228,7 +152,7 @@ class Cursors:
             out.handed_over(queue, message, EventType.CLAIMED, reason=name, related_number=claim.no)
         cursor.claims[claim.no] = claim
         self.claimed_count += len(messages)
-        out.changes.append(ClaimStored(queue.queue_id, name, claim.no, _runs(messages)))
+        out.changes.append(ClaimStored(queue.queue_id, name, claim.no, runs_of(messages)))
         return claim
 
     def _new(self, name: str, now_ms: int, expires_after_ms: int) -> Cursor:
@@ -258,7 +182,7 @@ class Cursors:
     def read(
         self, name: str, no: int, skip: int, count_max: int, bytes_max: int, now_ms: int
     ) -> list[MessageView]:
-        """Show what a claim holds from the `skip`th message on, at least one if there is one.
+        """Return the messages of a claim after the first `skip`, at least one if there is one.
 
         Raises: CursorNotFound, ClaimNotFound, ClaimCommitted.
         """
@@ -274,7 +198,7 @@ class Cursors:
         cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
         views: list[MessageView] = []
         for message in claim.messages[skip : skip + max(count_max, 0)]:
-            bytes_max -= _size_of(message)
+            bytes_max -= size_of(message)
             if views and bytes_max < 0:
                 break
             views.append(view_of(message, self._queue.shared.wall))
@@ -287,7 +211,7 @@ class Cursors:
     # Committing
 
     def commit(self, name: str, up_to_no: int, out: Outcome) -> int:
-        """Remove what the claims up to a number hold; answer how many messages are left to be removed.
+        """Remove the messages of the claims up to a number; return how many are left to be removed.
 
         Raises: CursorNotFound, ClaimNotFound.
         """
@@ -304,13 +228,10 @@ class Cursors:
             self._queue.set_timer()
         return sum(claim.left for claim in cursor.committed() if claim.no <= up_to_no)
 
-    # Giving back
+    # Releasing
 
     def release(self, name: str, reply_to: ReplyTo, out: Outcome) -> None:
-        """Give back what a cursor holds and forget it; `reply_to` is answered when that is done.
-
-        Raises: CursorNotFound.
-        """
+        """Give back the messages of a cursor and forget it, then answer. Raises: CursorNotFound."""
         cursor = self._by_name.get(name)
         if cursor is None:
             raise _not_found(self._queue, name)
@@ -319,26 +240,25 @@ class Cursors:
         self._queue.set_timer()
 
     def _leave(self, cursor: Cursor) -> list[ReplyTo]:
-        """Let a cursor go; answer who waits for it."""
+        """Mark a cursor as leaving; return the requests to be answered at its end."""
         if cursor.leaving is None:
             cursor.leaving = []
         self._busy[id(cursor)] = cursor
         return cursor.leaving
 
     def abandon(self, error: ServiceBusError, out: Outcome) -> None:
-        """Tell whoever waits that the entity is gone."""
+        """Refuse the requests that wait: the entity is deleted."""
         for cursor in self._busy.values():
             out.effects.extend(Failed(reply_to, error) for reply_to in cursor.leaving or ())
 
-    # In slices
+    # Slices
 
     def next_ms(self) -> int:
         """When `advance` has something to do."""
         return 0 if self._busy else self._expires_ms
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Do about `count_max` items of what is left, and let cursors go that were not used for too long;
-        answer the work done."""
+        """Do about `count_max` items of work, and mark expired cursors; return the work done."""
         work = 0
         if self._expires_ms <= out.now_ms:
             self._expires_ms = FAR_MS
@@ -359,7 +279,7 @@ class Cursors:
             self._queue.wake(self._expires_ms)
 
     def _work(self, cursor: Cursor, count_max: int, out: Outcome) -> int:
-        """Do a slice of what a cursor has left to do; answer how many messages."""
+        """Do a slice of a cursor's work; return the number of messages."""
         work = 0
         queue_id = self._queue.queue_id
         for claim in cursor.committed():
@@ -369,7 +289,7 @@ class Cursors:
             del cursor.claims[claim.no]
             out.changes.append(ClaimRemoved(queue_id, cursor.name, claim.no))
         if cursor.leaving is not None:
-            if self._by_name.get(cursor.name) is cursor:  # all that it holds is free for a restart from here
+            if self._by_name.get(cursor.name) is cursor:  # from here on a restart finds its messages free
                 del self._by_name[cursor.name]
                 out.changes += [ClaimRemoved(queue_id, cursor.name, no) for no in cursor.claims]
                 out.changes.append(CursorRemoved(queue_id, cursor.name))
@@ -387,7 +307,7 @@ class Cursors:
         sessions = queue.sessions
         messages = self._take_part(claim, count_max)
         for message in messages:
-            session = None if sessions is None else sessions.line_of(message)
+            session = None if sessions is None else sessions.session_of(message)
             out.completed(queue, message, "cursor")
             queue.remove(message, out)
             message.lock = None
@@ -403,20 +323,20 @@ class Cursors:
             message.lock = None
             name, no = claim.cursor.name, claim.no
             out.happened(EventType.CLAIM_RELEASED, queue, message, reason=name, related_number=no)
-            queue.return_to_line(message)
+            queue.make_available(message)
             if sessions is not None:
-                sessions.unclaimed(sessions.line_of(message))
+                sessions.unclaimed(sessions.session_of(message))
         return len(messages)
 
     def take_out(self, claim: Claim, message: Message) -> None:
-        """End the hold on one message; a restart passes over a position under which nothing stands."""
+        """Release one message from a claim; a restart ignores a position without a message."""
         claim.messages.remove(message)
-        claim.size_bytes -= _size_of(message)
+        claim.size_bytes -= size_of(message)
         self.claimed_count -= 1
         message.lock = None
         sessions = self._queue.sessions
         if sessions is not None:
-            sessions.unclaimed(sessions.line_of(message))
+            sessions.unclaimed(sessions.session_of(message))
 
     def _take_part(self, claim: Claim, count_max: int) -> list[Message]:
         messages = claim.messages[claim.done : claim.done + count_max]
@@ -427,8 +347,7 @@ class Cursors:
     # Recovery
 
     def restore(self, stored: CursorStored, claims: Iterable[ClaimStored], now_ms: int) -> None:
-        """Take in a cursor that was stored, with its claims in ascending order; the messages are there. What
-        it had committed is removed by `advance`."""
+        """Add a stored cursor with its claims by ascending number, once the messages are there."""
         queue = self._queue
         cursor = self._new(stored.name, now_ms, stored.expires_after_ms)
         cursor.last_no = stored.last_no
@@ -439,12 +358,12 @@ class Cursors:
             for first, count in each.positions:
                 for position in range(first, first + count):
                     message = queue.active.get(position)
-                    if message is not None:  # else removed since
+                    if message is not None:  # else it was removed since
                         message.lock = claim
-                        claim.size_bytes += _size_of(message)
+                        claim.size_bytes += size_of(message)
                         claim.messages.append(message)
                         if queue.sessions is not None:
-                            session = queue.sessions.line_of(message)
+                            session = queue.sessions.session_of(message)
                             queue.sessions.claimed(session, cursor, 1)
                             cursor.ready[session.key] = session
             self.claimed_count += len(claim.messages)
@@ -452,7 +371,7 @@ class Cursors:
             self._busy[id(cursor)] = cursor
 
     def check(self) -> None:
-        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        """Assert that the indexes agree."""
         held = 0
         for cursor in {**self._busy, **{id(each): each for each in self._by_name.values()}}.values():
             assert list(cursor.claims) == sorted(cursor.claims)
@@ -476,103 +395,5 @@ class Cursors:
         assert self._queue.timer_ms <= self.next_ms()
 
 
-class _Taking:
-    """The filling of one claim, within its limits."""
-
-    __slots__ = (
-        "_bytes_max",
-        "_claim",
-        "_count_max",
-        "_is_full",
-        "_now_ms",
-        "_passed_over",
-        "_queue",
-        "_up_to_ms",
-    )
-
-    def __init__(
-        self, queue: MessageQueue, claim: Claim, count_max: int, bytes_max: int, now_ms: int, up_to_ms: int
-    ) -> None:
-        self._queue = queue
-        self._claim = claim
-        self._count_max = count_max
-        self._bytes_max = bytes_max
-        self._now_ms = now_ms
-        self._up_to_ms = up_to_ms
-        self._passed_over = 0
-        self._is_full = False
-
-    def take(self, ready_queue: PlainReadyQueue | MessageSession) -> bool:
-        """Take what is available in a line; answer whether a limit ended it, so that there may be more."""
-        queue, claim, now_ms = self._queue, self._claim, self._now_ms
-        messages = claim.messages
-        expires = queue.expiry is not None
-        instant_ms = queue.shared.wall.instant_ms(now_ms)
-        while len(messages) < self._count_max:
-            message = ready_queue.take(queue)
-            if message is None:
-                return False
-            expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + queue.default_ttl_ms
-            if expires and expires_at_ms - message.lead_ms <= instant_ms:
-                self._passed_over += 1  # as a delivery does: the sweep of this instant takes it away
-                queue.wake(now_ms)
-                if self._passed_over < PASS_OVER_MAX:
-                    continue
-                break
-            if message.enqueued_at_ms > self._up_to_ms:
-                ready_queue.give_back(message.position)
-                return True
-            size_bytes = _size_of(message)
-            if messages and claim.size_bytes + size_bytes > self._bytes_max:
-                ready_queue.give_back(message.position)
-                break
-            claim.size_bytes += size_bytes
-            message.lock = claim
-            messages.append(message)
-        self._is_full = True
-        return True
-
-    def take_sessions(self, sessions: MessageSessions) -> None:
-        """Take what is available in sessions, one after another: in turn one that nobody holds and one that
-        the cursor holds already, so that neither keeps out the other."""
-        cursor = self._claim.cursor
-        for _ in range(len(cursor.ready) + len(sessions.available)):
-            if cursor.ready and (cursor.takes_ready or not sessions.available):
-                session = cursor.ready.pop(next(iter(cursor.ready)))
-            elif sessions.available:
-                session = sessions.available.popitem(last=False)[1]
-            else:
-                return
-            cursor.takes_ready = not cursor.takes_ready
-            before = len(self._claim.messages)
-            more = self.take(session)
-            count = len(self._claim.messages) - before
-            if count:
-                sessions.claimed(session, cursor, count)
-            if more or session.cursor is None:
-                sessions.stands_again(session)
-            if self._is_full:
-                return
-
-
 def _not_found(queue: MessageQueue, name: str) -> CursorNotFound:
-    return CursorNotFound(f"'{queue.name}' has no cursor '{name}': it was never made, released, or not used")
-
-
-def _size_of(message: Message) -> int:
-    overlay = message.overlay
-    return message.size_bytes if overlay is None else message.size_bytes + len(overlay)
-
-
-def _runs(messages: list[Message]) -> tuple[tuple[int, int], ...]:
-    """Join neighbours."""
-    runs: list[tuple[int, int]] = []
-    first = last = messages[0].position
-    for message in messages:
-        position = message.position
-        if position > last + 1:
-            runs.append((first, last + 1 - first))
-            first = position
-        last = position
-    runs.append((first, last + 1 - first))
-    return tuple(runs)
+    return CursorNotFound(f"'{queue.name}' has no cursor '{name}': never made, released, or expired unused")

@@ -1,17 +1,15 @@
-"""Which message ids were seen lately.
+"""Duplicate detection: the message ids of one entity that are within the window. They outlive messages and
+restarts.
 
-Owns: the window of one entity. Must not know: what happens to a duplicate. An id outlives its message, and a
-restart.
+Theory of operation. A dict maps the digest of an id to one int with the time it was seen and the first
+message's number: 130 to 180 bytes an id, and 0.6 us. (Records in a bytes object for every few ids would take
+43 bytes, and three times as long.) A small window is one dict; a large one is 256, by the first byte of the
+digest, so that none takes long to grow. Entries are in the order of time, and a sweep through the dicts
+removes the first ones. A dict does not free the space of removed entries at its front, so one that has lost a
+third is copied.
 
-Theory of operation: a dict from the digest of an id to one int that holds when it was seen and the first
-message's number; so an id costs 130 to 180 bytes, and 0.6 us. (Records in one bytes object for every few ids
-would take 43 bytes, and three times as long.) A small window is one dict. A large one is 256 of them, by the
-first byte of the digest, so that none takes long when it has to grow. What was seen first stands first, and
-is taken out by a sweep that goes through the dicts one after the other. A dict does not give back the place
-of what was taken from its front; so one that has lost a third is copied.
-
-A scheduled message that is cancelled was never enqueued: its id is free again, unless another message has it
-by then. So the digests of scheduled messages are found by number, too.
+A scheduled message that is cancelled was never enqueued: its id is free again, unless another message has it.
+So the digests of scheduled messages are found by number too.
 Source: semantics D-01, S-01; wire contract 10.3.
 """
 
@@ -25,16 +23,16 @@ from peeklock.broker.vocabulary.changes import MessageIdSeen
 from peeklock.broker.vocabulary.quotas import DUPLICATE_IDS_MAX
 
 DIGEST_BYTES = 16
-"""64 bits of collision resistance against whoever does not know the key."""
+"""64 bits of collision resistance without knowledge of the key."""
 
 PURGE_EVERY_MS = 1_000
-"""An id is looked up by its exact time; forgetting it only frees memory, and need not wake anybody per id."""
+"""A lookup compares the exact time; the purge only frees memory, and needs no timer per id."""
 
 _SWEEPS_A_WINDOW = 16
-"""So many a window leave an id in memory for a sixteenth of it too long."""
+"""Sweeps in a window: an id is in memory for a sixteenth of it too long."""
 
 _ONE_SHARD_MAX = 16_384
-"""Ids that one dict holds: it takes 2 ms to divide them."""
+"""Ids in one dict: to divide them takes 2 ms."""
 
 _SHARDS = 256
 
@@ -72,11 +70,11 @@ class Duplicates:
         self.waiting: dict[int, bytes] = {}  # digests of scheduled messages, by sequence number
         self._keyed = blake2b(digest_size=DIGEST_BYTES, key=key)
         self._shards: list[dict[bytes, int]] = [{}]  # seen_at_ms << 63 | sequence_number
-        self._lost = [0]  # how many were taken out of each since it was copied
+        self._lost = [0]  # removed from each since it was copied
         self._mask = 0
-        self._oldest_ms = 0  # no id was seen earlier
-        self._future_ms = 0  # latest time from before the clock was set back; 0 = all stand in order
-        self._sweep_no = 0  # shard to go on with; 0 = no sweep under way
+        self._oldest_ms = 0  # not later than the oldest id
+        self._future_ms = 0  # latest time from before the clock was set back; 0 = all are in order
+        self._sweep_no = 0  # shard to continue with; 0 = no sweep
         self._sweep_oldest_ms = 0
 
     def __len__(self) -> int:
@@ -84,30 +82,28 @@ class Duplicates:
 
     @property
     def full(self) -> bool:
-        """Whether no further id can be remembered: none that is promised for the window is forgotten for
-        it."""
+        """Whether no further id can be remembered: none is forgotten before its window ends."""
         return self.count >= self.count_max
 
     def digest(self, message_id: bytes, partition_key: str | None = None) -> bytes:
-        """Name an encoded message id by 16 bytes; in a partitioned queue together with the partition key."""
+        """Return 16 bytes for an encoded message id; in a partitioned queue with the partition key."""
         hashed = self._keyed.copy()
         if partition_key is not None:
-            # No encoded id begins with a digit, so that no id alone looks like a key with an id.
+            # No encoded id begins with a digit, so no id alone equals a key with an id.
             key = partition_key.encode()
             hashed.update(b"%d:%b" % (len(key), key))
         hashed.update(message_id)
         return hashed.digest()
 
     def first_number(self, digest: bytes, now_ms: int) -> int | None:
-        """Give the sequence number of the message that had this id first, None when none had within the
-        window."""
+        """Return the number of the first message with this id, None if there was none within the window."""
         no = digest[0] & self._mask
         seen = self._shards[no].get(digest)
         if seen is None:
             return None
         if (seen >> _NUMBER_BITS) + self.window_ms > now_ms:
             return seen & _NUMBER_MAX
-        del self._shards[no][digest]  # seen again, it goes to the end of the order
+        del self._shards[no][digest]  # the next `note` puts it at the end
         self._lost[no] += 1
         self.count -= 1
         return None
@@ -118,10 +114,10 @@ class Duplicates:
         """Remember an id that `first_number` did not find.
 
         Args:
-            instant_ms: UTC, unless it is `now_ms`, for the fact: a restart measures the window by it.
+            instant_ms: UTC, if it differs from `now_ms`: a restart measures the window by it.
         """
         if not self.count:
-            self._start_anew(now_ms)
+            self._reset(now_ms)
         self._shards[digest[0] & self._mask][digest] = now_ms << _NUMBER_BITS | sequence_number
         self.count += 1
         if not self._mask and self.count > _ONE_SHARD_MAX:
@@ -131,8 +127,7 @@ class Duplicates:
         )
 
     def free(self, sequence_number: int) -> MessageIdSeen | None:
-        """Forget the id of a scheduled message that is cancelled; None when another message has it by
-        now."""
+        """Forget the id of a cancelled scheduled message; return None if another message has it."""
         digest = self.waiting.get(sequence_number)
         if digest is None:
             return None
@@ -146,38 +141,38 @@ class Duplicates:
         return MessageIdSeen(self.queue_id, digest, _FREED, sequence_number)
 
     def next_ms(self) -> int | None:
-        """When there may be something to forget."""
+        """Return when there may be something to forget."""
         if not self.count:
             return None
         return self._oldest_ms + self.window_ms + max(PURGE_EVERY_MS, self.window_ms // _SWEEPS_A_WINDOW)
 
     def purge(self, now_ms: int, count_max: int) -> int:
-        """Go on with the sweep that is due, and forget about so many ids; answer the work done.
+        """Continue the sweep that is due and forget about `count_max` ids; return the work done.
 
-        While `next_ms` is past afterwards, there is more.
+        There is more while `next_ms` is past.
         """
         if not self._sweep_no:
-            self._sweep_oldest_ms = now_ms  # what comes while the sweep goes on is no older
+            self._sweep_oldest_ms = now_ms  # ids noted during the sweep are no older
         if self._future_ms + self.window_ms <= now_ms:
             self._future_ms = 0
         work = 0
         while work < count_max and self._sweep_no < len(self._shards):
             shard, forgotten = self._forget_past(self._sweep_no, now_ms, count_max)
             work += 1 + forgotten
-            if forgotten < count_max:  # else there may be more in this one
+            if forgotten < count_max:  # else this one may have more
                 if shard:
                     oldest = min(shard.values()) if self._future_ms else next(iter(shard.values()))
                     self._sweep_oldest_ms = min(self._sweep_oldest_ms, oldest >> _NUMBER_BITS)
                 self._sweep_no += 1
         if not self.count:
-            self._start_anew(now_ms)
+            self._reset(now_ms)
         elif self._sweep_no == len(self._shards):
             self._sweep_no = 0
             self._oldest_ms = self._sweep_oldest_ms
         return work
 
     def still_holds(self, change: MessageIdSeen, now_ms: int) -> bool:
-        """Whether a fact about an id is still the latest and within the window."""
+        """Return whether a fact is the latest about its id and within the window."""
         seen = self._shards[change.digest[0] & self._mask].get(change.digest)
         return (
             seen is not None
@@ -187,10 +182,10 @@ class Duplicates:
         )
 
     def restore(self, changes: Iterable[MessageIdSeen], now_ms: int, scheduled: Container[int] = ()) -> None:
-        """Load what the journal said, in any order, and is still within the window.
+        """Load facts of the journal, in any order, that are still within the window.
 
         Args:
-            scheduled: sequence numbers of the messages that are scheduled.
+            scheduled: sequence numbers of the scheduled messages.
         """
         by_time = attrgetter("seen_at_ms")
         within: list[MessageIdSeen] = []
@@ -214,7 +209,7 @@ class Duplicates:
         self._oldest_ms = min(self._oldest_ms, now_ms)
 
     def check(self) -> None:
-        """Every id stands in its shard; none is older than is said."""
+        """Assert that every id is in its shard and none is too old."""
         for no, shard in enumerate(self._shards):
             for digest, seen in shard.items():
                 assert digest[0] & self._mask == no
@@ -222,8 +217,8 @@ class Duplicates:
         assert self.count == sum(map(len, self._shards))
         assert len(self._shards) == len(self._lost) == self._mask + 1
 
-    def _start_anew(self, now_ms: int) -> None:
-        """Let the memory of a larger window go: nothing is remembered now."""
+    def _reset(self, now_ms: int) -> None:
+        """Free the memory of a larger window: no id is left."""
         self._shards = [{}]
         self._lost = [0]
         self._mask = 0
@@ -231,7 +226,7 @@ class Duplicates:
         self._sweep_no = 0
 
     def _divide(self) -> None:
-        """Go over from one dict to many; within each the order stays."""
+        """Divide one dict into many; the order within each stays."""
         (shard,) = self._shards
         self._shards = [{} for _ in range(_SHARDS)]
         for digest, seen in shard.items():
@@ -241,7 +236,7 @@ class Duplicates:
         self._sweep_no = 0
 
     def _forget_past(self, no: int, now_ms: int, count_max: int) -> tuple[dict[bytes, int], int]:
-        """Take what is past its window out of a shard, at most so many; give the shard, and how many."""
+        """Remove at most `count_max` ids that are past the window; return the shard and their number."""
         shard = self._shards[no]
         limit = now_ms - self.window_ms + 1 << _NUMBER_BITS
         gone: list[bytes] = []

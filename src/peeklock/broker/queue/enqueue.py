@@ -1,7 +1,6 @@
-"""How a message comes into a queue or topic: numbered, then stored, set aside for later, or passed on.
+"""Enqueueing: a message is numbered, then stored, scheduled, or passed on.
 
-Owns: numbers, partitions, enqueued times, duplicates and activation. Must not know: what happens to a message
-once it stands in its queue, and who is refused (`operations`).
+`operations` decides before who is refused.
 Source: semantics S-01 to S-07, D-01, E-01, F-01.
 """
 
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.content import overlay as overlays
-from peeklock.broker.content.message_ids import with_id
+from peeklock.broker.content.routing import with_id
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.sequence_numbers import SEQUENCE_NUMBER_MAX, number_of
 from peeklock.broker.queue.session_ids import folded
@@ -25,16 +24,14 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
 
 COPIES_MAX = 2_000
-"""Copies that one command makes of messages to topics, about: some 10 ms of work. The messages after them are
-parked, and copied by `advance`."""
+"""Copies by topics in one command, some 10 ms of work. Further messages are pending, for `advance`."""
 
 FORWARDED_COPIES_MAX = 1_000
-"""After so many copies and forwards in one call, 3 to 5 ms, no other forward begins: a copy is parked in its
-subscription, a message that was forwarded to a topic is parked there. The last one that begins may become as
-many copies as a topic has subscriptions."""
+"""Copies and forwards in one call, 3 to 5 ms, after which no forward begins: the message is pending in its
+subscription or topic. The last forward may become as many copies as a topic has subscriptions."""
 
 ACTIVATION_LAG_MS = 1_000
-"""An activation that lags by so much enqueues at its own time, not at the scheduled one (S-07)."""
+"""A message that is activated so late is enqueued at that time, not at the scheduled one (S-07)."""
 
 
 def store(
@@ -47,17 +44,15 @@ def store(
     partition: int | None = None,
     forward_to: str | None = None,
 ) -> int:
-    """Store an arriving message, at once or scheduled, or pass it on; answer its sequence number.
+    """Store an arriving message, at once or scheduled, or pass it on; return its sequence number.
 
-    A duplicate is dropped, and the first message's number answered (D-01, S-01). Raises nothing: who may be
-    refused is asked before (`Operations`).
+    A duplicate is dropped, and the number is that of the first message (D-01, S-01).
 
     Args:
-        sections: None for a message that is stored already, somewhere else.
+        sections: None for a message whose body is stored already.
         turn: the partition of a message without a key, when the caller has chosen one.
         partition: that of its transaction, for a message without a partition key; goes before its id.
-        forward_to: pass it on to there, whatever the queue itself forwards to: it is sent via the queue; ids
-            seen here are no concern of it, and it is scheduled there.
+        forward_to: send it via the queue to this entity, which checks its id and schedules it.
     """
     now_ms = out.now_ms
     routing = message.routing
@@ -78,46 +73,59 @@ def store(
         number = queue.partitions.take(_partition_of(queue, routing, key, turn, partition))
     message.sequence_number = number
     if message.hops:
-        out.came(queue, message)
+        out.passed_in(queue, message)
     else:
         message.enqueued_sequence_number = number
         out.sent(queue, message)
+    scheduled_at_ms = message.scheduled_at_ms
+    waits = scheduled_at_ms is not None and scheduled_at_ms > instant_ms and forward_to is None
     if digest is not None:
         assert duplicates is not None
         out.changes.append(duplicates.note(digest, number, now_ms, instant_ms))
         if duplicates.count == 1:
             queue.set_timer()
-    scheduled_at_ms = message.scheduled_at_ms
-    if scheduled_at_ms is not None and scheduled_at_ms > instant_ms and forward_to is None:
-        if digest is not None:
-            assert duplicates is not None
+        if waits:
             duplicates.waiting[number] = digest
+    if waits:
         _schedule(queue, message, sections, instant_ms, out)
-    elif (
-        queue.fan_out is not None
-        and forward_to is None
-        and sections is not None
-        and not len(queue.active)
-        and out.copies < (FORWARDED_COPIES_MAX if message.hops else COPIES_MAX)
-    ):
-        message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
-        partition = None if queue.partitions is None else queue.partitions.of_number(number)
-        out.arrived(queue, message, sections)
-        forwarded = out.forwarded(queue, message)
-        count = queue.fan_out.send_on(message, sections, sections, partition, out)
-        out.fanned_out(forwarded, count)
-    elif forward_to is not None or (queue.forward_to is not None and not len(queue.active)):
-        to = forward_to or queue.forward_to
-        assert to is not None
-        message.enqueued_at_ms = _stamp(queue, instant_ms, now_ms)
-        out.arrived(queue, message, sections, reason="sent via" if forward_to else None)
-        queue.shared.forwarding.pass_on(queue, to, message, sections, out)
+    elif queue.passes_on or forward_to is not None:
+        _pass_on_arriving(queue, message, sections, instant_ms, out, forward_to)
     else:
         _enqueue(queue, message, sections, instant_ms, out)
         out.arrived(queue, message, sections)
-        if queue.passes_on:
-            queue.forward_stored_from(message.position)  # behind those that wait there
     return number
+
+
+def _pass_on_arriving(
+    queue: MessageQueue,
+    message: Message,
+    sections: Sections | None,
+    at_ms: int,
+    out: Outcome,
+    forward_to: str | None = None,
+) -> None:
+    """Pass a numbered message on: to the subscriptions, to where the queue forwards, or to `forward_to`.
+
+    It is pending after other pending messages, and after too many copies in one call.
+    """
+    copies_max = FORWARDED_COPIES_MAX if message.hops else COPIES_MAX
+    is_next = not len(queue.active)
+    to = forward_to or (queue.forward_to if is_next else None)
+    if to is not None:
+        message.enqueued_at_ms = _stamp(queue, at_ms, out.now_ms)
+        out.arrived(queue, message, sections, reason="sent via" if forward_to else None)
+        queue.shared.forwarding.pass_on(queue, to, message, sections, out)
+    elif queue.fan_out is not None and sections is not None and is_next and out.copies < copies_max:
+        message.enqueued_at_ms = _stamp(queue, at_ms, out.now_ms)
+        partitions = queue.partitions
+        turn = None if partitions is None else partitions.of_number(message.sequence_number)
+        out.arrived(queue, message, sections)
+        forwarded = out.forwarded(queue, message)
+        out.fanned_out(forwarded, queue.fan_out.send_on(message, sections, sections, turn, out))
+    else:
+        _enqueue(queue, message, sections, at_ms, out)
+        out.arrived(queue, message, sections)
+        queue.forward_stored_from(message.position)
 
 
 def number_ahead(
@@ -128,14 +136,14 @@ def number_ahead(
     transaction_id: bytes,
     out: Outcome,
 ) -> tuple[int, Sections | None]:
-    """Number a message that a transaction schedules: `store_numbered` stores it with the commit, if that
-    comes. The counters must be durable before the number is answered.
+    """Number a message that a transaction schedules; `store_numbered` stores it with the commit.
+
+    The counters must be durable before the number is answered.
 
     Args:
         partition: that of the transaction, in a partitioned queue.
 
-    Returns:
-        The number, and the message to store; None for a duplicate of a stored message, whose number it is.
+    Returns: the number and the message to store; for a duplicate the first message's number and None.
     """
     if sections.lacks_message_id:
         sections = _given_id(queue, message, sections)
@@ -156,9 +164,8 @@ def number_ahead(
 
 
 def store_numbered(queue: MessageQueue, message: Message, sections: Sections, out: Outcome) -> None:
-    """Store a message that was numbered ahead. It is scheduled, even when its time has come meanwhile: its
-    activation gives it the number of its arrival. A duplicate of what was stored meanwhile is dropped, and
-    its number used up."""
+    """Store a message that was numbered ahead. It is scheduled even if its time has come, since its
+    activation numbers its arrival. A duplicate of a message stored meanwhile is dropped."""
     now_ms = out.now_ms
     number = message.sequence_number
     instant_ms = queue.shared.wall.instant_ms(now_ms)
@@ -178,8 +185,11 @@ def store_numbered(queue: MessageQueue, message: Message, sections: Sections, ou
 
 
 def hold_pending(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
-    """Store a message that was numbered here and cannot be passed on yet."""
-    _enqueue(queue, message, sections, queue.shared.wall.instant_ms(out.now_ms), out)
+    """Store a numbered message that cannot be passed on yet."""
+    if queue.holds_dead_letters:
+        store_dead_letter(queue, message, sections, out)
+    else:
+        _enqueue(queue, message, sections, queue.shared.wall.instant_ms(out.now_ms), out)
     queue.forward_stored_from(message.position)
 
 
@@ -196,51 +206,39 @@ def activate(queue: MessageQueue, waiting: Message, out: Outcome) -> None:
     if queue.partitions is not None:
         message.sequence_number = queue.partitions.take(queue.partitions.of_number(waiting.sequence_number))
     out.happened(
-        EventType.ACTIVATED,
-        queue,
-        waiting,
-        related=queue.name,
-        related_number=message.sequence_number,
+        EventType.ACTIVATED, queue, waiting, related=queue.name, related_number=message.sequence_number
     )
     at_ms = instant_ms if lags else waiting.scheduled_at_ms
-    if queue.forward_to is not None and not len(queue.active):
-        message.enqueued_at_ms = _stamp(queue, at_ms, now_ms)
-        out.arrived(queue, message, None)
-        queue.shared.forwarding.pass_on(queue, queue.forward_to, message, None, out)
-        return
-    _enqueue(queue, message, None, at_ms, out)
-    out.arrived(queue, message, None)
     if queue.passes_on:
-        queue.forward_stored_from(message.position)
+        _pass_on_arriving(queue, message, None, at_ms, out)
+    else:
+        _enqueue(queue, message, None, at_ms, out)
+        out.arrived(queue, message, None)
 
 
 def number_copy(queue: MessageQueue, copy: Message, turn: int | None) -> None:
-    """Give a topic's copy a number of its subscription; it keeps the topic's as that of its enqueueing.
+    """Number a topic's copy in its subscription; its enqueued sequence number stays the topic's.
 
     Args:
-        turn: the partition that the topic put the message in, None without partitions.
+        turn: the partition of the message in the topic, None without partitions.
     """
     copy.sequence_number = _take_position(queue, copy)
     if queue.partitions is not None:
         assert turn is not None
         if queue.sessions is not None and copy.routing is not None and copy.routing.session_id is not None:
-            # A session is in one partition, also one that an action put the copy into.
+            # A session is in one partition, also after an action has set its id.
             turn = queue.partitions.of_key(folded(copy.routing.session_id).encode())
         copy.sequence_number = queue.partitions.take(turn)
 
 
 def store_copy(
-    queue: MessageQueue,
-    copy: Message,
-    sections: Sections | None,
-    turn: int | None,
-    out: Outcome,
+    queue: MessageQueue, copy: Message, sections: Sections | None, turn: int | None, out: Outcome
 ) -> None:
-    """Store a topic's copy in a subscription, or pass it on. It was enqueued when the topic took it.
+    """Store a topic's copy in a subscription, or pass it on. Its enqueued time is the topic's.
 
     Args:
-        sections: the same object for all copies of a message, None when its body is stored already.
-        turn: as for `number_copy`.
+        sections: the same object for all copies of a message; None if its body is stored already.
+        turn: see `number_copy`.
     """
     number_copy(queue, copy, turn)
     at_once = not len(queue.active) and out.copies < FORWARDED_COPIES_MAX
@@ -258,31 +256,28 @@ def store_copy(
 
 
 def dead_letter_arriving(
-    queue: MessageQueue,
-    message: Message,
-    sections: Sections | None,
-    out: Outcome,
+    queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome
 ) -> None:
-    """Store a message that is a dead letter from the start, or pass it on to where its queue forwards."""
+    """Store a new dead letter, or pass it on to where its queue forwards."""
     out.arrived(queue, message, sections)
     if queue.forward_to is None or overlays.is_bodiless(message):
-        take_in(queue, message, sections, out)
+        store_dead_letter(queue, message, sections, out)
         out.touch(queue)
     else:
         queue.shared.forwarding.pass_on(queue, queue.forward_to, message, sections, out)
 
 
-def take_in(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
-    """Store a dead letter, which keeps its number; it stays here."""
+def store_dead_letter(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
+    """Store a dead letter, which keeps its number and rests here."""
     assert queue.holds_dead_letters
-    message.session_id = None  # sessions do not apply here
+    message.session_id = None  # dead letters have no sessions
     _take_position(queue, message)
     queue.active.put(message.position, message)
     _keep(queue, message, sections, out)
 
 
 def _take_position(queue: MessageQueue, message: Message) -> int:
-    """Put a message at the next position; return the number that follows from it without partitions."""
+    """Assign a message the next position; return its number without partitions."""
     message.position = position = queue.next_position
     queue.next_position = position + 1
     if not queue.numbers_dirty:
@@ -302,8 +297,7 @@ def _given_id(queue: MessageQueue, message: Message, sections: Sections) -> Sect
 
 
 def _digest(queue: MessageQueue, duplicates: Duplicates, routing: Routing) -> bytes | None:
-    """Name what duplicates of a message have in common; None when it has no id. In a partitioned queue the
-    key belongs to the id (wire contract 10.3)."""
+    """Return what duplicates have in common: the id, and in a partitioned queue the key (contract 10.3)."""
     if routing.message_id is None:
         return None
     return duplicates.digest(routing.message_id, None if queue.partitions is None else _key(queue, routing))
@@ -312,8 +306,8 @@ def _digest(queue: MessageQueue, duplicates: Duplicates, routing: Routing) -> by
 def _partition_of(
     queue: MessageQueue, routing: Routing | None, key: str | None, turn: int | None, partition: int | None
 ) -> int:
-    """Session id or partition key, else that of its transaction, else with duplicate detection the message
-    id, else in turn (S-02)."""
+    """Return the partition: by session id or partition key, that of the transaction, with duplicate detection
+    by the message id, or the next in turn (S-02)."""
     assert queue.partitions is not None
     if key is not None:
         if queue.sessions is not None:
@@ -327,7 +321,7 @@ def _partition_of(
 
 
 def _key(queue: MessageQueue, routing: Routing, *, via: bool = False) -> str | None:
-    """Return what decides the partition; of a message that is sent via the queue, the key for that alone."""
+    """Return the partition key; of a message that is sent via the queue, the one for that."""
     if via:
         return routing.via_partition_key
     return routing.key(requires_sessions=queue.sessions is not None)
@@ -342,7 +336,7 @@ def _schedule(
     *,
     reason: str | None = None,
 ) -> None:
-    """Set a message with a new position aside for later."""
+    """Store a message with a new position until its time."""
     message.state = MessageState.SCHEDULED
     message.enqueued_at_ms = max(instant_ms, queue.last_enqueued_at_ms)
     queue.scheduled.put(message.position, message)
@@ -358,13 +352,13 @@ def _schedule(
 def _enqueue(
     queue: MessageQueue, message: Message, sections: Sections | None, at_ms: int, out: Outcome
 ) -> None:
-    """Make a message with a new position active; its time-to-live counts from here (E-01, S-04).
+    """Make a message with a new position active; its time-to-live begins (E-01, S-04).
 
     Args:
-        at_ms: the instant that is its enqueued time, unless the wall clock went back.
+        at_ms: the enqueued time, unless the wall clock went back.
     """
     now_ms = out.now_ms
-    queue.arrived_at_ms = now_ms  # as `_stamp` does, without its call
+    queue.arrived_at_ms = now_ms  # `_stamp` inlined
     if at_ms > queue.last_enqueued_at_ms:
         queue.last_enqueued_at_ms = at_ms
     message.enqueued_at_ms = enqueued_at_ms = queue.last_enqueued_at_ms
@@ -376,7 +370,7 @@ def _enqueue(
     ttl_ms = message.ttl_ms
     if ttl_ms is not None:
         message.expires_at_ms = enqueued_at_ms + min(ttl_ms, queue.default_ttl_ms)
-        message.ttl_ms = None  # from here on it is expires_at_ms - enqueued_at_ms
+        message.ttl_ms = None  # from here on: expires_at_ms - enqueued_at_ms
     queue.active.put(message.position, message)
     if ttl_ms is not None or queue.default_ttl_ms < UNLIMITED_MS:
         queue.note_expiry(message)
@@ -388,7 +382,7 @@ def _enqueue(
 
 
 def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
-    """Give the enqueued time of a message that arrives: it never goes backwards (S-04)."""
+    """Return the enqueued time of an arriving message, which never goes back (S-04)."""
     queue.arrived_at_ms = now_ms
     if at_ms > queue.last_enqueued_at_ms:
         queue.last_enqueued_at_ms = at_ms
@@ -396,8 +390,8 @@ def _stamp(queue: MessageQueue, at_ms: int, now_ms: int) -> int:
 
 
 def _keep(queue: MessageQueue, message: Message, sections: Sections | None, out: Outcome) -> None:
-    """Count and record a message that stands in its table."""
-    message.routing = None  # not kept for every stored message
+    """Count and record a message that is in its table."""
+    message.routing = None  # not kept for stored messages
     size_bytes = message.size_bytes
     queue.size_bytes += size_bytes
     if size_bytes < SHARED_MAX:

@@ -1,14 +1,10 @@
-"""Locks over broken connections: they end when the grace of their connection is over.
+"""Graces: how long locks outlive their broken connection.
 
-Owns: which graces run, in the order of the breaks, and what their end does to locks. Must not know: what
-breaks a connection, in which order the locks of a queue lapse. A lock that reaches its own end before that of
-its grace lapses as any other.
-
-Theory of operation. All graces last alike, so one queue of them is in order, and only its head has a timer. A
-grace names the `Holder`s of its connection and not their locks, so a break costs as much as the connection
-has links. What is settled, is renewed over another connection or lapses leaves its holder; what is left at
-the end of the grace is released in slices. Nothing of this is stored: a restart frees every message,
-uncounted (L-12).
+Theory of operation. All graces last equally long, so one queue of them is in order, and only its head has a
+timer. A grace names the `Holder`s of its connection, not their locks, so a break costs as much as the
+connection has links. A lock that is settled, renewed over another connection, or lapses by itself leaves its
+holder; the rest is released in slices at the end. Nothing is stored: a restart frees every message, not
+counted (L-12).
 Source: wire contract C26; semantics L-08, L-13.
 """
 
@@ -23,12 +19,11 @@ from peeklock.broker.queue.timers import FAR_MS, TimerKey
 from peeklock.broker.vocabulary.events import EventType
 
 LOCK_GRACE_MS = 5_000
-"""How long the locks of a broken connection are kept unless something else is asked for. Our choice: a client
-that lost its connection is back within it, and a worker that was killed holds up its messages no longer."""
+"""Default. Our choice: a lost connection is back within it, a killed worker blocks messages no longer."""
 
 
 class _Grace:
-    """The locks that a broken connection has left."""
+    """The locks of a broken connection."""
 
     __slots__ = ("_holders", "_left", "connection_id", "until_ms")
 
@@ -36,18 +31,18 @@ class _Grace:
         self.connection_id = connection_id
         self.until_ms = until_ms
         self._holders = holders
-        self._left: list[Lock] | None = None  # from its end on: what is to be released, the last one first
+        self._left: list[Lock] | None = None  # from its end on: locks to release, the last one first
         for holder in holders:
             holder.until_ms = until_ms
 
     def take(self) -> Lock | None:
-        """Return the next lock that ends with this grace; None when there is none."""
+        """Return the next lock that ends with this grace; None if none is left."""
         if self._left is None:
-            # Once, and not a slice at a time: a dict is gone through from its first entry, freed ones too.
+            # Once, not in slices: iteration over a dict starts at its first entry, freed ones included.
             self._left = [lock for holder in reversed(self._holders) for lock in reversed(holder.values())]
         while self._left:
             lock = self._left.pop()
-            # Else it has ended since, or its entity is gone.
+            # Else it has ended, or its entity is deleted.
             if lock.queue.locks.get(lock.token) is lock and lock.holder.until_ms <= self.until_ms:
                 return lock
         return None
@@ -62,7 +57,7 @@ class Graces:
         """Begin with none.
 
         Args:
-            grace_ms: how long each lasts; None = a lock outlives its connection until its own end.
+            grace_ms: duration of each; None = a lock outlives its connection until it lapses.
         """
         self.timer_ms = FAR_MS
         self._shared = shared
@@ -70,7 +65,7 @@ class Graces:
         self._queue: deque[_Grace] = deque()
 
     def begin(self, connection_id: int, holders: list[Holder], now_ms: int) -> None:
-        """Begin the grace of the locks of a broken connection; `holders` has none that is empty."""
+        """Begin the grace of a broken connection; no holder is empty."""
         if self._grace_ms is None:
             return
         self._queue.append(_Grace(connection_id, holders, now_ms + self._grace_ms))
@@ -78,7 +73,7 @@ class Graces:
             self._shared.timers.set(self, self._queue[0].until_ms)
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Release what graces that are over have left, about `count_max` locks; return the work done."""
+        """Release about `count_max` locks of graces that are over; return the work done."""
         now_ms = out.now_ms
         shared = self._shared
         copies = out.copies
@@ -87,27 +82,23 @@ class Graces:
             grace = self._queue[0]
             work += 1
             out.attribute_to_end(grace.connection_id, broken=True)
-            # Dead letters that are forwarded are work too.
+            # Forwards of dead letters count as work.
             while work + out.copies - copies <= count_max and (lock := grace.take()) is not None:
                 work += 1
                 lock.queue.give_back(
-                    lock,
-                    out,
-                    counted=True,
-                    why=EventType.LOCK_LAPSED,
-                    reason="the connection broke",
+                    lock, out, counted=True, why=EventType.LOCK_LAPSED, reason="the connection broke"
                 )
                 out.touch(lock.queue)
             if work + out.copies - copies > count_max:
                 break
             self._queue.popleft()
-        out.attribute_to_time()  # what else is due follows from time alone
+        out.attribute_to_time()  # for what else is due
         if self._queue:
             shared.timers.set(self, self._queue[0].until_ms)
         return work + out.copies - copies
 
     def check(self) -> None:
-        """Compare the queue with the timer; an assertion fails when they do not agree."""
+        """Assert that the queue agrees with the timer."""
         ends = [grace.until_ms for grace in self._queue]
         assert ends == sorted(ends)
         assert not ends or self.timer_ms <= ends[0]

@@ -1,8 +1,4 @@
-"""Links to a queue and their credit; who is served next.
-
-Owns: what the core knows of a link or a connection. Must not know: AMQP's own counting of credit, delivery
-ids.
-"""
+"""Links and connections in the core, and the credit of receivers: which one is served next."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """A link over which somebody sends to a queue."""
+    """A link that sends to a queue."""
 
     __slots__ = ("link", "queue_id", "siblings")
 
@@ -28,9 +24,9 @@ class Producer:
 
 
 class Consumer:
-    """A link over which messages of a queue are delivered.
+    """A link that receives from a queue.
 
-    `deliveries` and `size_bytes` are totals since it was opened, compared with the totals `SetCredit` allows.
+    `deliveries` and `size_bytes` are totals since it was opened, compared with the totals of `SetCredit`.
     """
 
     __slots__ = (
@@ -62,7 +58,7 @@ class Consumer:
         deletes: bool,
     ) -> None:
         self.link = link
-        self.name = name  # as its peer calls it
+        self.name = name  # on the wire
         self.queue_id = queue_id
         self.siblings = siblings  # the links of its entity
         self.deletes = deletes  # receive-and-delete
@@ -71,11 +67,11 @@ class Consumer:
         self.size_bytes = 0
         self.bytes_max = 0
         self.draining = False
-        self.waiting = False  # stands in its line's Receivers
-        self.ready_queue: ReadyQueue | None = None  # what it receives from; None while it waits for a session
-        self.awaits_body = False  # nothing is delivered to it until one has been read
-        self.body_position = -1  # of the message whose body it waits for, or was read for it last
-        self.wait_until_ms = 0  # for a session, then its wish is refused
+        self.waiting = False  # it is in `Receivers.turns`
+        self.ready_queue: ReadyQueue | None = None  # None while it waits for a session
+        self.awaits_body = False  # no delivery until a body has been read
+        self.body_position = -1  # of that message, or of the last one
+        self.wait_until_ms = 0  # end of its wait for a session
         self.locks = Holder()
 
     def has_credit(self) -> bool:
@@ -83,7 +79,7 @@ class Consumer:
 
 
 class Coordinator:
-    """A link over which transactions are declared and discharged."""
+    """A link that declares and discharges transactions."""
 
     __slots__ = ("link", "siblings")
 
@@ -106,7 +102,7 @@ class BrokerConnection:
 
 
 class LinkRegistry:
-    """All links of a namespace, by name and by connection."""
+    """All links of a namespace, by id and by connection."""
 
     __slots__ = ("by_link", "connections")
 
@@ -128,7 +124,7 @@ class LinkRegistry:
         self.connection(link.connection_id).links[link] = opened
 
     def forget(self, opened: AnyLink) -> None:
-        """Forget a link everywhere; what it holds stays as it is."""
+        """Forget a link in all indexes, but not its locks."""
         link = opened.link
         del self.by_link[link]
         del opened.siblings[link]
@@ -137,7 +133,7 @@ class LinkRegistry:
             opened.ready_queue.receivers.remove(opened)
 
     def check(self) -> None:
-        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        """Assert that the indexes agree."""
         for link, opened in self.by_link.items():
             assert opened.link == link
             assert self.connections[link.connection_id].links[link] is opened
@@ -149,11 +145,9 @@ class LinkRegistry:
 
 
 class Receivers:
-    """The receivers of one line that have credit, served in turn. Those without credit are never looked
-    at.
+    """The receivers of a ready queue that have credit, served in turn.
 
-    Whoever leaves is found by the holder of its locks, however many stand in line: thousands leave at once
-    when their waits end together.
+    A receiver is found by the holder of its locks: thousands may leave at once when their waits end together.
     """
 
     __slots__ = ("draining", "turns")
@@ -163,19 +157,18 @@ class Receivers:
         self.draining: dict[LinkId, Consumer] = {}
 
     def first(self) -> Consumer:
-        """Return the receiver whose turn it is."""
+        """Return the next receiver."""
         return next(iter(self.turns.values()))
 
     def served(self, receiver: Consumer) -> None:
-        """Let a receiver that was given a message stand behind all others; one whose credit is used up
-        leaves."""
+        """Move a receiver that got a message to the end, or remove it if its credit is used up."""
         if receiver.deliveries >= receiver.deliveries_max or receiver.size_bytes >= receiver.bytes_max:
             self._leave(receiver)
         elif len(self.turns) > 1:
             self.turns.move_to_end(id(receiver.locks))
 
     def credit_changed(self, receiver: Consumer) -> None:
-        """Let a receiver with credit stand in line, at the end; one without leaves it."""
+        """Add a receiver with credit at the end; remove one without."""
         if receiver.awaits_body:
             return
         if receiver.has_credit():
@@ -186,30 +179,29 @@ class Receivers:
             self._leave(receiver)
 
     def wait_for_body(self, receiver: Consumer, position: int) -> None:
-        """Let a receiver leave the line until the body of the message at this position has been read."""
+        """Remove a receiver until the body of the message at this position has been read."""
         receiver.awaits_body = True
         receiver.body_position = position
         self._leave(receiver)
 
-    def body_came(self, receiver: Consumer) -> None:
-        """Let it stand in line again, if it has credit still."""
+    def body_arrived(self, receiver: Consumer) -> None:
+        """Add a receiver again, if it still has credit."""
         receiver.awaits_body = False
         self.credit_changed(receiver)
 
     def go_last(self, locks: Holder) -> None:
-        """Serve the receiver that holds these locks after all others that have credit now."""
+        """Serve the receiver that holds these locks after all others."""
         if id(locks) in self.turns:
             self.turns.move_to_end(id(locks))
 
     def drain(self, receiver: Consumer) -> None:
-        """Owe a receiver the answer that its credit is used up, once what is available has been delivered."""
+        """Note that a receiver wants `Drained` when its credit is used up."""
         if not receiver.draining:
             receiver.draining = True
             self.draining[receiver.link] = receiver
 
     def drained(self) -> list[Consumer]:
-        """Take the rest of the credit of all who asked for it, and name them: but not of those who wait for a
-        body, as there may be more for them."""
+        """Use up the credit of receivers that drain, except those that wait for a body; return them."""
         drained = [receiver for receiver in self.draining.values() if not receiver.awaits_body]
         for receiver in drained:
             receiver.draining = False
@@ -229,7 +221,7 @@ class Receivers:
             del self.draining[receiver.link]
 
     def check(self) -> None:
-        """Whoever stands in line has credit, once, and knows it."""
+        """Assert that each receiver in turn has credit, is there once and has `waiting` set."""
         assert all(key == id(receiver.locks) for key, receiver in self.turns.items())
         assert all(receiver.waiting and receiver.has_credit() for receiver in self.turns.values())
         assert not any(receiver.awaits_body for receiver in self.turns.values())

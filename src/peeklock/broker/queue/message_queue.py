@@ -1,27 +1,18 @@
 """One queue of messages: the machine that stores, locks, gives back and removes.
 
-Owns: all messages of one queue, where each stands, and its locks. Must not know: links' owners, names of
-other entities, the wire, the store. What became true and what follows is said to the `Outcome` of the call.
-Beside it stand: `enqueue` (how a message comes in), `delivery` (who gets which message next),
-`message_sessions` (the sessions of a queue that requires them), `settlement` (what a receiver asks for a
-message it holds), `forwarding` (what passes on to another entity).
-
-Theory of operation. A message stands in exactly one table, by its durable state: `active`, `deferred` or
+Theory of operation. A message is in exactly one table, by its durable state: `active`, `deferred` or
 `scheduled`. An active one is also in one of these situations:
 
-    waiting    in the queue's line, or in its session's (`delivery`)
-    locked     `message.lock` is set and `locks` knows the token
+    available  in the ready queue of the queue, or of its session (`delivery`)
+    locked     `message.lock` is set and `locks` has the token
     claimed    `message.lock` is the claim of a cursor (`cursors`)
-    expired    passed over by a delivery, until the sweep of the same instant takes it away
-    parked     the queue forwards, and it has not been passed on yet
+    expired    skipped by a delivery, until the sweep of the same instant removes it
+    pending    the queue forwards, and has not passed it on yet (`forwarding`)
 
-Deferred and scheduled messages never stand in a line. A position is the unwrapped order of arrival and never
-comes again, so a stale one in a heap or index names nothing.
-
-A topic is the same machine without dead letters and receivers: what stands there is scheduled or parked.
-
-A dead-letter queue is the same machine, with positions of its own; nothing expires there and nothing is
-dead-lettered from it. There, and in a partitioned queue, a position is not the order of the sequence number,
+A position is the unwrapped order of arrival and is never reused, so a stale one in a heap or index names
+nothing. A topic is the same machine without dead letters and receivers: its messages are scheduled or
+pending. A dead-letter queue is the same machine with its own positions; nothing expires there, and nothing is
+dead-lettered from it. There, and in a partitioned queue, the position is not the order of sequence numbers,
 and `numbers` finds messages by the key of theirs.
 """
 
@@ -42,22 +33,19 @@ from peeklock.broker.queue.sequence_numbers import (
     SEQUENCE_NUMBER_MAX,
     Partitions,
     order_of,
-    order_to_browse_from,
 )
-from peeklock.broker.queue.shared import Shared
+from peeklock.broker.queue.shared import Distributor, Shared
 from peeklock.broker.queue.timers import FAR_MS, Activation, Expiry
 from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored, NumbersIssued
-from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, Description
+from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 from peeklock.broker.vocabulary.events import EventType
-from peeklock.broker.vocabulary.message import ACTIVE, NEVER_MS, Message, MessageState, MessageView
+from peeklock.broker.vocabulary.message import ACTIVE, Message, MessageState
 
 if TYPE_CHECKING:
-    from peeklock.broker.entities.fan_out import FanOut
     from peeklock.broker.queue.cursors import Cursors
 
 FORWARDS_MAX = 4
-"""What becomes of a message that is forwarded counts as so many items of due work: it makes as many hops at
-most (wire contract 10.1)."""
+"""Items of due work that a forwarded message counts: it makes as many hops at most (wire contract 10.1)."""
 
 DEFERRED = MessageState.DEFERRED
 SCHEDULED = MessageState.SCHEDULED
@@ -114,55 +102,44 @@ class MessageQueue:
         name: str,
         shared: Shared,
         *,
-        dead_letters: MessageQueue | None,
-        first_position: int,
-        message_size_bytes_max: int,
-        fan_out: FanOut | None = None,
-        copied_by: FanOut | None = None,
+        dead_letters: MessageQueue | None = None,
+        first_position: int = 1,
+        fan_out: Distributor | None = None,
+        copied_by: Distributor | None = None,
         counters: Counters,
     ) -> None:
-        """Make an empty queue.
-
-        Args:
-            dead_letters: where its dead letters go; None makes it a dead-letter queue itself, or a topic.
-            first_position: of the first message to arrive.
-            fan_out: of a topic: where its messages go. What stands here waits for its time or for that.
-            copied_by: of a subscription: its topic's, which counts what all of them hold.
-            counters: of its entity.
-        """
+        """Make an empty queue: with a fan-out a topic, else without dead letters a dead-letter queue."""
         self.queue_id = queue_id
         self.name = name
         self.shared = shared
         self.new_token = shared.tokens
         self.dead_letters = dead_letters
         self.fan_out = fan_out
-        self.copied_by = copied_by
+        self.copied_by = copied_by  # of a subscription: its topic's, which counts the size of all
         self.counters = counters
-        self.main = self  # of a dead-letter queue: the queue whose numbers its messages bear
-        self.message_size_bytes_max = message_size_bytes_max
+        self.main = self  # of a dead-letter queue: the queue that numbered its messages
+        self.message_size_bytes_max = 0
         self.next_position = first_position
         self.last_enqueued_at_ms = 0
         self.numbers_dirty = False
         self.size_bytes = 0
         self.timer_ms = FAR_MS
         self.accepts_sends = False
-        self.checks_sends = False  # more than status and size stands between a sender and this queue
+        self.checks_sends = False  # a send must be checked for more than status and size
         self.accessed_at_ms = 0
-        self.arrived_at_ms = 0  # when a message came last, in the core's time
-
+        self.arrived_at_ms = 0  # of the last message, in the core's time
         self.lock_duration_ms = 0
         self.max_delivery_count = FAR_MS
         self.dead_letter_on_expiry = False
         self.default_ttl_ms = UNLIMITED_MS
         self.forward_to: str | None = None
         self.passes_on = fan_out is not None  # to another entity, or to the subscriptions
-        self.forward_due_ms = FAR_MS  # when parked messages are looked at
-        self.forward_cursor = 0  # those before it stay
+        self.forward_due_ms = FAR_MS  # for pending messages
+        self.forward_cursor = 0  # earlier messages stay
         self.duplicates: Duplicates | None = None
         self.partitions: Partitions | None = None
         self.sessions: MessageSessions | None = None
-        self.cursors: Cursors | None = None  # from the first one on
-
+        self.cursors: Cursors | None = None  # made with the first one
         self.active = MessageTable()
         self.deferred = MessageTable()
         self.scheduled = MessageTable()
@@ -174,9 +151,8 @@ class MessageQueue:
         elif fan_out is None:
             self.numbers = MessageTable()
         self.activation = Activation(self.scheduled)
-        self.locks: dict[
-            bytes, Lock
-        ] = {}  # without sessions in the order in which they lapse: all last alike
+        # Without sessions in the order in which they lapse: all last equally long.
+        self.locks: dict[bytes, Lock] = {}
         self.ready_queue = delivery.PlainReadyQueue()  # unused in a queue with sessions
 
     @property
@@ -185,7 +161,7 @@ class MessageQueue:
 
     @property
     def reads_routing(self) -> bool:
-        """Whether it matters here which id, session or partition key a message has."""
+        """Whether message id, session id or partition key matter here."""
         plain = self.duplicates is None and self.sessions is None and self.partitions is None
         return not plain or self.fan_out is not None
 
@@ -193,45 +169,8 @@ class MessageQueue:
     def holds_dead_letters(self) -> bool:
         return self.dead_letters is None and self.fan_out is None
 
-    # Settings
-
-    def configure(self, description: Description, default_ttl_ms: int) -> None:
-        """Apply an entity's settings, also while in use (A-07).
-
-        Args:
-            default_ttl_ms: which is not the entity's own where its topic has a shorter one (E-07).
-        """
-        self.lock_duration_ms = description.lock_duration_ms
-        forward_to = (
-            description.forward_dead_lettered_to if self.holds_dead_letters else description.forward_to
-        )
-        if self.forward_to != forward_to:
-            self.forward_to = forward_to
-            self.passes_on = forward_to is not None or self.fan_out is not None
-            self.shared.forwarding.forget(self.queue_id)
-            self.shared.forwarding.ways_changed()
-            self.forward_stored_from(0)
-        if self.duplicates is not None:
-            self.duplicates.window_ms = description.duplicate_window_ms
-            self.set_timer()
-        if self.expiry is None:
-            return
-        self.max_delivery_count = description.max_delivery_count
-        self.dead_letter_on_expiry = description.dead_lettering_on_expiration
-        self.default_ttl_ms = default_ttl_ms
-        if self.expiry.default_ttl_ms != default_ttl_ms:
-            self.expiry.change_default(default_ttl_ms)
-            # A message passed over as expired may have become receivable: look at all again from the start.
-            assert not self.locks, "locks are dropped before settings change (L-12)"
-            self.forward_stored_from(0)
-            self.ready_queue.look_again()
-            if self.sessions is not None:
-                self.sessions.look_again()
-            self.wake(self.shared.wall.core_ms(self.expiry.next_ms()))
-
     def retire(self) -> None:
-        """Stop being called: the entity is gone. The locks are forgotten; their holders may still name
-        them."""
+        """Cancel the timer of a deleted queue and forget its locks; their holders may still name them."""
         self.shared.timers.cancel(self)
         self.locks = {}
         self.ready_queue = delivery.PlainReadyQueue()
@@ -245,11 +184,11 @@ class MessageQueue:
         why: EventType = EventType.DEAD_LETTERED,
         token: bytes | None = None,
     ) -> None:
-        """Move a stored message that is not locked to the dead-letter queue, or to where that forwards.
+        """Move a stored, unlocked message to the dead-letter queue, or to where that forwards.
 
         Args:
-            why: what is recorded of it.
-            token: of the lock that was given up for it, when a receiver asked.
+            why: the event to record.
+            token: of the lock that was ended for it, if a receiver asked.
         """
         dead_letters = self.dead_letters
         assert dead_letters is not None
@@ -259,8 +198,8 @@ class MessageQueue:
         moved.overlay = overlay
         enqueue.dead_letter_arriving(dead_letters, moved, None, out)
 
-    def dead_letter_worn(self, message: Message, out: Outcome) -> None:
-        """Dead-letter a message that is not locked: no delivery of it is left (L-08)."""
+    def dead_letter_exhausted(self, message: Message, out: Outcome) -> None:
+        """Dead-letter an unlocked message that has no deliveries left (L-08)."""
         overlay = overlays.with_reason(
             message.overlay,
             "MaxDeliveryCountExceeded",
@@ -271,7 +210,7 @@ class MessageQueue:
     # Delivery
 
     def serve(self, out: Outcome) -> None:
-        """Deliver what became available here."""
+        """Deliver available messages."""
         if self.sessions is not None:
             self.sessions.serve(out)
         else:
@@ -279,21 +218,12 @@ class MessageQueue:
             if receivers.turns or receivers.draining:
                 delivery.deliver(self, self.ready_queue, out)
 
-    def ttl_shown_ms(self, message: Message) -> int | None:
-        """What header.ttl says to a receiver: the message's own, else the entity's when finite (E-05)."""
-        if message.expires_at_ms != NEVER_MS:
-            return message.expires_at_ms - message.enqueued_at_ms
-        if self.default_ttl_ms < UNLIMITED_MS:
-            return self.default_ttl_ms
-        return None
-
     # Locks
 
     def held(self, token: bytes, now_ms: int) -> Lock | None:
-        """Give the lock with this token while it is held and free to be settled; at exactly its end it counts
-        as lost."""
+        """Return the lock with this token if it is held and can be settled; at exactly its end it is lost."""
         lock = self.locks.get(token)
-        if lock is None or lock.transaction is not None or lock.holder.until_ms <= now_ms:
+        if lock is None or lock.transaction_id is not None or lock.holder.until_ms <= now_ms:
             return None
         if lock.locked_until_ms <= now_ms and lock.until_ms() <= now_ms:
             return None
@@ -303,10 +233,10 @@ class MessageQueue:
         """Remove a locked message (L-05)."""
         message = lock.message
         out.completed(self, message)
-        token = lock.token  # as `end` does, without its call
+        token = lock.token  # `end` inlined
         del self.locks[token]
         del lock.holder[token]
-        message.lock = lock.transaction = None
+        message.lock = lock.transaction_id = None
         self.remove(message, out)
 
     def give_back(
@@ -319,14 +249,14 @@ class MessageQueue:
         reason: str | None = None,
         overlay: bytes | None = None,
     ) -> None:
-        """End a lock and keep the message: available at its place (L-07), set aside when `why` is DEFERRED
-        (L-10), or gone when its time is up.
+        """End a lock and keep the message: available at its place (L-07), set aside if `why` is DEFERRED
+        (L-10), or gone if it has expired.
 
         Args:
-            counted: whether it was a delivery attempt (L-08); the last one allowed dead-letters it. In a
-                dead-letter queue the count stays as it is.
-            why: what is recorded of it, with `reason`.
-            overlay: the changed properties, None when there is no change.
+            counted: whether it was a delivery attempt (L-08); the last one dead-letters. A dead-letter queue
+            does not count.
+            why: the event to record, with `reason`.
+            overlay: the changed properties, None without a change.
         """
         counted = counted and not self.holds_dead_letters
         self.end(lock)
@@ -342,51 +272,40 @@ class MessageQueue:
             # "If it is also expired then, expiry decides" L-08; a deferred message does not expire (E-02).
             self.expire(message, out)
         elif counted and message.delivery_count >= self.max_delivery_count:
-            self.dead_letter_worn(message, out)
+            self.dead_letter_exhausted(message, out)
         else:
             if counted or overlay is not None or why is EventType.DEFERRED:
                 out.changes.append(MessageStored(self.queue_id, message))
             if message.state is ACTIVE:
-                self.return_to_line(message)
-
-    def drop_locks(self, out: Outcome) -> None:
-        """End all locks, not counted: the entity changed (L-12). What has expired meanwhile is left to the
-        sweep."""
-        for lock in list(self.locks.values()):
-            out.happened(EventType.RELEASED, self, lock.message, reason="the entity was changed")
-            self.end(lock)
-            if lock.message.state is ACTIVE:
-                self.return_to_line(lock.message)
-        if self.sessions is not None:
-            self.sessions.drop_locks(out)
+                self.make_available(message)
 
     def renew(self, lock: Lock, holder: Holder, out: Outcome) -> int:
-        """Let a lock last for a whole duration from now on, as one of `holder`; answer until when."""
+        """Renew a lock for a whole duration and move it to `holder`; return until when."""
         del lock.holder[lock.token]
         lock.holder = holder
         holder[lock.token] = lock
         lock.locked_until_ms = out.now_ms + self.lock_duration_ms
-        self.locks[lock.token] = self.locks.pop(lock.token)  # to the end of the order in which they lapse
+        self.locks[lock.token] = self.locks.pop(lock.token)  # it lapses last
         until_ms = lock.locked_until_ms
         out.happened(EventType.RENEWED, self, lock.message, until_ms=until_ms)
         return lock.locked_until_ms
 
     def end(self, lock: Lock) -> None:
-        """Forget a lock; the caller decides what becomes of its message."""
+        """Forget a lock; the caller decides about the message."""
         token = lock.token
         del self.locks[token]
         del lock.holder[token]
         lock.message.lock = None
-        lock.transaction = None
+        lock.transaction_id = None
 
-    def return_to_line(self, message: Message) -> None:
-        """Let an active message that is not held any more be available at its place."""
+    def make_available(self, message: Message) -> None:
+        """Make an active message that is no longer held available at its place."""
         if self.sessions is None:
             self.ready_queue.give_back(message.position)
         else:
             self.sessions.given_back(message)
         if self.forward_to is not None:
-            self.forward_stored_from(message.position)  # a dead letter that somebody had
+            self.forward_stored_from(message.position)  # a dead letter that was locked
         self.note_expiry(message)
 
     def _set_aside(self, message: Message) -> None:
@@ -398,7 +317,7 @@ class MessageQueue:
                 self.sessions.deferred(message)
 
     def remove(self, message: Message, out: Outcome) -> None:
-        """Take a message out, whatever its state; it is not locked, or deleted as it is received."""
+        """Remove a message in any state; it is not locked, or deleted as it is received."""
         if message.state is ACTIVE:
             self.active.remove(message.position)
         elif message.state is DEFERRED:
@@ -419,18 +338,18 @@ class MessageQueue:
     # Time
 
     def wake(self, due_ms: int) -> None:
-        """Have `advance` called at an instant, if it would not be called earlier anyway."""
+        """Set the timer to an instant, unless it is set to an earlier one."""
         if due_ms < self.timer_ms:
             self.shared.timers.set(self, due_ms)
 
     def has_expired(self, message: Message, now_ms: int) -> bool:
-        """Whether an active message can no longer be received, since exactly its instant."""
+        """Return whether an active message has expired; at exactly its instant it has."""
         expires_at_ms = message.expires_at_ms or message.enqueued_at_ms + self.default_ttl_ms
         instant_ms = now_ms + self.shared.wall.due_ahead_ms
         return expires_at_ms - message.lead_ms <= instant_ms and self.expiry is not None
 
     def expire(self, message: Message, out: Outcome) -> None:
-        """Dead-letter or remove a message whose time is up (E-08)."""
+        """Dead-letter or remove an expired message (E-08)."""
         if self.dead_letter_on_expiry:
             overlay = overlays.with_reason(
                 message.overlay, "TTLExpiredException", "The message expired and was dead lettered."
@@ -441,20 +360,19 @@ class MessageQueue:
             self.remove(message, out)
 
     def note_expiry(self, message: Message) -> None:
-        """Have an unlocked message looked at when its time is up."""
+        """Index an unlocked message for its expiry."""
         if self.expiry is not None:
             self.wake(self.shared.wall.core_ms(self.expiry.note(message)))
 
     def forward_stored_from(self, position: int) -> None:
-        """Have the stored messages from a position on looked at: they may have to be passed on."""
+        """Have stored messages from a position on passed on, if they must be."""
         self.forward_cursor = min(self.forward_cursor, position)
         if self.passes_on and len(self.active):
             self.forward_due_ms = 0
             self.wake(0)
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Do what is due, about `count_max` items of each kind; answer the work done and set the next
-        timer."""
+        """Do what is due, about `count_max` items of each kind; set the timer and return the work done."""
         now_ms = out.now_ms
         copies = out.copies
         dead_letters = self.dead_letters
@@ -489,12 +407,12 @@ class MessageQueue:
         return work + out.copies - copies
 
     def forget_returned(self) -> None:
-        """Drop what the heap of returned messages names, once nothing of it is left."""
+        """Empty the heap of returned messages once the queue has none."""
         if not len(self.active):
             self.ready_queue.returned = []
 
     def set_timer(self) -> None:
-        """Have `advance` called when the next thing is due."""
+        """Set the timer to the next thing that is due."""
         self.wake(self._next_ms())
 
     def _lapse(self, count_max: int, out: Outcome) -> int:
@@ -526,66 +444,27 @@ class MessageQueue:
                 next_ms = min(next_ms, purge_ms)
         return next_ms
 
-    # By number
-
-    def hand_over(self, message: Message, holder: Holder | None, out: Outcome) -> MessageView:
-        """Give a deferred message to who asked for it: locked for `holder`, or removed when that is None."""
-        ttl_ms = self.ttl_shown_ms(message)
-        if holder is None:
-            out.handed_over(self, message)
-            out.completed(self, message, "receive-and-delete")
-            self.remove(message, out)
-            return MessageView(
-                message, None, 0, message.delivery_count, ttl_ms, message.state, message.overlay
-            )
-        token = self.new_token()
-        session = None if self.sessions is None else self.sessions.line_of(message)
-        own_until_ms = 0 if session is not None else out.now_ms + self.lock_duration_ms
-        lock = Lock(token, message, self, own_until_ms, holder, session)
-        message.lock = self.locks[token] = holder[token] = lock
-        until_ms = lock.until_ms()
-        out.handed_over(self, message, until_ms=until_ms)
-        if session is None:
-            self.wake(until_ms)
-        until_ms = self.shared.wall.shown_ms(until_ms)
-        return MessageView(
-            message, token, until_ms, message.delivery_count, ttl_ms, message.state, message.overlay
-        )
+    # By position and number
 
     def find(self, position: int) -> Message | None:
-        """Give the message at a position, whatever its state."""
+        """Return the message at a position, in any state."""
         return self.active.get(position) or self.deferred.get(position) or self.scheduled.get(position)
 
-    def by_number(self, number: int) -> Message | None:
-        """Give the message with a sequence number, whatever its state."""
-        if number < 0:
-            return None
-        key = self.key_of(number)
-        return self.find(key) if self.numbers is None else self.numbers.get(key)
-
     def key_of(self, number: int) -> int:
-        """Give the key of a number, by which `numbers` is sorted; the position where there is no such
-        table."""
+        """Return the key of a number in `numbers`; without that table it is the position."""
         main = self.main
         if main.partitions is not None:
             return main.partitions.key_of(number)
         return order_of(number, main.next_position)
 
-    def key_to_browse_from(self, number: int) -> int:
-        """Give the key from which on to look for this number and higher ones."""
-        main = self.main
-        if main.partitions is not None:
-            return main.partitions.key_to_browse_from(number)
-        return order_to_browse_from(number, main.next_position)
-
     def all_messages(self) -> Iterator[Message]:
-        """Go through all messages, in no particular order. The queue must not change meanwhile."""
+        """Yield all messages in no particular order. The queue must not change meanwhile."""
         yield from self.active
         yield from self.deferred
         yield from self.scheduled
 
     def numbers_issued(self) -> NumbersIssued:
-        """State the counters as a fact."""
+        """Return the counters as a fact."""
         return NumbersIssued(
             self.queue_id,
             self.next_position,

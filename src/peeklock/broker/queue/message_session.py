@@ -1,11 +1,8 @@
 """One session: its messages in order, its holder, its state.
 
-Owns: the line of a session, the records of states. Must not know: who is given which session when
-(`message_sessions`).
-
-Positions of messages that are gone stay in a line until most of it names nothing; then it is compacted a few
-places for each message that goes, while it is in use: what is kept stands in front, behind it the places
-that were looked at, then the others.
+Positions of removed messages stay in a session until most are stale; then it is compacted, a few positions
+for each message that is removed: kept positions move to the front, behind them are the cleared places, then
+the rest.
 Source: wire contract 10.4; semantics G-01, G-03.
 """
 
@@ -29,30 +26,30 @@ from peeklock.broker.vocabulary.changes import (
 from peeklock.broker.vocabulary.message import Message
 
 if TYPE_CHECKING:
-    from peeklock.broker.queue.cursors import Cursor
+    from peeklock.broker.queue.cursor import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
 
 COMPACT_MIN = 64
-"""Fewer positions of messages that are gone are left in a session's line."""
+"""Stale positions that a session may have before it is compacted."""
 
 COMPACT_STEP = 4
-"""Positions looked at for each message that goes, once a line is compacted: a long line would take 0.3 s a
-million all at once, and sessions that are used alike would be due together."""
+"""Positions compacted for each removed message: all at once would take 0.3 s a million, and sessions in
+similar use would be due together."""
 
 _NOWHERE = -1
-"""Stands in a line for a position that was moved or dropped."""
+"""In place of a position that was moved or dropped."""
 
-NOBODY = Receivers()
-"""Of all sessions that are not held: an empty one takes 700 bytes, and most sessions are not held."""
+NO_RECEIVERS = Receivers()
+"""Of all sessions that are not held, as most are: an empty one takes 700 bytes."""
 
 
 class SessionLockState(Enum):
-    """Where the lock of a session is in its life. A session that a cursor holds is FREE of it."""
+    """Life of a session's lock. A session that a cursor holds is FREE."""
 
     FREE = 1
     HELD = 2
     LAPSED = 3
-    """It has ended; the link that held it is there for a moment yet (wire contract C7)."""
+    """It has ended; its link stays for a while (wire contract C7)."""
 
 
 TRANSITIONS: Final[dict[SessionLockState, frozenset[SessionLockState]]] = {
@@ -60,29 +57,29 @@ TRANSITIONS: Final[dict[SessionLockState, frozenset[SessionLockState]]] = {
     SessionLockState.HELD: frozenset((SessionLockState.FREE, SessionLockState.LAPSED)),
     SessionLockState.LAPSED: frozenset((SessionLockState.FREE, SessionLockState.HELD)),
 }
-"""The life of a session's lock: only a lapse keeps the link, and a new holder detaches it."""
+"""Only a lapse keeps the link, and a new holder detaches it."""
 
 
 class SessionLock:
-    """A session held by a receiver link until an instant; at exactly `locked_until_ms` it counts as lost."""
+    """A session held by a receiver link; at exactly `locked_until_ms` it is lost."""
 
     __slots__ = ("locked_until_ms", "receiver", "session_id", "used_late")
 
     def __init__(self, receiver: Consumer, session_id: str, locked_until_ms: int) -> None:
         self.receiver = receiver
-        self.session_id = session_id  # as its holder spells it
+        self.session_id = session_id  # in the holder's spelling
         self.locked_until_ms = locked_until_ms
-        self.used_late = False  # its holder used the session when it was lost, and its lapse was yet to come
+        self.used_late = False  # the holder used the session after its end, before the lapse was processed
 
 
 class MessageSession:
-    """One session: its messages in order, its state, its holder. It is the line of its messages."""
+    """One session: its messages, its state, its holder. It is the ready queue of its messages."""
 
     __slots__ = (
+        "_compacted",
         "_first_position",
         "_gone",
         "_kept",
-        "_looked_at",
         "_next",
         "_positions",
         "active",
@@ -101,31 +98,29 @@ class MessageSession:
     )
 
     def __init__(self, key: str) -> None:
-        self.key = key  # its id, folded
-        self.text = key  # how its messages spell its id: the last one that came
+        self.key = key  # the folded id
+        self.text = key  # the id as the last message spells it
         self.active = 0
         self.deferred = 0
         self.scheduled = 0
         self.state: Message | None = None
         self.lock: SessionLock | None = None
         self.claimed = 0  # active messages held for a cursor
-        self.cursor: Cursor | None = None  # which holds the session as long as it holds one of them
-        self.receivers = NOBODY  # its holder, while that has credit; an own one only while it is held
+        self.cursor: Cursor | None = None  # that holds them, and so the session
+        self.receivers = NO_RECEIVERS  # the holder while it has credit; shared if the session is not held
         self.returned: list[int] = []
         self.partitions = 0  # a bit for each that its messages are in, or were
-        self.touched = False  # something became available for its holder
-        self._positions: list[int] = []  # of all its messages in any state, ascending; some may be gone
-        self._next = 0  # in _positions: those before it were handed out, or are gone
-        self._gone = 0  # positions that name nothing any more
-        self._first_position = 0  # no message of it has a lower one
-        self._looked_at: int | None = (
-            None  # in _positions: how far the compaction has come, None = none is on
-        )
-        self._kept = 0  # and how many of those are left, which stand in front
+        self.touched = False  # a message became available for its holder
+        self._positions: list[int] = []  # of its messages in any state, ascending; some are stale
+        self._next = 0  # index: earlier ones are delivered or stale
+        self._gone = 0  # number of stale ones
+        self._first_position = 0  # not higher than its first message
+        self._compacted: int | None = None  # index: how far the compaction is, None = none is under way
+        self._kept = 0  # positions that it has moved to the front
 
     @property
     def session(self) -> MessageSession:
-        """Itself: all its messages are under its lock."""
+        """Itself: its messages are under its lock."""
         return self
 
     @property
@@ -136,7 +131,7 @@ class MessageSession:
         return self.lock is not None and self.lock.locked_until_ms > now_ms
 
     def take(self, queue: MessageQueue) -> Message | None:
-        """Give the available message with the lowest position, which is no longer available then."""
+        """Take the available message with the lowest position."""
         active = queue.active
         while self.returned:
             message = active.get(heappop(self.returned))
@@ -154,16 +149,15 @@ class MessageSession:
         return None
 
     def give_back(self, position: int) -> None:
-        """Let the message at a position be available again, unless it is still to come."""
+        """Make the message at a position available again, unless it is yet to come."""
         at = self._next
-        if self._looked_at is not None and at >= self._kept:
-            at = max(at, self._looked_at)  # nothing stands between them
+        if self._compacted is not None and at >= self._kept:
+            at = max(at, self._compacted)  # nothing is between them
         if at == len(self._positions) or position < self._positions[at]:
             heappush(self.returned, position)
 
     def add(self, position: int) -> None:
-        """Take notice of a new message. Only a scheduled one, numbered before it was stored, may have a
-        position that is not the highest so far."""
+        """Add a new message. Only one that was numbered ahead may not have the highest position."""
         positions = self._positions
         if positions and position > positions[-1]:
             positions.append(position)
@@ -173,30 +167,30 @@ class MessageSession:
             positions.append(position)
             return
         start, end = 0, len(positions)
-        if self._looked_at is not None:
+        if self._compacted is not None:
             if self._kept and position < positions[self._kept - 1]:
                 end = self._kept
             else:
-                start = self._looked_at
+                start = self._compacted
         at = bisect_left(positions, position, start, end)
         positions.insert(at, position)
         if at < self._next:
             self._next += 1
-        if self._looked_at is not None and at < self._kept:
+        if self._compacted is not None and at < self._kept:
             self._kept += 1
-            self._looked_at += 1
+            self._compacted += 1
 
     def discard(self, queue: MessageQueue) -> None:
-        """Take notice that one message is gone; forget positions bit by bit once most name nothing."""
+        """Note that a message was removed, and compact a little if most positions are stale."""
         self._gone += 1
-        if self._looked_at is None:
+        if self._compacted is None:
             if self._gone < COMPACT_MIN or 2 * self._gone < len(self._positions):
                 return
-            self._looked_at = self._kept = 0
-        self._compact(queue, self._looked_at)
+            self._compacted = self._kept = 0
+        self._compact(queue, self._compacted)
 
     def _compact(self, queue: MessageQueue, at: int) -> None:
-        """Move a few of the positions that still name something to the front."""
+        """Move a few valid positions to the front."""
         positions = self._positions
         end = min(at + COMPACT_STEP, len(positions))
         for place in range(at, end):
@@ -209,31 +203,30 @@ class MessageSession:
             if place >= self._next:
                 self._next = min(self._next, self._kept)
             self._kept += 1
-        self._looked_at = end
+        self._compacted = end
         if end == len(positions):
             del positions[self._kept :]
             self._next = min(self._next, self._kept)
-            self._looked_at = None
+            self._compacted = None
 
-    def look_again(self) -> None:
-        """Begin at the start: what was passed over may be receivable now. Nothing may be locked, but for a
-        cursor."""
+    def rescan(self) -> None:
+        """Start again, after a change of what can be received. Only cursors may hold messages."""
         self.returned = []
         self._next = 0
 
     def first(self, queue: MessageQueue) -> Message | None:
         """Return the message with the lowest position, in any state."""
         for message in self.messages(queue, self._first_position):
-            self._first_position = message.position  # those before it are passed over once
+            self._first_position = message.position  # skips earlier ones next time
             return message
         return None
 
     def messages(self, queue: MessageQueue, from_position: int = 0) -> Iterator[Message]:
-        """Go through its messages in any state, in order of position. The queue must not change meanwhile."""
+        """Yield its messages in any state, by position. The queue must not change meanwhile."""
         positions = self._positions
         sorted_parts = [(0, len(positions))]
-        if self._looked_at is not None:
-            sorted_parts = [(0, self._kept), (self._looked_at, len(positions))]
+        if self._compacted is not None:
+            sorted_parts = [(0, self._kept), (self._compacted, len(positions))]
         for start, end in sorted_parts:
             for place in range(bisect_left(positions, from_position, start, end), end):
                 message = queue.find(positions[place])
@@ -260,7 +253,7 @@ class SessionStates:
         self.numbers_dirty = False
         self.next_position = 1
         self.size_bytes = 0
-        self.replaced: list[Message] = []  # stored ones that later ones of other spellings stand for
+        self.replaced: list[Message] = []  # stored states replaced by one of another spelling
         self._copied_by = queue.copied_by
         self._shared = queue.shared
         self._records: dict[int, Message] = {}
@@ -295,7 +288,7 @@ class SessionStates:
         out.changes.append(MessageRemoved(self.queue_id, record))
 
     def numbers_issued(self) -> NumbersIssued:
-        """State the counter as a fact."""
+        """Return the counter as a fact."""
         return NumbersIssued(self.queue_id, self.next_position, 0, 0)
 
     def _add_size(self, size_bytes: int) -> None:

@@ -1,25 +1,21 @@
 """The sessions of a queue that requires them.
 
-Owns: which messages belong to which session, who holds it and until when, who waits for one, and the states.
-Must not know: links beyond their credit, how messages are stored, the wire.
+Theory of operation. A session exists while it has messages, a state or a holder. Its messages are in its own
+ready queue, by position, under its one lock: only the holder receives, and unsettled messages return when the
+lock ends. Ids compare folded (`session_ids`); each message, state and holder keeps its spelling.
 
-Theory of operation. A session exists while it has messages, a state or a holder. Its messages stand in its
-own line, in order of position, and are under its one lock: only the holder receives, and all that is
-unsettled returns when the lock ends. Ids are compared folded (`session_ids`); each message, state and holder
-keeps its own spelling.
-
-    available   not held, and with an active message; in the order in which they became so (G-06)
+    available   not held, with an active message; in the order in which they became so (G-06)
     held        by one receiver link, in the order in which the locks lapse: all last equally long
-    claimed     a cursor holds messages of it (see `cursors`), and so the session
+    claimed     a cursor holds messages of it, and so the session (`cursors`)
     idle        neither: only deferred or scheduled messages, or a state
 
-A lock that lapses frees its session at that instant; the link of its holder follows later (`lapsed`).
+A lock that lapses frees its session at once; the holder's link is detached later (`lapsed`).
 
-A receiver that wants any session is served from `available`, or waits in `waiting`. So at the end of each
+A receiver that asks for any session gets one of `available`, or waits in `waiting`: at the end of each
 command one of the two is empty.
 
-A state is a stored record without a place in any line, in a queue of its own that nobody can name (see
-`changes.SESSION_STATES`), so that it is kept, reclaimed and read back like the body of a message.
+A state is a stored record in a separate queue (see `changes.SESSION_STATES`), so it is kept, reclaimed and
+read like the body of a message.
 Source: wire contract 2.6, 10.4, C27; semantics G-01 to G-07.
 """
 
@@ -34,14 +30,14 @@ from peeklock.broker.queue import delivery
 from peeklock.broker.queue.lapsed_sessions import LapsedSession, LapsedSessions
 from peeklock.broker.queue.links import Consumer, Receivers
 from peeklock.broker.queue.message_session import (
-    NOBODY,
+    NO_RECEIVERS,
     MessageSession,
     SessionLock,
     SessionLockState,
     SessionStates,
 )
 from peeklock.broker.queue.outcome import Outcome
-from peeklock.broker.queue.peek_lock import Claim, Lock
+from peeklock.broker.queue.peek_lock import Lock
 from peeklock.broker.queue.session_ids import folded
 from peeklock.broker.vocabulary.commands import LinkId, SessionRequest
 from peeklock.broker.vocabulary.effects import DetachLink, LinkRefused, ReceiverOpened, SessionLockLapsed
@@ -50,11 +46,11 @@ from peeklock.broker.vocabulary.events import EventType
 from peeklock.broker.vocabulary.message import Message, MessageState
 
 if TYPE_CHECKING:
-    from peeklock.broker.queue.cursors import Cursor
+    from peeklock.broker.queue.cursor import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
 
 WAIT_ENDS_SPARE = 64
-"""Entries of cancelled waits kept beyond as many as there are receivers waiting, before they are cleared."""
+"""Entries of cancelled waits, beyond as many as receivers wait, before the heap is cleared."""
 
 
 class MessageSessions:
@@ -81,7 +77,7 @@ class MessageSessions:
         self._by_key: dict[str, MessageSession] = {}
         self._held: OrderedDict[str, MessageSession] = OrderedDict()
         self._touched: list[MessageSession] = []
-        self._wait_ends: list[tuple[int, LinkId]] = []  # a heap; counts while the link still waits
+        self._wait_ends: list[tuple[int, LinkId]] = []  # a heap; valid while the link waits
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -94,17 +90,17 @@ class MessageSessions:
 
     # Messages
 
-    def line_of(self, message: Message) -> MessageSession:
-        """Give the session of a stored message."""
+    def session_of(self, message: Message) -> MessageSession:
+        """Return the session of a stored message."""
         assert message.session_id is not None
         return self._by_key[folded(message.session_id)]
 
     def stored(self, message: Message) -> None:
-        """Take notice of a new message, which has the highest position so far, or is scheduled."""
+        """Add a new message, with the highest position or scheduled."""
         assert message.session_id is not None
         session = self._session(message.session_id)
         if message.session_id == session.text:
-            message.session_id = session.text  # one object for the messages of a session
+            message.session_id = session.text  # one object for all its messages
         else:
             session.text = message.session_id
         if self._queue.partitions is not None:
@@ -119,20 +115,20 @@ class MessageSessions:
             session.scheduled += 1
 
     def given_back(self, message: Message) -> None:
-        """Put a message that is no longer locked back into its place."""
-        session = self.line_of(message)
+        """Make a message that is no longer locked available at its place."""
+        session = self.session_of(message)
         session.give_back(message.position)
         self._touch(session)
 
     def deferred(self, message: Message) -> None:
-        """Take notice that an active message was set aside."""
-        session = self.line_of(message)
+        """Count an active message that was deferred."""
+        session = self.session_of(message)
         session.active -= 1
         session.deferred += 1
 
     def removed(self, message: Message) -> None:
-        """Take notice that a message is gone."""
-        session = self.line_of(message)
+        """Forget a removed message."""
+        session = self.session_of(message)
         if message.state is MessageState.ACTIVE:
             session.active -= 1
         elif message.state is MessageState.DEFERRED:
@@ -153,7 +149,7 @@ class MessageSessions:
         return session
 
     def _touch(self, session: MessageSession) -> None:
-        """Something of a session became available: to its holder, or to whoever asks for a session."""
+        """Offer a session with an available message to its cursor, to its holder, or to all receivers."""
         if session.cursor is not None:
             session.cursor.ready[session.key] = session
         elif session.lock is None:
@@ -174,16 +170,8 @@ class MessageSessions:
 
     # Holders
 
-    def accept(
-        self,
-        receiver: Consumer,
-        request: SessionRequest,
-        out: Outcome,
-    ) -> None:
-        """Give a receiver the session it wants, or let it wait for one.
-
-        Raises: SessionCannotBeLocked: another receiver holds it.
-        """
+    def accept(self, receiver: Consumer, request: SessionRequest, out: Outcome) -> None:
+        """Grant a receiver the session it asks for, or let it wait. Raises: SessionCannotBeLocked."""
         if request.session_id is None:
             receiver.wait_until_ms = request.wait_until_ms
             self.waiting[receiver.link] = receiver
@@ -212,13 +200,13 @@ class MessageSessions:
         self._grant(session, receiver, request.session_id, out)
 
     def claimed(self, session: MessageSession, cursor: Cursor, count: int) -> None:
-        """Take notice that a cursor holds so many more messages of a session that no receiver holds."""
+        """Note that a cursor holds `count` more messages of a session without a holder."""
         session.cursor = cursor
         session.claimed += count
         self.available.pop(session.key, None)
 
     def unclaimed(self, session: MessageSession) -> None:
-        """Take notice that a cursor holds one message of a session less; with the last one it is free."""
+        """Note that a cursor holds one message less; without any the session is free."""
         session.claimed -= 1
         if not session.claimed:
             assert session.cursor is not None
@@ -227,20 +215,17 @@ class MessageSessions:
             if session.active:
                 self._touch(session)
 
-    def stands_again(self, session: MessageSession) -> None:
-        """Put a session that was looked through for a claim back behind the others of its kind."""
+    def requeue(self, session: MessageSession) -> None:
+        """Put a session that a claim has searched behind the others."""
         if session.active:
             self._touch(session)
 
     def cancel(self, receiver: Consumer) -> None:
-        """Forget a receiver that waits no longer."""
+        """Forget a receiver that no longer waits."""
         self.waiting.pop(receiver.link, None)
 
     def holder_of(self, session_id: str, connection_id: int, now_ms: int) -> MessageSession:
-        """Give a session that a link of a connection holds.
-
-        Raises: SessionLockLost.
-        """
+        """Return a session that a link of the connection holds. Raises: SessionLockLost."""
         session = self.get(session_id)
         lock = None if session is None else session.lock
         if session is None or lock is None or lock.receiver.link.connection_id != connection_id:
@@ -252,7 +237,7 @@ class MessageSessions:
         return session
 
     def require_holder(self, lock: Lock, connection_id: int) -> None:
-        """Raise when a message is held for another connection's session (L-14). Raises: SessionLockLost."""
+        """Check that a lock is under a session of the connection (L-14). Raises: SessionLockLost."""
         session = lock.session
         assert session is not None
         assert session.lock is not None
@@ -262,21 +247,15 @@ class MessageSessions:
             )
 
     def renew(self, session: MessageSession, out: Outcome) -> int:
-        """Let a session's lock last for a whole duration from now on; answer until when."""
+        """Renew the lock of a session for a whole duration; return until when."""
         assert session.lock is not None
         session.lock.locked_until_ms = out.now_ms + self._queue.lock_duration_ms
         self._held.move_to_end(session.key)
         out.session(EventType.SESSION_RENEWED, self._queue, session)
         return self._queue.shared.wall.shown_ms(session.lock.locked_until_ms)
 
-    def release(
-        self,
-        session: MessageSession,
-        out: Outcome,
-        *,
-        counted: bool,
-    ) -> None:
-        """End a session's lock: what is unsettled is available again, at its place; so is the session."""
+    def release(self, session: MessageSession, out: Outcome, *, counted: bool) -> None:
+        """End the lock of a session; its unsettled messages and the session are available again."""
         lock = session.lock
         assert lock is not None
         receiver = lock.receiver
@@ -286,8 +265,7 @@ class MessageSessions:
         self._free(session, out)
 
     def drop_locks(self, out: Outcome) -> None:
-        """End the locks of all sessions, which hold no message any more: the entity changed (L-12). Links of
-        lapsed sessions go with them."""
+        """End all locks, which hold no message any more, and detach links: the entity changed (L-12)."""
         for session in list(self._held.values()):
             assert session.lock is not None
             receiver, session_id = session.lock.receiver, session.lock.session_id
@@ -296,15 +274,15 @@ class MessageSessions:
         for receiver in self.lapsed.receivers():
             self._detach_lapsed(receiver, out)
 
-    def look_again(self) -> None:
-        """Look at all messages from the start: what was passed over may be receivable now."""
+    def rescan(self) -> None:
+        """Start again in each session, after a change of what can be received."""
         for session in self._by_key.values():
-            session.look_again()
+            session.rescan()
             if session.cursor is not None:
                 self._touch(session)
 
     def serve(self, out: Outcome) -> None:
-        """Deliver to the holders what became available, and hand out sessions that did."""
+        """Deliver available messages to the holders, and grant available sessions."""
         if self._touched:
             touched, self._touched = self._touched, []
             for session in touched:
@@ -319,13 +297,7 @@ class MessageSessions:
             session = self.available.popitem(last=False)[1]
             self._grant(session, receiver, self._text_of(session), out)
 
-    def _grant(
-        self,
-        session: MessageSession,
-        receiver: Consumer,
-        session_id: str,
-        out: Outcome,
-    ) -> None:
+    def _grant(self, session: MessageSession, receiver: Consumer, session_id: str, out: Outcome) -> None:
         queue = self._queue
         before = self.lapsed.of(session.key)
         if before is not None:
@@ -353,7 +325,7 @@ class MessageSessions:
         out.session(EventType.SESSION_RELEASED, self._queue, session)
         session.lock = None
         session.receivers.remove(lock.receiver)
-        session.receivers = NOBODY
+        session.receivers = NO_RECEIVERS
         lock.receiver.ready_queue = None
         del self._held[session.key]
         if session.active:
@@ -361,7 +333,7 @@ class MessageSessions:
         self._forget_if_empty(session)
 
     def _lapse(self, session: MessageSession, out: Outcome) -> int:
-        """End a lock that has run out, and keep its link for a while; answer how many messages it held."""
+        """End a lock that has lapsed and keep its link for a while; return the number of its messages."""
         lock = session.lock
         assert lock is not None
         receiver = lock.receiver
@@ -380,19 +352,14 @@ class MessageSessions:
         return len(tokens)
 
     def used(
-        self,
-        session_id: str | None,
-        tokens: Iterable[bytes],
-        connection_id: int | None,
-        out: Outcome,
+        self, session_id: str | None, tokens: Iterable[bytes], connection_id: int | None, out: Outcome
     ) -> None:
-        """Detach the link of a session that was used after its lock has lapsed, by who held it (C7). Where
-        the lapse itself is due at this instant, the detach comes with it.
+        """Detach the link that used a session after its lock lapsed, at once or with the lapse (C7).
 
         Args:
-            session_id: what was asked names this session,
-            tokens: or locks of its messages.
-            connection_id: who asked; None = over the link itself.
+            session_id: of the request,
+            tokens: or lock tokens of messages.
+            connection_id: of the request; None = over the link itself.
         """
         sessions = [lock.session for lock in map(self._queue.locks.get, tokens) if lock is not None]
         if session_id is not None:
@@ -422,15 +389,14 @@ class MessageSessions:
         return f"The session lock on '{session_id}' of '{self._queue.name}' has expired or been lost"
 
     def lock_states(self) -> dict[str, SessionLockState]:
-        """Return where the locks are in their life, by the session's folded id; others are FREE."""
+        """Return the states of locks that are not FREE, by folded id."""
         found = dict.fromkeys(self.lapsed.keys(), SessionLockState.LAPSED)
         return found | dict.fromkeys(self._held, SessionLockState.HELD)
 
     # Time
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """End what is due: locks of sessions, links of lapsed ones, and waiting for one; answer the work
-        done."""
+        """End what is due: locks of sessions, lapsed links, waits for a session; return the work done."""
         now_ms = out.now_ms
         lapsed: list[MessageSession] = []
         for session in self._held.values():
@@ -442,7 +408,7 @@ class MessageSessions:
         for session in lapsed:
             work += 1 + self._lapse(session, out)
         if lapsed:
-            # Whoever has waited until just now is served first.
+            # Receivers whose wait ends at this instant are served first.
             self._hand_out(out)
         for receiver in self.lapsed.due(now_ms, count_max):
             self._detach_lapsed(receiver, out)
@@ -492,15 +458,14 @@ class MessageSessions:
             )
 
     def lose_state(self, session: MessageSession, out: Outcome) -> None:
-        """Clear the state of a session, held or not: it cannot be read any more."""
+        """Clear the state of a session, held or not: it cannot be read."""
         assert session.state is not None
         self.states.remove(session.state, out)
         session.state = None
         self._forget_if_empty(session)
 
     def restore_state(self, record: Message) -> None:
-        """Take in a state that was stored, later than those before. Where there were several, for as many
-        spellings that named sessions of their own then, the last one counts."""
+        """Add a stored state, the oldest first: of several spellings the last one counts."""
         assert record.session_id is not None
         session = self._session(record.session_id)
         if session.state is not None:
@@ -510,8 +475,8 @@ class MessageSessions:
         self.states.next_position = max(self.states.next_position, record.position + 1)
 
     def listed(self, updated_since_ms: int | None, skip: int, top: int) -> list[str]:
-        """Name sessions in the order of their folded ids: those with active or deferred messages or a state,
-        or those whose state was set after an instant (G-07). It takes 0.4 us for each of all sessions."""
+        """Return sessions by folded id: those with active or deferred messages or a state, or those whose
+        state was set after an instant (G-07). Costs 0.4 us for each session there is."""
         if updated_since_ms is None:
             found = [
                 key
@@ -528,68 +493,8 @@ class MessageSessions:
         return [self._text_of(self._by_key[key]) for key in found[skip : skip + top]]
 
     def _text_of(self, session: MessageSession) -> str:
-        """Return how a session's first message spells its id, else its state."""
+        """Return the id in the spelling of a session's first message, else of its state."""
         first = session.first(self._queue) or session.state
         assert first is not None
         assert first.session_id is not None
         return first.session_id
-
-    def check(self, now_ms: int) -> None:
-        """Compare the indexes with each other; an assertion fails when they do not agree."""
-        assert not (self.waiting and self.available)
-        assert not self._touched or self._queue.timer_ms <= now_ms
-        until = []
-        for key, session in self._held.items():
-            assert session.lock is not None
-            assert session.lock.receiver.ready_queue is session
-            assert folded(session.lock.session_id) == key
-            assert self._by_key[key] is session
-            until.append(session.lock.locked_until_ms)
-        assert until == sorted(until)
-        self.lapsed.check(self._queue.locks)
-        for key, session in self._by_key.items():
-            assert session.lock is None or self.lapsed.of(key) is None
-            assert session.key == key == folded(session.text)
-            assert not session.is_empty
-            assert (session.lock is not None) == (key in self._held)
-            free = session.lock is None and session.cursor is None
-            assert (key in self.available) == (free and session.active > 0)
-            assert (session.cursor is None) == (session.claimed == 0)
-            claimed = 0
-            messages = list(session.messages(self._queue))
-            positions = [message.position for message in messages]
-            assert positions == sorted(set(positions))
-            assert session.first(self._queue) is (messages[0] if messages else None)
-            for state, count in (
-                (MessageState.ACTIVE, session.active),
-                (MessageState.DEFERRED, session.deferred),
-                (MessageState.SCHEDULED, session.scheduled),
-            ):
-                assert count == sum(message.state is state for message in messages)
-            for message in messages:
-                assert message.session_id is not None
-                assert folded(message.session_id) == key
-                if isinstance(message.lock, Claim):
-                    claimed += 1
-                    assert message.lock.cursor is session.cursor
-                elif message.lock is not None:
-                    assert session.lock is not None
-                    assert message.lock.session is session
-                    assert message.lock.holder is session.lock.receiver.locks
-            assert claimed == session.claimed
-            returned = set(session.returned)
-            assert len(returned) == len(session.returned)
-            waiting = set(session._positions[session._next :]) | returned
-            for message in messages:
-                unlocked = message.state is MessageState.ACTIVE and message.lock is None
-                if unlocked and not self._queue.has_expired(message, now_ms):
-                    assert message.position in waiting
-                    assert session.cursor is None or key in session.cursor.ready
-            session.receivers.check()
-        assert sum(len(list(s.messages(self._queue))) for s in self._by_key.values()) == sum(
-            1 for _ in self._queue.all_messages()
-        )
-        assert self.states.size_bytes == sum(record.size_bytes for record in self.states.all_messages())
-        for record in self.states.all_messages():
-            assert record.session_id is not None
-            assert self._by_key[folded(record.session_id)].state is record or record in self.states.replaced

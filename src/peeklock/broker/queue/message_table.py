@@ -1,12 +1,8 @@
-"""An ordered map from a dense integer to a message, at about 8 bytes an entry.
+"""An ordered map from position to message, at about 8 bytes an entry.
 
-Owns: where the messages of one state of one queue are found, and in which order. Must not know: what a
-message is.
-
-Theory of operation: positions are given out one by one, so 256 neighbours share a chunk. A chunk with few
-messages is a small dict by position; a fuller one is a list of 256 places. Chunk ids are kept sorted beside
-it, so that a reader can start anywhere in O(log n). A dict or heap entry per message would cost 42 to 110
-bytes each, which is what this table exists to avoid.
+Theory of operation. Positions are consecutive, so 256 neighbours share a chunk. A chunk with few messages is
+a small dict by position; a fuller one is a list of 256 places. Chunk ids are kept sorted, so iteration can
+start anywhere in O(log n). A dict or heap entry per message would take 42 to 110 bytes.
 """
 
 from __future__ import annotations
@@ -22,15 +18,14 @@ CHUNK_SIZE = 1 << CHUNK_BITS
 _PLACE = CHUNK_SIZE - 1
 
 SPARSE_MAX = 40
-"""Most entries of a dict chunk: one more, and its table (2272 bytes) is larger than a list of 256 places
-(2104)."""
+"""Entries of a dict chunk: with one more, its table (2272 bytes) exceeds a list of 256 places (2104)."""
 DENSE_MIN = 12
-"""Fewest entries of a list chunk. Far enough below SPARSE_MAX that a chunk does not turn back and forth."""
+"""Entries of a list chunk; far below SPARSE_MAX, so that a chunk does not change back and forth."""
 
 
 @final
 class _Dense(list["Message | None"]):
-    """A list of 256 places, and how many are taken."""
+    """A list of 256 places, with the number of those taken."""
 
     __slots__ = ("taken",)
 
@@ -42,7 +37,7 @@ class _Dense(list["Message | None"]):
 
 
 class MessageTable:
-    """Messages by position, in ascending order. It must not change while somebody iterates over it."""
+    """Messages by ascending position. It must not change during an iteration."""
 
     __slots__ = ("_chunk_ids", "_chunks", "_count")
 
@@ -58,7 +53,7 @@ class MessageTable:
         return self.iterate(0)
 
     def get(self, position: int) -> Message | None:
-        """Give the message at a position, or None."""
+        """Return the message at a position, or None."""
         chunk = self._chunks.get(position >> CHUNK_BITS)
         if chunk is None:
             return None
@@ -67,7 +62,7 @@ class MessageTable:
         return chunk.get(position)
 
     def put(self, position: int, message: Message) -> None:
-        """Add a message at a position that is free."""
+        """Add a message at a free position."""
         chunk_id = position >> CHUNK_BITS
         chunk = self._chunks.get(chunk_id)
         self._count += 1
@@ -87,7 +82,7 @@ class MessageTable:
                 self._chunks[chunk_id] = _Dense(chunk)
 
     def remove(self, position: int) -> Message | None:
-        """Take the message at a position out, or answer None when there is none."""
+        """Remove and return the message at a position; None if there is none."""
         chunk_id = position >> CHUNK_BITS
         chunk = self._chunks.get(chunk_id)
         if chunk is None:
@@ -113,14 +108,14 @@ class MessageTable:
         return message
 
     def first_from(self, position: int) -> Message | None:
-        """Give the message with the lowest position that is not below the one given."""
+        """Return the message with the lowest position from the given one on."""
         found = self.get(position)
         if found is not None:
             return found
         return next(self.iterate(position), None)
 
     def iterate(self, position: int) -> Iterator[Message]:
-        """Go through the messages from a position on."""
+        """Yield the messages from a position on."""
         ids = self._chunk_ids
         first_id = position >> CHUNK_BITS
         for index in range(bisect_left(ids, first_id), len(ids)):
@@ -136,11 +131,11 @@ class MessageTable:
 
     @property
     def chunk_ids(self) -> list[int]:
-        """The chunks that have messages, in order."""
+        """Ids of the chunks with messages, sorted."""
         return self._chunk_ids
 
     def chunk(self, chunk_id: int) -> list[Message]:
-        """Give the messages of one chunk in order; empty when there is none."""
+        """Return the messages of one chunk in order."""
         chunk = self._chunks.get(chunk_id)
         if chunk is None:
             return []
@@ -156,7 +151,7 @@ class MessageTable:
         return len(self._chunks)
 
     def fill(self, entries: Iterable[tuple[int, Message]]) -> None:
-        """Load an empty table from pairs in ascending order of position, faster than one by one."""
+        """Fill an empty table with pairs by ascending position, faster than one by one."""
         assert not self._count
         chunk_id = -1
         sparse: dict[int, Message] = {}
@@ -169,7 +164,7 @@ class MessageTable:
         self._close_chunk(chunk_id, sparse)
 
     def check(self) -> None:
-        """Compare the indexes with each other; an assertion fails when they do not agree."""
+        """Assert that the indexes agree."""
         assert self._chunk_ids == sorted(self._chunks)
         count = 0
         for chunk_id, chunk in self._chunks.items():

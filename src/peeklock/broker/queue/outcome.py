@@ -1,10 +1,8 @@
-"""What follows from one command, or from what is due: one accumulator for all of it.
+"""The outcome of one command or one slice of due work: changes, effects, counters and events.
 
-Owns: the facts and effects of the call under way, and who is told what happened: the counters always, the
-recorder while there is one. Must not know: why something happens.
-
-A handler is given the outcome as its last argument and says once what happened: `out.completed(...)` counts
-it and records it. Facts go to `changes`, what is to be done once they are durable to `effects`.
+A handler gets the outcome as its last argument and states once what happened: `out.completed(...)` counts it,
+and records it while there is a recorder. Facts go to `changes`, what follows once they are durable to
+`effects`.
 """
 
 from __future__ import annotations
@@ -19,21 +17,18 @@ from peeklock.broker.vocabulary.events import Event, EventType
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
-    from peeklock.broker.entities.entity import Entity
     from peeklock.broker.queue.links import Consumer
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.queue.message_session import MessageSession
     from peeklock.broker.queue.peek_lock import Lock
-    from peeklock.broker.record.recorder import Recorder
+    from peeklock.broker.queue.recorder import Recorder
     from peeklock.broker.vocabulary.commands import Command
+    from peeklock.broker.vocabulary.descriptions import Description
     from peeklock.broker.vocabulary.message import Message
 
 
 class Outcome:
-    """See the module. A namespace has one; each of its calls takes what it holds at the end.
-
-    A defect ends the process: what it leaves here is not cleared.
-    """
+    """See the module. A namespace has one and empties it after each call; after a defect the process ends."""
 
     __slots__ = (
         "_recorder",
@@ -48,24 +43,22 @@ class Outcome:
     )
 
     def __init__(self, recorder: Recorder | None = None) -> None:
-        """Begin with nothing at time 0."""
-        self._recorder = recorder  # None: events are not recorded
+        """Begin at time 0."""
+        self._recorder = recorder  # None: no events
         self.counters = Counters()
         """Of the namespace."""
         self.now_ms = 0
         """UTC ms of the call under way."""
         self.changes: list[Change] = []
-        """What became true."""
         self.effects: list[Effect] = []
-        """What follows once that is durable."""
         self.copies = 0
-        """Copies and forwards that were made."""
+        """Copies and forwards so far."""
         self.further = 0
-        """Messages that were done besides the first one of the command."""
+        """Messages done after the first one of the command."""
         self.left: Command | None = None
-        """What is to be done next of the command, since it cannot be done with the rest of it."""
+        """Rest of the command that must be done by itself."""
         self.touched: dict[int, MessageQueue] = {}
-        """Queues that got messages without being named, by id."""
+        """Queues to be served before the call ends, by id."""
 
     def touch(self, queue: MessageQueue) -> None:
         """Have a queue served before the call ends."""
@@ -74,50 +67,50 @@ class Outcome:
     # Around a call
 
     def resume(self, command: object, now_ms: int) -> None:
-        """Go on with a command that is done in steps: what it has copied so far counts on."""
+        """Continue a command that is done in steps; its copies so far count on."""
         self.now_ms = now_ms
         if self._recorder is not None:
             self._recorder.begin(command, now_ms)
 
     def begin_due(self, now_ms: int) -> None:
-        """Begin with what time alone leads to."""
+        """Begin work that is due."""
         self.now_ms = now_ms
         self.copies = 0
         if self._recorder is not None:
             self._recorder.begin_due(now_ms)
 
     def take(self) -> tuple[list[Change], list[Effect]]:
-        """Return the facts and the effects, and keep none of them."""
+        """Return the changes and effects, and empty them."""
         taken = self.changes, self.effects
         self.changes = []
         self.effects = []
         return taken
 
     def attribute(self, command: object) -> None:
-        """Record what follows as caused by this command, which is done within another call."""
+        """Attribute what follows to a command that is done within another call."""
         if self._recorder is not None:
             self._recorder.begin(command, self.now_ms)
 
     def attribute_to_time(self) -> None:
-        """Record what follows as caused by time alone."""
+        """Attribute what follows to time alone."""
         if self._recorder is not None:
             self._recorder.begin_due(self.now_ms)
 
     def attribute_to_end(self, connection_id: int, *, broken: bool) -> None:
-        """Record what follows as caused by the end of a connection."""
+        """Attribute what follows to the end of a connection."""
         if self._recorder is not None:
             self._recorder.begin_end(connection_id, self.now_ms, broken=broken)
 
     def attribute_to_transaction(self, command: object, transaction_id: bytes) -> None:
-        """Record what follows as caused by a command of a transaction."""
+        """Attribute what follows to a command of a transaction."""
         if self._recorder is not None:
             self._recorder.begin(command, self.now_ms)
             self._recorder.begin_transaction(transaction_id)
 
-    # Messages that come in
+    # Arrivals
 
     def sent(self, queue: MessageQueue, message: Message) -> None:
-        """Count a message that a client sent."""
+        """Count a message from a client."""
         size_bytes = message.size_bytes
         counters, totals = queue.counters, self.counters
         counters.received += 1
@@ -125,7 +118,7 @@ class Outcome:
         totals.received += 1
         totals.received_bytes += size_bytes
 
-    def came(self, queue: MessageQueue, message: Message) -> None:
+    def passed_in(self, queue: MessageQueue, message: Message) -> None:
         """Count a message that another entity has passed on or copied."""
         queue.counters.received += 1
         queue.counters.received_bytes += message.size_bytes
@@ -135,28 +128,27 @@ class Outcome:
         queue: MessageQueue,
         message: Message,
         sections: Sections | None,
-        kind: EventType = EventType.ENQUEUED,
         reason: str | None = None,
     ) -> None:
-        """Record that a message has its number and stands in a queue, or goes on from there.
+        """Record a message that is numbered and stored, or passed on.
 
         Args:
             sections: None for a message whose body is stored already.
         """
         if self._recorder is not None:
-            self._recorder.arrived(queue, message, sections, kind, reason)
+            self._recorder.arrived(queue, message, sections, EventType.ENQUEUED, reason)
 
     def scheduled(
         self, queue: MessageQueue, message: Message, sections: Sections | None, *, reason: str | None = None
     ) -> None:
-        """Count and record a message that has its number and waits for its time."""
+        """Count and record a message that is numbered and stored for later."""
         queue.counters.scheduled += 1
         self.counters.scheduled += 1
         if self._recorder is not None:
             self._recorder.arrived(queue, message, sections, EventType.SCHEDULED, reason)
 
     def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
-        """Record that a message of a transaction has its number before it is stored."""
+        """Record that a message of a transaction is numbered before it is stored."""
         if self._recorder is not None:
             self._recorder.number_issued(queue, message, transaction_id)
 
@@ -168,20 +160,20 @@ class Outcome:
         sections: Sections | None,
         used_number: int = 0,
     ) -> None:
-        """Count and record a message that was accepted and not stored; see `Recorder.duplicate_dropped`.
+        """Count and record an accepted message that is not stored; see `Recorder.duplicate_dropped`.
 
         Args:
-            sections: None for a message whose body is stored already: it is not recorded.
+            sections: None for a message whose body is stored already, which is not recorded.
         """
         queue.counters.duplicates += 1
         self.counters.duplicates += 1
         if self._recorder is not None and sections is not None:
             self._recorder.duplicate_dropped(queue, message, first_number, sections, used_number)
 
-    # Messages that are received
+    # Deliveries and settlements
 
     def delivered(self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: Consumer) -> None:
-        """Count and record a delivery over a link, under a lock or, without one, to be deleted."""
+        """Count and record a delivery over a link, under a lock or, without one, of a deleted message."""
         size_bytes = message.size_bytes
         counters, totals = queue.counters, self.counters
         counters.delivered += 1
@@ -201,7 +193,7 @@ class Outcome:
         related_number: int = 0,
         until_ms: int = 0,
     ) -> None:
-        """Count and record a delivery that answers a request: of a deferred message, or of a claimed one."""
+        """Count and record a delivery of a deferred or claimed message, which answers a request."""
         size_bytes = message.size_bytes
         counters, totals = queue.counters, self.counters
         counters.delivered += 1
@@ -231,7 +223,7 @@ class Outcome:
         token: bytes | None = None,
         until_ms: int = 0,
     ) -> None:
-        """Count and record anything else of a message, which is as before but for its delivery count."""
+        """Count and record another event of a message, which changes only its delivery count."""
         counter = COUNTED.get(kind)
         if counter is not None:
             self._count(queue, counter)
@@ -251,11 +243,7 @@ class Outcome:
         token: bytes | None = None,
         kind: EventType = EventType.DEAD_LETTERED,
     ) -> None:
-        """Count and record that a message leaves its queue as a dead letter; its properties say why.
-
-        Args:
-            kind: `EXPIRED` for one whose time was up.
-        """
+        """Count and record a dead letter; `kind` is EXPIRED for one whose time-to-live ended."""
         reason = None if overlay is None else dead_letter_reason(overlay)
         label = reason if reason in REASONS else APPLICATION
         assert label is not None
@@ -264,48 +252,45 @@ class Outcome:
         number = message.sequence_number if to else 0
         self.happened(kind, queue, message, reason, to, number, token)
 
-    # Messages that go on elsewhere
+    # Forwards
 
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event | None:
-        """Record a message before it is passed on, which changes it; `went` or `fanned_out` is next.
-
-        Return its event, None without a recorder.
-        """
+        """Return the event of a message that is about to be passed on; then `passed_on` or `fanned_out`."""
         return None if self._recorder is None else self._recorder.forwarded(queue, message, to)
 
-    def went(self, queue: MessageQueue, forwarded: Event | None, number: int) -> None:
-        """Count and record that a message went to another entity, under this number there."""
+    def passed_on(self, queue: MessageQueue, forwarded: Event | None, number: int) -> None:
+        """Count and record a forward, with the number at the target."""
         queue.counters.forwarded += 1
         self.counters.forwarded += 1
         if self._recorder is not None and forwarded is not None:
-            self._recorder.went(forwarded, number)
+            self._recorder.passed_on(forwarded, number)
 
     def fanned_out(self, forwarded: Event | None, copies: int) -> None:
-        """Record that all rules have judged a topic's message."""
+        """Record that a topic's message was copied."""
         if self._recorder is not None and forwarded is not None:
             self._recorder.fanned_out(forwarded, copies)
 
-    # Sessions, entities, the broker itself
+    # Sessions, entities, the broker
 
     def session(
         self, kind: EventType, queue: MessageQueue, session: MessageSession, size_bytes: int = 0
     ) -> None:
-        """Record what happens to a session that is held; see `Recorder.session`."""
+        """Record an event of a session that is held; see `Recorder.session`."""
         if self._recorder is not None:
             self._recorder.session(kind, queue, session, size_bytes)
 
-    def entity(self, kind: EventType, entity: Entity) -> None:
-        """Record that an entity is there, or is no more."""
+    def entity(self, kind: EventType, queue: MessageQueue, description: Description) -> None:
+        """Record an event of the entity with this main queue."""
         if self._recorder is not None:
-            self._recorder.entity(kind, entity)
+            self._recorder.entity(kind, queue, description)
 
     def connection_lost(self) -> None:
-        """Record that the connection that ends broke, and leaves locks of messages."""
+        """Record that the connection broke, and leaves message locks."""
         if self._recorder is not None:
             self._recorder.connection_lost()
 
     def clock_stepped(self, step_ms: int) -> None:
-        """Record that the wall clock was set, or (0) that an operator accepts it."""
+        """Record that the wall clock was set, or (0) accepted."""
         if self._recorder is not None:
             self._recorder.clock_stepped(step_ms, self.now_ms)
 

@@ -1,8 +1,4 @@
-"""An exclusive hold on one message, named by its token, or on several, for a cursor.
-
-Owns: the `Lock`, `Holder` and `Claim` records. Must not know: why one was taken or how it ends;
-`message_queue`, `graces` and `cursors` decide both.
-"""
+"""Message locks, each with its token, and the holders that keep them."""
 
 from __future__ import annotations
 
@@ -11,32 +7,29 @@ from typing import TYPE_CHECKING
 from peeklock.broker.queue.timers import FAR_MS
 
 if TYPE_CHECKING:
-    from peeklock.broker.handlers.open_transactions import Transaction
-    from peeklock.broker.queue.cursors import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.queue.message_session import MessageSession
     from peeklock.broker.vocabulary.message import Message
 
 
 class Holder(dict[bytes, "Lock"]):
-    """The locks, by token, that end together when their connection breaks: those taken over one link, or
-    those that requests of one connection took or renewed (L-13)."""
+    """Locks by token that end together when their connection breaks: those of one link, or those that
+    requests of one connection took or renewed (L-13)."""
 
     __slots__ = ("until_ms",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.until_ms = FAR_MS  # at the latest, once the connection is broken
+        self.until_ms = FAR_MS  # their end at the latest, once the connection is broken
 
 
 class Lock:
-    """One message held for one receiver until an instant; at exactly `locked_until_ms` it counts as lost.
+    """A message locked for a receiver; at exactly `locked_until_ms` it is lost.
 
-    A message of a session is held as long as its session is. Never written to the store: a restart drops it
-    (L-12).
+    A message of a session is locked as long as its session. A lock is not stored: a restart drops it (L-12).
     """
 
-    __slots__ = ("holder", "locked_until_ms", "message", "queue", "session", "token", "transaction")
+    __slots__ = ("holder", "locked_until_ms", "message", "queue", "session", "token", "transaction_id")
 
     def __init__(
         self,
@@ -50,34 +43,14 @@ class Lock:
         self.token = token  # 16 bytes in .NET order
         self.message = message
         self.queue = queue
-        self.locked_until_ms = locked_until_ms  # of a message without a session
+        self.locked_until_ms = locked_until_ms  # without a session
         self.holder = holder
         self.session = session
-        self.transaction: Transaction | None = None  # in which a settlement of it is enlisted
+        self.transaction_id: bytes | None = None  # of the open transaction that settles it
 
     def until_ms(self) -> int:
-        """Give the instant at which the hold ends unless it is renewed."""
+        """Return when the lock ends unless it is renewed."""
         session = self.session
         if session is None:
             return min(self.locked_until_ms, self.holder.until_ms)
         return 0 if session.lock is None else session.lock.locked_until_ms
-
-
-class Claim:
-    """Messages held for a cursor, by ascending position. To whoever asks it is their lock."""
-
-    __slots__ = ("cursor", "done", "messages", "no", "size_bytes")
-
-    token: bytes | None = None
-    """It has none: nobody settles one of its messages alone."""
-
-    def __init__(self, cursor: Cursor, no: int) -> None:
-        self.cursor = cursor
-        self.no = no
-        self.messages: list[Message] = []
-        self.size_bytes = 0
-        self.done = 0  # so many of the first ones are not held any more
-
-    @property
-    def left(self) -> int:
-        return len(self.messages) - self.done

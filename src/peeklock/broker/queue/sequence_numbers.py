@@ -1,13 +1,11 @@
-"""Sequence numbers and the unwrapped order behind them.
+"""Sequence numbers, and the unwrapped order behind them.
 
-Owns: the roll-over, and the numbers of partitions. Must not know: queues, messages.
-
-Theory of operation: the broker counts arrivals of an entity without end: the *order*, which is the position
-in its queue. The sequence number is the order modulo 2^63, as the signed wire type has it. Fewer than 2^63
-numbers are alive at a time, so that a number names one order, given how many were issued.
+Theory of operation. The broker counts the arrivals of an entity without end: the *order*, which is the
+position in the queue. The sequence number is the order modulo 2^63, as the signed wire type requires. Fewer
+than 2^63 numbers are alive at a time, so a number names one order, given how many were issued.
 
 A partition counts its own arrivals: its number is the order modulo 2^48 below the partition's id. The *key*
-of a number sorts by partition, then by order; without partitions the order itself is the key.
+of a number sorts by partition, then by order; without partitions it is the order.
 Source: semantics S-01, S-02, S-03.
 """
 
@@ -24,20 +22,20 @@ PARTITION_COUNT = 16
 _PARTITION_SHIFT = 48
 _PARTITION_EPOCH = 1 << _PARTITION_SHIFT
 _ORDER_BITS = 80
-"""Of an order within a key: 2^32 roll-overs of a partition."""
+"""Of an order in a key: 2^32 roll-overs of a partition."""
 
 
 def number_of(order: int) -> int:
-    """Give the sequence number of an order: the same int object before the first roll-over."""
+    """Return the sequence number of an order: the same int object before the first roll-over."""
     return order if order <= SEQUENCE_NUMBER_MAX else order & SEQUENCE_NUMBER_MAX
 
 
 def order_of(number: int, issued: int, epoch: int = _EPOCH) -> int:
-    """Give the latest order with this number.
+    """Return the latest order with this number.
 
     Args:
         number: at least 0.
-        issued: the order that will be given out next.
+        issued: the next order.
         epoch: how many numbers there are.
     """
     order = issued & -epoch | number
@@ -45,10 +43,10 @@ def order_of(number: int, issued: int, epoch: int = _EPOCH) -> int:
 
 
 def order_to_browse_from(number: int, issued: int, epoch: int = _EPOCH) -> int:
-    """Give the order from which on to look for this number and higher ones.
+    """Return the lowest order with this number or a higher one.
 
-    A number up to half the range ahead is one yet to come, so that a reader who asks for the one after the
-    last finds nothing, not what bore that number before the roll-over. Zero and less mean the very start.
+    A number up to half the range ahead is yet to come, so a browse after the last number finds nothing, not
+    the messages from before a roll-over. Zero and less mean the start.
     """
     if number <= 0:
         return 0
@@ -62,20 +60,20 @@ class Partitions:
     __slots__ = ("_turn", "nexts")
 
     def __init__(self, first: int) -> None:
-        """`first`: sequence number of the queue's first message; a partition takes its low 48 bits."""
+        """Begin at `first`, the queue's first sequence number: a partition takes its low 48 bits."""
         self.nexts = [first & (_PARTITION_EPOCH - 1)] * PARTITION_COUNT
         self._turn = PARTITION_COUNT - 1
 
     def of_key(self, key: bytes) -> int:
-        """Give the partition of a session id, partition key or message id, the same one for ever."""
+        """Return the partition of a session id, partition key or message id; it never changes."""
         return crc32(key) % PARTITION_COUNT
 
     def of_number(self, number: int) -> int:
-        """Give the partition that issued a number."""
+        """Return the partition that issued a number."""
         return number >> _PARTITION_SHIFT
 
     def next_in_turn(self) -> int:
-        """Give the partition of a message, or of a batch, without a key: one after the other."""
+        """Return the partition of the next message or batch without a key: all in turn."""
         self._turn = (self._turn + 1) % PARTITION_COUNT
         return self._turn
 
@@ -86,18 +84,18 @@ class Partitions:
         return partition << _PARTITION_SHIFT | order & (_PARTITION_EPOCH - 1)
 
     def key_of(self, number: int) -> int:
-        """Give the key of the latest message with a number."""
+        """Return the key of the latest message with a number."""
         partition, low = number >> _PARTITION_SHIFT, number & (_PARTITION_EPOCH - 1)
         if partition >= PARTITION_COUNT:
             return partition << _ORDER_BITS
         return partition << _ORDER_BITS | order_of(low, self.nexts[partition], _PARTITION_EPOCH)
 
     def first_key(self, partition: int) -> int:
-        """Give the lowest key that a number of a partition can have."""
+        """Return the lowest key of a partition."""
         return partition << _ORDER_BITS
 
     def key_to_browse_from(self, number: int) -> int:
-        """Give the key from which on to look for this number and higher ones."""
+        """Return the lowest key of this number and higher ones."""
         if number <= 0:
             return 0
         partition, low = number >> _PARTITION_SHIFT, number & (_PARTITION_EPOCH - 1)

@@ -1,7 +1,7 @@
-"""What a receiver asks for a message that it holds: abandon, defer, dead-letter.
+"""Settlements that keep or move a message: abandon, defer, dead-letter, with changed properties and their
+limit.
 
-Owns: the changed properties that come with it, their limit, and the refusals. Must not know: who holds the
-lock, how it was found. Completing needs none of this: `MessageQueue.complete`.
+`MessageQueue.complete` is apart, since it needs none of this.
 """
 
 from __future__ import annotations
@@ -16,23 +16,15 @@ from peeklock.broker.vocabulary.errors import InvalidOperation
 from peeklock.broker.vocabulary.events import EventType
 
 _TOO_LARGE = b"too large"
-"""Stands for an overlay over the limit; compared by identity."""
+"""In place of an overlay over the limit; compared by identity."""
 
 
-def abandon(
-    lock: Lock,
-    out: Outcome,
-    properties: Mapping[str, Any] | None = None,
-) -> None:
-    """Give a locked message back, counted, with properties changed (L-06)."""
+def abandon(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None = None) -> None:
+    """Give a locked message back, counted, with changed properties (L-06)."""
     _keep(lock, out, properties, why=EventType.ABANDONED)
 
 
-def defer(
-    lock: Lock,
-    out: Outcome,
-    properties: Mapping[str, Any] | None = None,
-) -> None:
+def defer(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None = None) -> None:
     """Set a locked message aside, counted, until it is asked for by number (L-08, L-10)."""
     _keep(lock, out, properties, why=EventType.DEFERRED)
 
@@ -44,10 +36,9 @@ def dead_letter(
     description: str | None = None,
     properties: Mapping[str, Any] | None = None,
 ) -> None:
-    """Move a locked message to the dead-letter queue (L-09).
+    """Move a locked message to the dead-letter queue (L-09). Source: wire contract 3.8.
 
     Raises: InvalidOperation: this is a dead-letter queue.
-    Source: wire contract 3.8.
     """
     require_dead_lettering(lock)
     overlay = overlays.with_reason(lock.message.overlay, reason, description, properties)
@@ -59,7 +50,7 @@ def dead_letter(
 
 
 def require_dead_lettering(lock: Lock) -> None:
-    """Raise now what `dead_letter` would raise."""
+    """Raise what `dead_letter` would raise."""
     queue = lock.queue
     if queue.dead_letters is None:
         raise InvalidOperation(
@@ -68,17 +59,12 @@ def require_dead_lettering(lock: Lock) -> None:
 
 
 def require_change(lock: Lock, properties: Mapping[str, Any] | None) -> None:
-    """Raise now what `abandon` or `defer` would raise, before the first of several locks is settled."""
+    """Raise what `abandon` or `defer` would raise, before the first of several locks is settled."""
     if lock.queue.dead_letters is None:
         _overlay_for(lock, properties)
 
 
-def _keep(
-    lock: Lock,
-    out: Outcome,
-    properties: Mapping[str, Any] | None,
-    why: EventType,
-) -> None:
+def _keep(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None, why: EventType) -> None:
     overlay = _overlay_for(lock, properties)
     if overlay is _TOO_LARGE:
         _dead_letter_too_large(lock, out)
@@ -102,7 +88,7 @@ def _overlay_for(lock: Lock, properties: Mapping[str, Any] | None) -> bytes | No
 
 
 def _dead_letter_too_large(lock: Lock, out: Outcome) -> None:
-    """Dead-letter a message whose properties outgrew the limit, without the change that did it (3.8)."""
+    """Dead-letter a message whose properties exceed the limit, without the change that did it (3.8)."""
     lock.queue.end(lock)
     overlay = overlays.with_reason(
         lock.message.overlay, "HeaderSizeExceeded", "The size quota for this stream has been exceeded."

@@ -1,9 +1,4 @@
-"""What the queues of a namespace have in common.
-
-Owns: the source of tokens, the timers, what is known of the wall clock, who is attached, who waits for
-bodies, which queues issued numbers lately, whether the disk is nearly full. Must not know: what queues do
-with them.
-"""
+"""What the queues of a namespace share, and what they need of the layer above."""
 
 from __future__ import annotations
 
@@ -17,11 +12,38 @@ from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
 from peeklock.broker.vocabulary.changes import NumbersIssued
 
 if TYPE_CHECKING:
-    from peeklock.broker.entities.forwarding import Forwarding
+    from peeklock.amqp.messaging import Sections
+    from peeklock.broker.queue.message_queue import MessageQueue
+    from peeklock.broker.queue.outcome import Outcome
+    from peeklock.broker.vocabulary.message import Message
+
+
+class Forwarder(Protocol):
+    """What a queue needs of the forwards between entities; see `entities.forwarding`."""
+
+    def pass_on(
+        self, source: MessageQueue, path: str, message: Message, sections: Sections | None, out: Outcome
+    ) -> None: ...
+
+    def pass_on_stored(self, source: MessageQueue, count_max: int, out: Outcome) -> int: ...
+
+    def forget(self, queue_id: int) -> None: ...
+
+    def routes_changed(self) -> None: ...
+
+
+class Distributor(Protocol):
+    """What a queue needs of its topic's subscriptions; see `entities.fan_out`."""
+
+    size_bytes: int
+
+    def send_on(
+        self, message: Message, sections: Sections | None, head: Sections, turn: int | None, out: Outcome
+    ) -> int: ...
 
 
 class Issuer(Protocol):
-    """What gives out positions and numbers."""
+    """What issues positions and numbers."""
 
     queue_id: int
     numbers_dirty: bool
@@ -30,7 +52,7 @@ class Issuer(Protocol):
 
 
 class Shared:
-    """What the queues of a namespace have in common."""
+    """State shared by the queues of a namespace."""
 
     __slots__ = (
         "bodies",
@@ -44,8 +66,8 @@ class Shared:
         "wall",
     )
 
-    forwarding: Forwarding
-    """Set once the entities are there: it looks them up."""
+    forwarding: Forwarder
+    """Set by `Entities`."""
 
     def __init__(self, tokens: Callable[[], bytes], clock_step_limit_ms: int = CLOCK_STEP_LIMIT_MS) -> None:
         self.tokens = tokens
@@ -53,6 +75,6 @@ class Shared:
         self.wall = WallClock(clock_step_limit_ms)
         self.links = LinkRegistry()
         self.bodies = AwaitedBodies()
-        self.issued: list[Issuer] = []  # which issued numbers since somebody asked
-        self.low_space = False  # on the disk: messages and states of sessions are refused
-        self.failed_evaluations = 0  # of rules, since start
+        self.issued: list[Issuer] = []  # those that issued numbers since the last batch
+        self.low_space = False  # on the disk: messages and session states are refused
+        self.failed_evaluations = 0  # of rules, since the start

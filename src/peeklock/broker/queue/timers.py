@@ -1,13 +1,10 @@
-"""When something is due: for the namespace a queue or another part of it, for a queue a message.
+"""Timers: for the namespace which queue or part of it is due, for a queue which message.
 
-Owns: `Timers` (the next instant of each of them), `DueIndex` (the earliest instant in each chunk of a table),
-`Expiry` and `Activation` on top of it. Must not know: what happens to what is due.
-
-Theory of operation: an instant per message would cost a heap entry of 80 bytes or more and leave one behind
-for every completed message. Instead a heap holds one lower bound per chunk of 256 neighbours, which is made
-exact by looking through the chunk when it falls due. A bound may be early (its message is gone), never late.
-Messages without a time-to-live of their own expire in the order they were enqueued, so a cursor is enough for
-them, and a later change of the entity's default reaches them (E-04).
+Theory of operation. An instant per message would take a heap entry of 80 bytes or more, and leave a stale one
+for every completed message. Instead a heap holds one lower bound per chunk of 256 neighbours; when it is due,
+the chunk is searched and the bound made exact. A bound may be early (its message is gone), never late.
+Messages without their own time-to-live expire in the order in which they were enqueued, so a cursor is enough
+for them, and a change of the entity's default applies to them (E-04).
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ FAR_MS = 1 << 62
 
 
 class TimerKey(IntEnum):
-    """The parts of a namespace that have a timer. Of those due at one instant the lowest key is called first.
+    """Keys of the parts of a namespace that have a timer; of those due at one instant the lowest is first.
 
     A queue's key is its id, 4 or more; an idle entity's is the negative of its main queue's id.
     """
@@ -39,38 +36,37 @@ class TimerKey(IntEnum):
 
 
 class Timed(Protocol):
-    """Whoever wants to be called at an instant."""
+    """What has a timer."""
 
     timer_ms: int
-    """When; FAR_MS when not at all. Set by `Timers`."""
+    """When it is due; FAR_MS = not at all. Set by `Timers`."""
 
     @property
     def timer_key(self) -> int:
-        """Tells apart who is due at one instant; see `TimerKey`."""
+        """Order among those due at one instant; see `TimerKey`."""
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """Do what is due, about `count_max` items; answer the work done."""
+        """Do about `count_max` items of what is due; return the work done."""
 
 
 class Timers:
-    """Who wants to be called, by the instant they want it.
+    """Timers of a namespace, by instant.
 
-    Each has at most one entry that counts, the one equal to its `timer_ms`; others are passed over. Who is
-    due is called in rounds: whoever is not done after a call comes again in the next round, so that a long
-    sweep, which is due since it began, does not hold up the others.
+    Each has at most one valid entry, with the instant in `timer_ms`. Due ones are called in rounds: one that
+    is not done is called again in the next round, so that a long sweep does not block the others.
     """
 
     __slots__ = ("_heap", "_round", "_size_max", "next_ms")
 
     def __init__(self) -> None:
         self.next_ms: int | None = None
-        """The earliest instant that somebody wants, None when nobody does. Read at each commit."""
+        """The earliest instant, None without timers. Read at each commit."""
         self._heap: list[tuple[int, int, Timed]] = []
         self._round: list[tuple[int, int, Timed]] = []  # the last one is next
         self._size_max = 64
 
     def set(self, timed: Timed, due_ms: int) -> None:
-        """Have somebody called at an instant, instead of at the one set before."""
+        """Set a timer to another instant."""
         before_ms, timed.timer_ms = timed.timer_ms, due_ms
         heappush(self._heap, (due_ms, timed.timer_key, timed))
         if len(self._heap) > self._size_max:
@@ -83,13 +79,13 @@ class Timers:
             self._find_next()
 
     def cancel(self, timed: Timed) -> None:
-        """Have somebody not called."""
+        """Clear a timer."""
         before_ms, timed.timer_ms = timed.timer_ms, FAR_MS
         if before_ms == self.next_ms:
             self._find_next()
 
     def _find_next(self) -> None:
-        """Drop what does not count from both ends, and take the earlier of what they end in then."""
+        """Drop stale entries at both ends, and take the earlier valid one."""
         heap = self._heap
         while heap and heap[0][2].timer_ms != heap[0][0]:
             heappop(heap)
@@ -104,10 +100,10 @@ class Timers:
             self.next_ms = None
 
     def take_due(self, now_ms: int) -> Timed | None:
-        """Return somebody who is due, and forget the timer; None when nobody is."""
+        """Return one that is due, and clear its timer; None if none is."""
         if self.next_ms is None or self.next_ms > now_ms:
             return None
-        self._find_next()  # the last of the round counts from here on
+        self._find_next()  # drops stale entries at the end of the round
         if not self._round:
             heap = self._heap
             while heap and heap[0][0] <= now_ms:
@@ -119,17 +115,17 @@ class Timers:
 
 
 class DueIndex:
-    """For each chunk of a table a lower bound of the instants in it."""
+    """A lower bound of the instants in each chunk of a table."""
 
     __slots__ = ("_bounds", "_heap", "_table")
 
     def __init__(self, table: MessageTable) -> None:
         self._table = table
         self._bounds: dict[int, int] = {}
-        self._heap: list[tuple[int, int]] = []  # (bound, chunk id); counts when `_bounds` says the same
+        self._heap: list[tuple[int, int]] = []  # (bound, chunk id); valid if equal in `_bounds`
 
     def add(self, position: int, due_ms: int) -> None:
-        """Take notice of an instant of the message at a position."""
+        """Add the instant of the message at a position."""
         chunk_id = position >> CHUNK_BITS
         bound = self._bounds.get(chunk_id)
         if bound is None or due_ms < bound:
@@ -139,7 +135,7 @@ class DueIndex:
                 self._compact()
 
     def next_ms(self) -> int | None:
-        """Give the lowest bound."""
+        """Return the lowest bound."""
         heap = self._heap
         while heap:
             bound, chunk_id = heap[0]
@@ -151,8 +147,7 @@ class DueIndex:
         return None
 
     def take_chunk(self, now_ms: int) -> int | None:
-        """Give a chunk whose bound is reached, and forget the bound: the caller looks through it and adds
-        again."""
+        """Return a chunk whose bound is due, and forget the bound: the caller adds what is left of it."""
         bound = self.next_ms()
         if bound is None or bound > now_ms:
             return None
@@ -161,12 +156,12 @@ class DueIndex:
         return chunk_id
 
     def look_everywhere(self) -> None:
-        """Have every chunk looked through: any instant in it may have changed."""
+        """Make every chunk due: any instant may have changed."""
         for chunk_id in self._table.chunk_ids:
             self.add(chunk_id << CHUNK_BITS, 0)
 
     def covers(self, position: int, due_ms: int) -> bool:
-        """Whether an instant will be found in time (for checks)."""
+        """Return whether an instant will be found in time (for checks)."""
         bound = self._bounds.get(position >> CHUNK_BITS)
         return bound is not None and bound <= due_ms and (bound, position >> CHUNK_BITS) in self._heap
 
@@ -179,7 +174,7 @@ class DueIndex:
 
 
 class Expiry:
-    """Which unlocked active messages of a queue expire, and when."""
+    """When unlocked active messages of a queue expire."""
 
     __slots__ = ("_cursor", "_default_due_ms", "_index", "_table", "default_ttl_ms", "has_leads")
 
@@ -187,15 +182,14 @@ class Expiry:
         self._table = table
         self._index = DueIndex(table)
         self.default_ttl_ms = default_ttl_ms
-        # Every unlocked message without a time-to-live of its own stands at or after the cursor, and none of
-        # them expires before `_default_due_ms`.
+        # Unlocked messages without their own time-to-live are at or after the cursor, and none of them
+        # expires before `_default_due_ms`.
         self._cursor = 0
         self._default_due_ms = FAR_MS
-        self.has_leads = False  # there was a message with a `lead_ms`: such stand in the index
+        self.has_leads = False  # messages with a `lead_ms` are in the index
 
     def note(self, message: Message) -> int:
-        """Take notice of an unlocked message; answer an instant at which to look, FAR_MS when there is
-        none."""
+        """Add an unlocked message; return when to look again, FAR_MS for never."""
         if message.expires_at_ms != NEVER_MS:
             due_ms = message.expires_at_ms - message.lead_ms
             self._index.add(message.position, due_ms)
@@ -203,7 +197,7 @@ class Expiry:
         if self.default_ttl_ms >= UNLIMITED_MS:
             return FAR_MS
         due_ms = message.enqueued_at_ms + self.default_ttl_ms
-        if message.lead_ms:  # not in the order of those that the cursor goes over
+        if message.lead_ms:  # out of the cursor's order
             due_ms -= message.lead_ms
             self._index.add(message.position, due_ms)
             return due_ms
@@ -214,7 +208,7 @@ class Expiry:
         return due_ms
 
     def change_default(self, default_ttl_ms: int) -> None:
-        """Apply another default to what is stored (E-04)."""
+        """Apply another default to stored messages (E-04)."""
         self.default_ttl_ms = default_ttl_ms
         self._cursor = 0
         self._default_due_ms = FAR_MS
@@ -225,15 +219,14 @@ class Expiry:
                 self._index.look_everywhere()
 
     def next_ms(self) -> int:
-        """When to look again; FAR_MS when nothing expires."""
+        """Return when to look again; FAR_MS if nothing expires."""
         own_ms = self._index.next_ms()
         return self._default_due_ms if own_ms is None else min(own_ms, self._default_due_ms)
 
     def take_due(self, now_ms: int, count_max: int) -> tuple[list[Message], int]:
-        """Give expired messages, about as many as asked for; the caller removes them at once. Answer the work
-        done too.
+        """Return about `count_max` expired messages, which the caller removes at once, and the work done.
 
-        When the instant of `next_ms` is still past afterwards, there is more.
+        There is more while `next_ms` is past.
         """
         found: list[Message] = []
         work = 0
@@ -260,7 +253,7 @@ class Expiry:
         return found, work
 
     def _walk(self, now_ms: int, count_max: int, found: list[Message]) -> int:
-        """Move the cursor over messages that have expired by the default, or are not its concern."""
+        """Move the cursor over messages that have expired by the default, or do not expire by it."""
         steps = 0
         cursor = self._cursor
         for message in self._table.iterate(cursor):
@@ -281,7 +274,7 @@ class Expiry:
         return steps
 
     def check(self) -> None:
-        """Every unlocked message that can expire is covered by an instant that is not late."""
+        """Assert that every unlocked message that can expire has a bound that is not late."""
         for message in self._table:
             if message.lock is not None:
                 continue
@@ -296,17 +289,17 @@ class Expiry:
 
 
 class Activation:
-    """Which scheduled messages of a queue are due, in the order of their times."""
+    """Which scheduled messages of a queue are due, by time."""
 
     __slots__ = ("_due", "_index", "_table")
 
     def __init__(self, table: MessageTable) -> None:
         self._table = table
         self._index = DueIndex(table)
-        self._due: list[tuple[int, int]] = []  # (scheduled_at_ms, position) of messages already found due
+        self._due: list[tuple[int, int]] = []  # (scheduled_at_ms, position) of messages found due
 
     def note(self, message: Message) -> int:
-        """Take notice of a scheduled message, or of another time of it; answer its time."""
+        """Add a scheduled message, or its new time; return that."""
         assert message.scheduled_at_ms is not None
         self._index.add(message.position, message.scheduled_at_ms)
         return message.scheduled_at_ms
@@ -318,8 +311,7 @@ class Activation:
         return FAR_MS if due_ms is None else due_ms
 
     def take_due(self, now_ms: int, count_max: int) -> tuple[list[Message], int]:
-        """Give due messages by (time, position), at most `count_max`; the caller removes them. Answer the
-        work done too."""
+        """Return at most `count_max` due messages by (time, position), to be removed, and the work done."""
         work = 0
         while work < count_max:
             chunk_id = self._index.take_chunk(now_ms)
@@ -338,12 +330,11 @@ class Activation:
             work += 16
         found: list[Message] = []
         next_ms = self._index.next_ms()
-        # A chunk that is due and not looked through may hold an earlier message: wait for it.
+        # A chunk that is due and not searched yet may hold an earlier message.
         while self._due and len(found) < count_max and (next_ms is None or self._due[0][0] < next_ms):
             scheduled_at_ms, position = heappop(self._due)
             message_due = self._table.get(position)
-            # It may have been cancelled or shifted meanwhile, or found due twice, when its chunk was looked
-            # through twice.
+            # It may have been cancelled or shifted, or its chunk searched twice.
             if message_due is None or message_due.scheduled_at_ms != scheduled_at_ms:
                 continue
             if not (found and found[-1] is message_due):
@@ -351,7 +342,7 @@ class Activation:
         return found, work + len(found)
 
     def check(self) -> None:
-        """Every scheduled message is either found due or covered by a bound that is not late."""
+        """Assert that every scheduled message is found due or has a bound that is not late."""
         due = set(self._due)
         for message in self._table:
             at_ms = message.scheduled_at_ms

@@ -1,6 +1,5 @@
-"""What is recorded of each message: events for the event log, and the history of messages that left.
+"""The history of messages that left lately, for tests of applications.
 
-history           The messages that left lately: what was sent, and who took it.
-history_recorder  Taking down what the history wants to know, beside the events of the log or without them.
-recorder          Taking down what happens while capture is on.
+history           Entries of messages that left: what was sent, and who received it.
+history_recorder  The recorder that fills the history, with the events of the log or without them.
 """

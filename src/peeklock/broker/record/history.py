@@ -1,16 +1,12 @@
-"""The messages that left lately: what was sent, and who took it.
+"""The history: messages that left lately, what was sent, and who received it. It answers questions of tests.
 
-Owns: the last entries, in memory, and what is known of messages that may become some. Must not know: why
-something happens, who reads. `history_recorder` writes all of it, as plain tuples: an `Entry` is made of them
-once somebody reads it.
+`history_recorder` writes it as plain tuples; an `Entry` is made when it is read. It is in memory only: a
+start begins empty. One number bounds the entries, the messages followed since they arrived, and those
+followed since a delivery. A message that is dropped from these will have an entry without what was sent and
+without its earlier deliveries.
 
-It is for whoever writes a test and asks what became of a message. Nothing of it is durable: a start begins
-with none. One number bounds the entries, the messages that are followed since they arrived, and those that
-are followed since a delivery. The one that was followed longest makes room for another, and its entry will
-lack what was sent, and the deliveries until then.
-
-A message that goes on elsewhere by itself (activated, forwarded) does not leave; what is known goes with it.
-One that is dead-lettered leaves its queue with an entry, and the dead-letter queue with another.
+A message that is activated or forwarded does not leave; what is known goes with it. A dead-lettered message
+leaves its queue with one entry, and the dead-letter queue with another.
 """
 
 from __future__ import annotations
@@ -28,14 +24,13 @@ if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
 
 BODY_BYTES_MAX: Final = 4096
-"""What is kept of a body."""
+"""Bytes of a body that are kept."""
 
 DELIVERIES_MAX: Final = 16
-"""The last deliveries of a message that are kept: one that is abandoned again and again has thousands."""
+"""Deliveries of a message that are kept, the last ones: abandoned again and again, it has thousands."""
 
 _DATA: Final = b"\x00\x53\x75\xb0"
-"""How a data section of 256 bytes or more begins; its size follows in 4 bytes. Source: AMQP 1.0 part 3.2.6
-and part 1.6.19."""
+"""Head of a data section of 256 bytes or more; its size follows in 4 bytes. Source: AMQP 3.2.6, 1.6.19."""
 
 
 class Outcome(Enum):
@@ -48,15 +43,15 @@ class Outcome(Enum):
     DEAD_LETTERED = "dead-lettered"
     EXPIRED = "expired"
     PURGED = "purged"
-    """Deleted with others, by request."""
+    """Deleted by a request for many messages."""
     CANCELLED = "cancelled"
     """While it was scheduled."""
     UNMATCHED = "unmatched"
-    """No rule of its topic chose it."""
+    """No rule of the topic matched."""
 
 
 class Ending(Enum):
-    """How a delivery ended without the message having left."""
+    """How a delivery ended if the message stayed."""
 
     ABANDONED = "abandoned"
     RELEASED = "released"
@@ -71,75 +66,72 @@ class Delivery:
     at_ms: int
     connection_id: int
     link: LinkId | None
-    """None = a request had it: for a deferred message, by number, or for a cursor."""
+    """None = a request received it: a deferred message, by number, or for a cursor."""
     link_name: str | None
-    """As the peer calls the link."""
+    """On the wire."""
     ended: Ending | None = None
-    """None = it is under way, or the message left with it."""
+    """None = not yet, or the message left with it."""
     ended_at_ms: int = 0
 
 
 @dataclass(slots=True)
 class Entry:
-    """A message that left a queue. Instants are UTC ms."""
+    """A message that left a queue. Times are UTC ms."""
 
     no: int
-    """Entries are numbered 1, 2, ... from the start of the broker on."""
+    """1, 2, ... from the start of the broker."""
     address: Address
-    """Where it was."""
     view: MessageView
-    """How it was when it left: its numbers and times, and in `overlay` what was changed of its properties."""
+    """The message when it left; `overlay` has its changed properties."""
     payload: bytes | None
-    """The encoded message as it was sent; None = not known any more."""
+    """The encoded message as it was sent; None = not known."""
     body_cut: bool
-    """Of the body, `payload` has the first `BODY_BYTES_MAX` bytes, or nothing when it is not one of data."""
+    """`payload` has the first `BODY_BYTES_MAX` bytes of the body, or none if it is not data."""
     outcome: Outcome
     reason: str | None
     """Of a dead letter: its DeadLetterReason."""
     moved_to: str | None
-    """Path of the dead-letter queue where it is now."""
+    """Path of the dead-letter queue that it moved to."""
     left_at_ms: int
     connection_id: int
-    """Who asked for it; 0 = nobody, its time was up."""
+    """Of the request; 0 = it expired."""
     deliveries: tuple[Delivery, ...]
-    """In their order, the last `DELIVERIES_MAX` of those that are known."""
+    """In order, the last `DELIVERIES_MAX` of those known."""
     deliveries_total: int
-    """How many are known."""
+    """Number of those known."""
 
 
 Place = tuple[int, int]
-"""Of a message: queue id and sequence number. Its record may be another one before it goes on."""
+"""Queue id and sequence number; a message may get another record before it leaves."""
 
 Handed = tuple[int, int, int, "LinkId | None", "str | None", "Ending | None", int]
-"""One delivery of a message: its number among all of them, from 1 on, then the fields of `Delivery`."""
+"""One delivery: its number, from 1 on, and the fields of `Delivery`."""
 
 Life = tuple["bytes | None", bool, *tuple[Handed, ...]]
-"""What is known of a message that is followed: `payload` and `body_cut` of its `Entry`, then the last
-`DELIVERIES_MAX` deliveries."""
+"""A message that is followed: `payload`, `body_cut`, and its last `DELIVERIES_MAX` deliveries."""
 
 Left = tuple[str, int, MessageView | Message, "Life | None", Outcome, "str | None", "str | None", int, int]
-"""What an `Entry` is made of: name of the queue's entity, queue id, the message as it left (its record, where
-nothing writes there any more), what was known of it, outcome, reason, where it is now, when it left,
-connection. To make all entries at once took as long as all else that a purge does with its messages."""
+"""An `Entry` to be: name of the entity, queue id, the message as it left (its record, if that does not change
+any more), its life, outcome, reason, where it moved to, when it left, connection. To make entries at once
+would double the time of a purge."""
 
 
 class History:
-    """A ring of the last messages that left, and the messages that are followed until they do."""
+    """The last messages that left, and the messages that are followed until they do."""
 
     def __init__(self, size: int) -> None:
-        """Keep `size` entries, and follow so many messages."""
+        """Keep `size` entries, and follow as many messages."""
         assert size > 0
         self.size = size
         self.last_no = 0
         """Number of the newest entry."""
         self.left: deque[Left] = deque(maxlen=size)
-        """What entries are made of, the oldest first."""
-        # The first entry of a dict stands behind all that were freed before it: to find it took 20 us with
-        # 100,000.
+        """Entries to be, the oldest first."""
+        # Ordered dicts: the first entry of a dict is behind all freed ones, 20 us with 100,000.
         self.lives: OrderedDict[Place, Life] = OrderedDict()
-        """Messages that are followed since they arrived, the oldest first."""
+        """Messages followed since they arrived, the oldest first."""
         self.late: OrderedDict[Place, Life] = OrderedDict()
-        """Those that are followed since a delivery, as after a start."""
+        """Messages followed since a delivery, as after a start."""
 
     def newest(self, before: int | None, entries_max: int) -> list[Entry]:
         """Return entries, the newest first.
@@ -174,7 +166,7 @@ def _entry_of(no: int, left: Left) -> Entry:
 
 
 def view_of(message: Message) -> MessageView:
-    """Show a message as it leaves."""
+    """Return the view of a message that leaves."""
     ttl_ms = message.ttl_ms
     if message.expires_at_ms != NEVER_MS:
         ttl_ms = message.expires_at_ms - message.enqueued_at_ms
@@ -182,7 +174,7 @@ def view_of(message: Message) -> MessageView:
 
 
 def shortened(sections: Sections) -> bytes:
-    """Return an encoded message with the first `BODY_BYTES_MAX` bytes of a body that has more."""
+    """Return an encoded message with at most `BODY_BYTES_MAX` bytes of its body."""
     payload, start = sections.payload, sections.body_offset
     data_start = start + len(_DATA) + 4
     if not payload.startswith(_DATA, start):

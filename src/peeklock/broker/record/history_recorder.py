@@ -1,12 +1,7 @@
-"""Taking down what the history wants to know, beside the events of the log or without them.
+"""The recorder that fills the history, with the events of the log or without them.
 
-Owns: which event means what to the history, and the bounds of what is followed. Must not know: who reads it.
-
-The `Outcome` of a call tells the recorder what happened, so that there is no other place where messages would
-have to be looked at. While capture is off no event is kept.
-
-Nearly every message arrives, is delivered and is completed: each of the three is one method here that calls
-none, since a call takes as long as all that it does.
+Nearly every message arrives, is delivered and is completed: each of the three is one method without further
+calls.
 """
 
 from __future__ import annotations
@@ -14,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from peeklock.broker.queue.recorder import Recorder
 from peeklock.broker.record.history import (
     BODY_BYTES_MAX,
     DELIVERIES_MAX,
@@ -25,7 +21,6 @@ from peeklock.broker.record.history import (
     shortened,
     view_of,
 )
-from peeklock.broker.record.recorder import Recorder
 from peeklock.broker.vocabulary.events import Event, EventType
 
 if TYPE_CHECKING:
@@ -64,27 +59,19 @@ _COMPLETED_BY: Final = {
 
 
 class HistoryRecorder(Recorder):
-    """A recorder that fills a history too."""
+    """A recorder that also fills a history."""
 
     def __init__(
-        self,
-        timers: Timers,
-        wall: WallClock,
-        captures_body: Callable[[str], bool] | None,
-        history: History,
+        self, timers: Timers, wall: WallClock, captures_body: Callable[[str], bool] | None, history: History
     ) -> None:
-        """Begin with nothing.
-
-        Args:
-            captures_body: as for `Recorder`; None = no events are kept.
-        """
+        """Begin without events. `captures_body`: as for `Recorder`; None = no events are kept."""
         super().__init__(timers, wall, captures_body or (lambda name: False))
         self.captures = captures_body is not None
         self._history = history
         self._lives = history.lives
         self._late = history.late
-        self._going: Life | None = None  # of what left its place last: it may be about to arrive elsewhere
-        self._went: tuple[MessageQueue, MessageView] | None = None  # what was forwarded last
+        self._going: Life | None = None  # of the last message that left its place, and may arrive elsewhere
+        self._went: tuple[MessageQueue, MessageView] | None = None  # the last forwarded message
 
     def arrived(
         self,
@@ -95,7 +82,7 @@ class HistoryRecorder(Recorder):
         reason: str | None = None,
     ) -> None:
         lives, place = self._lives, (queue.queue_id, message.sequence_number)
-        if sections is None:  # it is the one that left its place just now
+        if sections is None:  # the message that just left its place
             lives[place] = (None, False) if self._going is None else self._going[:2]
         elif sections.body_end - sections.body_offset <= BODY_BYTES_MAX:
             lives[place] = sections.payload, False
@@ -106,13 +93,7 @@ class HistoryRecorder(Recorder):
         if self.captures:
             super().arrived(queue, message, sections, kind, reason)
 
-    def delivered(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        lock: Lock | None,
-        receiver: Consumer,
-    ) -> None:
+    def delivered(self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: Consumer) -> None:
         place = queue.queue_id, message.sequence_number
         life, link = self._lives.get(place), receiver.link
         if life is not None and len(life) == 2:
@@ -129,19 +110,8 @@ class HistoryRecorder(Recorder):
         self._going = life = self._lives.pop(place, None) or self._late.pop(place, None)
         history = self._history
         history.last_no += 1
-        history.left.append(
-            (
-                queue.main.name,
-                queue_id,
-                message,
-                life,
-                _COMPLETED_BY[reason],
-                None,
-                None,
-                self._at_ms,
-                self._asker[0],
-            )
-        )
+        how, by = _COMPLETED_BY[reason], self._origin[0]
+        history.left.append((queue.main.name, queue_id, message, life, how, None, None, self._at_ms, by))
         if self.captures:
             super().message(_COMPLETED, queue, message, reason)
 
@@ -163,7 +133,7 @@ class HistoryRecorder(Recorder):
             self._leaves(place)
             self._left(queue, view_of(message), _OUTCOMES[kind], reason, related)
         elif kind in _HANDED_OVER:
-            self._handed_over(place, self._asker[0], None, None)
+            self._handed_over(place, self._origin[0], None, None)
         elif kind is EventType.ACTIVATED:
             self._leaves(place)
         if self.captures:
@@ -186,12 +156,12 @@ class HistoryRecorder(Recorder):
         if self.captures:
             super()._add(event)
 
-    # What is rare
+    # Rare events
 
     def _handed_over(
         self, place: Place, connection_id: int, link: LinkId | None, link_name: str | None
     ) -> None:
-        """Add a delivery. A message that is not followed, as after a start, is from here on."""
+        """Add a delivery. A message that is not followed, as after a start, is followed from here on."""
         followed = self._lives if place in self._lives else self._late
         payload, body_cut, *handed = followed.get(place) or (None, False)
         no = handed[-1][0] + 1 if handed else 1
@@ -201,7 +171,7 @@ class HistoryRecorder(Recorder):
             followed.popitem(last=False)
 
     def _given_back(self, place: Place, how: Ending) -> None:
-        """The last delivery of a message has ended, and it stays."""
+        """End the last delivery of a message that stays."""
         followed = self._lives if place in self._lives else self._late
         payload, body_cut, *handed = followed.get(place) or (None, False)
         if handed:
@@ -210,7 +180,7 @@ class HistoryRecorder(Recorder):
             followed[place] = payload, body_cut, *handed
 
     def _leaves(self, place: Place) -> None:
-        """A message leaves its place: for good, for another one, or for the subscriptions of its topic."""
+        """Remember the life of a message that leaves its place, for good or for another one."""
         self._going = self._lives.pop(place, None) or self._late.pop(place, None)
 
     def _left(
@@ -221,10 +191,8 @@ class HistoryRecorder(Recorder):
         reason: str | None = None,
         moved_to: str | None = None,
     ) -> None:
-        """Add an entry for the message that left its place last; it arrives at `moved_to` next, if that is
-        given."""
+        """Add an entry for the last message that left its place; it arrives at `moved_to` next, if given."""
         history, name = self._history, queue.main.name
         history.last_no += 1
-        history.left.append(
-            (name, queue.queue_id, view, self._going, outcome, reason, moved_to, self._at_ms, self._asker[0])
-        )
+        where, when, by = (name, queue.queue_id), self._at_ms, self._origin[0]
+        history.left.append((*where, view, self._going, outcome, reason, moved_to, when, by))

@@ -1,16 +1,15 @@
-"""The values that pass through the broker's border: commands, changes, effects, events, errors, descriptions.
+"""The values that cross the broker's border. They know nothing of queues, entities or handlers.
 
-Modules here know nothing of queues, entities or handlers.
-
-changes          What became true: the facts that a store keeps, past participles.
-commands         What can be asked of the broker: plain values, imperatives.
-descriptions     Descriptions of entities and rules, as data.
-durations        ISO 8601 durations as the service writes and reads them: a leaf.
-effects          What to do once the facts are durable: plain values, imperatives or answers.
-errors           What the broker refuses, one class per reason a client can tell apart.
-events           What happened, for whoever reads along: the life of every message as events.
-message          The record of one stored message, and what of it is shown to a receiver.
-quotas           What each tier allows, as data in one place.
-search_commands  What can be asked about messages by what they are, wherever they stand: plain values,
-                 imperatives.
+addresses            Names of links, of answers and of queues.
+changes              The facts that a store keeps.
+commands             What can be asked of the broker; the next two are parts of it.
+definition_commands  Commands about entities and rules.
+extension_commands   Commands that the service does not have: cursors, searches, shifts.
+descriptions         Settings of entities and rules.
+durations            ISO 8601 durations as the service reads and writes them.
+effects              What to do once the changes are durable: deliveries and answers.
+errors               Reasons for a refusal, one class each.
+events               What happened to messages, sessions and entities, for the event log.
+message              The record of a stored message, and the view of it that a reader gets.
+quotas               What each tier allows.
 """

@@ -1,8 +1,7 @@
-"""What can be asked of the broker: plain values, imperatives.
+"""Commands: what can be asked of the broker, as plain values named by imperatives.
 
-Owns: the vocabulary. Must not know: who asks. A `LinkId` or `ReplyTo` is opaque to the core: it hands it back
-in effects. Nothing here refers to live objects of another room, so that one day a node can relay a command to
-another.
+`LinkId` and `ReplyTo` are opaque to the core, which returns them in effects. No command refers to a live
+object, so that one node can relay it to another.
 """
 
 from __future__ import annotations
@@ -10,62 +9,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from peeklock.amqp.messaging import Sections
-from peeklock.broker.vocabulary.descriptions import Description, EntityKind, RuleDescription
+from peeklock.broker.vocabulary.addresses import NO_LINK as NO_LINK
+from peeklock.broker.vocabulary.addresses import NOWHERE as NOWHERE
+from peeklock.broker.vocabulary.addresses import OWN_CONNECTION_ID as OWN_CONNECTION_ID
+from peeklock.broker.vocabulary.addresses import Address as Address
+from peeklock.broker.vocabulary.addresses import LinkId as LinkId
+from peeklock.broker.vocabulary.addresses import ReplyTo as ReplyTo
+from peeklock.broker.vocabulary.addresses import SubQueue as SubQueue
+from peeklock.broker.vocabulary.definition_commands import AddRule as AddRule
+from peeklock.broker.vocabulary.definition_commands import CreateEntity as CreateEntity
+from peeklock.broker.vocabulary.definition_commands import DefinitionCommand
+from peeklock.broker.vocabulary.definition_commands import DeleteEntity as DeleteEntity
+from peeklock.broker.vocabulary.definition_commands import FindRule as FindRule
+from peeklock.broker.vocabulary.definition_commands import IfMatch as IfMatch
+from peeklock.broker.vocabulary.definition_commands import ListEntities as ListEntities
+from peeklock.broker.vocabulary.definition_commands import ListRules as ListRules
+from peeklock.broker.vocabulary.definition_commands import LookUp as LookUp
+from peeklock.broker.vocabulary.definition_commands import RemoveRule as RemoveRule
+from peeklock.broker.vocabulary.definition_commands import UpdateEntity as UpdateEntity
+from peeklock.broker.vocabulary.definition_commands import UpdateRule as UpdateRule
+from peeklock.broker.vocabulary.extension_commands import ClaimMessages as ClaimMessages
+from peeklock.broker.vocabulary.extension_commands import CommitClaims as CommitClaims
+from peeklock.broker.vocabulary.extension_commands import ExtensionCommand
+from peeklock.broker.vocabulary.extension_commands import ListCursors as ListCursors
+from peeklock.broker.vocabulary.extension_commands import ReadClaim as ReadClaim
+from peeklock.broker.vocabulary.extension_commands import ReleaseCursor as ReleaseCursor
 from peeklock.broker.vocabulary.message import Message
-from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchMessages, ShiftScheduled
-
-OWN_CONNECTION_ID = 0
-"""Connection id of what the process itself asks for; those of peers begin at 1."""
-
-NO_LINK = 0
-"""Link number of a request that no link of the broker carries; those of links begin at 1."""
-
-
-class LinkId(NamedTuple):
-    """Names a link towards the broker; never used twice."""
-
-    connection_id: int
-    number: int
-    """The connection counts its links; this is no AMQP handle, which is used again."""
-
-
-class ReplyTo(NamedTuple):
-    """Where an answer goes."""
-
-    connection_id: int
-    link_number: int
-    """`LinkId.number`, or NO_LINK."""
-    number: int
-    """Which request of the link it answers: the delivery id; without a link the asker's own number."""
-
-
-NOWHERE = ReplyTo(OWN_CONNECTION_ID, NO_LINK, 0)
-"""Stands in a command until who offers it says where its answer goes, or where nobody waits for one."""
-
 
 DELIVERY_BYTES = 256
-"""What a delivery counts beside its message: about what it takes in memory and is given on the wire. Without
-it a quarter of a million of the smallest messages go out at once, which takes a second. Our choice."""
-
-
-class SubQueue(Enum):
-    """Which queue of an entity is meant."""
-
-    MAIN = 0
-    DEAD_LETTER = 1
-    TRANSFER_DEAD_LETTER = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """An entity and one of its queues; `path` is as the client spelt it, looked up case-insensitively. That
-    of a subscription is `topic/Subscriptions/name`."""
-
-    path: str
-    sub_queue: SubQueue = SubQueue.MAIN
+"""What a delivery counts beside its message: about its cost in memory and on the wire. Without it a quarter
+of a million of the smallest messages go out at once, which takes a second. Our choice."""
 
 
 class ReceiveMode(Enum):
@@ -75,12 +51,12 @@ class ReceiveMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Which session a receiver wants to hold."""
+    """The session that a receiver asks for."""
 
     session_id: str | None
     """None = the one that has been available longest."""
     wait_until_ms: int
-    """With None: until when to wait for one, UTC ms. A named session is given or refused at once."""
+    """With None: how long to wait for one, UTC ms. A named session is granted or refused at once."""
 
 
 # Links
@@ -88,8 +64,7 @@ class SessionRequest:
 
 @dataclass(slots=True)
 class OpenSender:
-    """-> SenderOpened | LinkRefused. With `destination`, messages pass through the entity to that one (send
-    via)."""
+    """-> SenderOpened | LinkRefused. With `destination`, messages are sent via the entity to that one."""
 
     link: LinkId
     address: Address
@@ -98,21 +73,20 @@ class OpenSender:
 
 @dataclass(slots=True)
 class OpenReceiver:
-    """-> ReceiverOpened | LinkRefused; with a wish for the next session maybe much later, or never if the
-    link is closed before."""
+    """-> ReceiverOpened | LinkRefused. A request for the next session may be answered much later, and is not
+    answered if the link is closed before."""
 
     link: LinkId
     address: Address
     mode: ReceiveMode
     session: SessionRequest | None = None
     name: str | None = None
-    """As the peer calls the link; for the event log."""
+    """The link's name on the wire; for the event log."""
 
 
 @dataclass(slots=True)
 class OpenCoordinator:
-    """Open the link over which transactions are declared and discharged -> CoordinatorOpened |
-    LinkRefused."""
+    """Open a link that declares and discharges transactions -> CoordinatorOpened | LinkRefused."""
 
     link: LinkId
 
@@ -127,35 +101,31 @@ class CloseLink:
 
 @dataclass(slots=True)
 class SetCredit:
-    """Allow a receiver link deliveries, as totals since it was opened, so that deliveries under way need no
-    care.
+    """Set a receiver link's credit, as totals since it was opened: deliveries in flight need no correction.
 
-    With `drain`, what is available within the credit is delivered, then -> Drained.
+    With `drain`, available messages are delivered within the credit, then -> Drained.
     """
 
     link: LinkId
     deliveries_max: int
-    """The link may be given so many deliveries in all."""
+    """Deliveries that the link may get in all."""
     bytes_max: int
-    """No further delivery is made once the link's deliveries add up to this many bytes, `DELIVERY_BYTES` each
-    beside the message."""
+    """No delivery is made once those of the link have so many bytes, each with `DELIVERY_BYTES`."""
     drain: bool = False
 
 
 @dataclass(slots=True)
 class DropConnection:
-    """A connection is over: forget its links. `broken`: its locks end with its grace, count +1 (L-13); else
-    they stay."""
+    """Forget a connection and its links. `broken`: its locks end with its grace, counted (L-13)."""
 
     connection_id: int
     broken: bool
     undelivered: list[tuple[int, bytes]] = field(default_factory=list)
-    """Queue ids and lock tokens of messages that were locked for it and never sent: they are available again,
-    uncounted (L-16)."""
+    """Queue ids and lock tokens of messages that were not sent: available again, not counted (L-16)."""
 
 
 RUN_MAX = 64
-"""Messages of one `Send` or `Complete`: half a millisecond, before others may have a turn. Our choice."""
+"""Messages of one `Send` or `Complete`: half a millisecond of work. Our choice."""
 
 
 def _behind(reply_to: ReplyTo | None, count: int) -> ReplyTo | None:
@@ -167,21 +137,20 @@ def _behind(reply_to: ReplyTo | None, count: int) -> ReplyTo | None:
 
 @dataclass(slots=True)
 class Send:
-    """Store one message -> Accepted | Rejected; without `reply_to` (pre-settled) a refusal is only counted
-    (T-06)."""
+    """Store one message -> Accepted | Rejected. Pre-settled, a refusal is only counted (T-06)."""
 
     queue_id: int
     message: Message
     sections: Sections
     reply_to: ReplyTo | None
     destination: Address | None = None
-    """Of a link that sends via the queue."""
+    """Of a link that sends via this queue."""
     further: list[tuple[Message, Sections]] | tuple[()] = ()
-    """Messages that came right behind it over the same link. Each is accepted or refused by itself, under the
-    number that follows."""
+    """Messages that followed over the same link, each accepted or refused by itself, under the next
+    number."""
 
     def after(self, count: int) -> Send | None:
-        """Return what is left when so many messages are done; None when all are."""
+        """Return what is left after `count` messages; None when nothing is."""
         if count > len(self.further):
             return None
         message, sections = self.further[count - 1]
@@ -201,14 +170,14 @@ class SendBatch:
 
 @dataclass(slots=True)
 class SendTo:
-    """Store all messages or none, without a link -> Accepted | Rejected. Each has its `Routing`."""
+    """Store all messages or none, without a link -> Accepted | Rejected. Each message has its `Routing`."""
 
     address: Address
     messages: list[tuple[Message, Sections]]
     reply_to: ReplyTo
 
 
-# Settlement by a receiver link: -> Settled | SettlementFailed when reply_to is given
+# Settlement by a receiver link: -> Settled | SettlementFailed if reply_to is given
 
 
 @dataclass(slots=True)
@@ -217,10 +186,10 @@ class Complete:
     lock_token: bytes
     reply_to: ReplyTo | None
     further: list[bytes] | tuple[()] = ()
-    """Lock tokens of the deliveries behind it, which one disposition completes too; as of `Send`."""
+    """Lock tokens of the deliveries that follow in one disposition; see `Send.further`."""
 
     def after(self, count: int) -> Complete | None:
-        """Return what is left when so many messages are done; None when all are."""
+        """Return what is left after `count` messages; None when nothing is."""
         if count > len(self.further):
             return None
         reply_to = _behind(self.reply_to, count)
@@ -233,12 +202,12 @@ class Abandon:
     lock_token: bytes
     reply_to: ReplyTo | None
     properties: Mapping[str, Any] | None = None
-    """Application properties to change; a None value is stored as null."""
+    """Application properties to change; None is stored as null."""
 
 
 @dataclass(slots=True)
 class Defer:
-    """Set the message aside until it is asked for by number, counted (L-08, L-10)."""
+    """Set a message aside until it is asked for by number, counted (L-08, L-10)."""
 
     queue_id: int
     lock_token: bytes
@@ -258,8 +227,7 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Release:
-    """Make the message available again at its place, delivery count unchanged (L-08): to the receiver that
-    had it only when no other has credit."""
+    """Make a message available again, not counted (L-08), to other receivers first."""
 
     queue_id: int
     lock_token: bytes
@@ -280,7 +248,7 @@ class RenewLocks:
 
 @dataclass(slots=True)
 class Peek:
-    """-> MessagesFound, in ascending order of sequence number, any state (S-11)."""
+    """-> MessagesFound by ascending sequence number, in any state (S-11)."""
 
     address: Address
     from_sequence_number: int
@@ -293,7 +261,7 @@ class Peek:
 
 @dataclass(slots=True)
 class Schedule:
-    """-> MessagesScheduled. All or none; a time in the past enqueues now."""
+    """-> MessagesScheduled. All or none; a time in the past enqueues at once."""
 
     address: Address
     messages: list[tuple[Message, Sections]]
@@ -302,7 +270,7 @@ class Schedule:
 
 @dataclass(slots=True)
 class CancelScheduled:
-    """-> Done. All or none; MessageNotFound when one is not scheduled (any more)."""
+    """-> Done. All or none: MessageNotFound if one is not scheduled (any more)."""
 
     address: Address
     sequence_numbers: list[int]
@@ -311,9 +279,8 @@ class CancelScheduled:
 
 @dataclass(slots=True)
 class ReceiveDeferred:
-    """-> MessagesFound, locked for the request's connection in peek-lock mode. All or none:
-    MessageNotFound. In a queue with sessions they are locked with their session, which the connection must
-    hold (G-05)."""
+    """-> MessagesFound, in peek-lock mode locked for the connection. All or none: MessageNotFound. In a queue
+    with sessions the connection must hold the session, whose lock they are under (G-05)."""
 
     address: Address
     sequence_numbers: list[int]
@@ -321,7 +288,7 @@ class ReceiveDeferred:
     reply_to: ReplyTo
     session_id: str | None = None
     bodies_read: bool = False
-    """The core has waited for the bodies (`awaited_bodies`)."""
+    """The bodies have been waited for (`awaited_bodies`)."""
 
 
 class Disposition(Enum):
@@ -333,8 +300,7 @@ class Disposition(Enum):
 
 @dataclass(slots=True)
 class UpdateDisposition:
-    """Settle by lock token from any connection, messages of a session from its holder's alone (L-14) -> Done.
-    All or none."""
+    """Settle by lock token -> Done. All or none. Of a session, only its holder may (L-14)."""
 
     address: Address
     lock_tokens: list[bytes]
@@ -359,8 +325,8 @@ class DeleteMessages:
 
 @dataclass(slots=True)
 class PurgeMessages:
-    """Delete all active and deferred messages enqueued at or before a time that are not locked, in slices ->
-    MessagesDeleted once all are gone (A-06). Each slice is durable by itself: after a restart, ask again."""
+    """Delete all active and deferred, unlocked messages enqueued at or before a time, in slices ->
+    MessagesDeleted at the end (A-06). Each slice is durable by itself: after a restart, ask again."""
 
     address: Address
     enqueued_before_ms: int
@@ -369,7 +335,7 @@ class PurgeMessages:
 
 @dataclass(slots=True)
 class Fetched:
-    """Answer an effect `Fetch`. No answer."""
+    """The body that an effect `Fetch` asked for. No answer."""
 
     queue_id: int
     position: int
@@ -378,15 +344,15 @@ class Fetched:
 
 @dataclass(slots=True)
 class LoseBodies:
-    """The bodies of these messages are damaged on the disk: dead-letter them without -> BodiesLost."""
+    """Dead-letter messages without their bodies, which are damaged on the disk -> BodiesLost."""
 
     messages: list[tuple[int, int]]
     """(queue id, position)"""
     reply_to: ReplyTo
 
 
-# Sessions: each answered to `reply_to`, or Failed(reply_to, error). All but the last two want the session to
-# be held by a link of the request's connection: else SessionLockLost.
+# Sessions: each answered to `reply_to`, or Failed(reply_to, error). A link of the connection must hold the
+# session, else SessionLockLost; not so for the last two.
 
 
 @dataclass(slots=True)
@@ -419,7 +385,7 @@ class SetSessionState:
 
 @dataclass(slots=True)
 class ShowSession:
-    """-> SessionShown, whoever holds the session; one that nothing is known of is empty."""
+    """-> SessionShown, held or not; an unknown session is shown as empty."""
 
     address: Address
     session_id: str
@@ -432,73 +398,9 @@ class ListSessions:
 
     address: Address
     updated_since_ms: int | None
-    """Only sessions whose state was set after this; None = all with active or deferred messages or state."""
+    """Only sessions whose state was set later; None = all with active or deferred messages or a state."""
     skip: int
     top: int
-    reply_to: ReplyTo
-
-
-# Cursors (X-06): each answered to `reply_to`, or Failed(reply_to, error). A cursor is a named reader of a
-# queue or sub-queue. It claims messages under numbers 1, 2, ...; what a claim holds never changes until it is
-# committed or released, whatever happens to broker or reader.
-
-
-@dataclass(slots=True)
-class ClaimMessages:
-    """Hold the next available messages for a cursor, made if there is none of the name -> Claimed; with count
-    0 no claim was made. In an entity with sessions: of sessions that nobody holds; the claim holds them
-    then."""
-
-    address: Address
-    cursor: str
-    count_max: int
-    bytes_max: int
-    reply_to: ReplyTo
-    expires_after_ms: int | None = None
-    """How long after its last use the cursor is forgotten; None = as it was, or the default."""
-    enqueued_up_to_ms: int | None = None
-    """Only messages enqueued at or before this time; None = any."""
-
-
-@dataclass(slots=True)
-class ReadClaim:
-    """-> MessagesFound: what a claim holds in its order, from the `skip`th on."""
-
-    address: Address
-    cursor: str
-    no: int
-    skip: int
-    count_max: int
-    bytes_max: int
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class CommitClaims:
-    """Remove what a cursor's claims up to a number hold -> ClaimsLeft. It is decided with the answer; what is
-    left is removed in slices, and faster by asking again."""
-
-    address: Address
-    cursor: str
-    up_to_no: int
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class ReleaseCursor:
-    """Make all that a cursor holds available again at its place, not counted, and forget the cursor ->
-    ClaimsLeft with 0, when all is done."""
-
-    address: Address
-    cursor: str
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class ListCursors:
-    """-> CursorsFound of a queue, sorted by name."""
-
-    address: Address
     reply_to: ReplyTo
 
 
@@ -507,8 +409,8 @@ class ListCursors:
 
 @dataclass(slots=True)
 class Declare:
-    """Begin a transaction that lives no longer than its coordinator link -> Declared | Rejected. It waits
-    while the connection has as many as it may; nobody is answered when its link ends before."""
+    """Begin a transaction, which ends with its coordinator link at the latest -> Declared | Rejected. It
+    waits while the connection has the most there may be; no answer if its link ends before."""
 
     link: LinkId
     reply_to: ReplyTo
@@ -516,7 +418,7 @@ class Declare:
 
 @dataclass(slots=True)
 class Discharge:
-    """Commit all that was enlisted, or with `fail` roll it back -> Accepted | Rejected."""
+    """Commit what was enlisted, or with `fail` roll it back -> Accepted | Rejected."""
 
     link: LinkId
     transaction_id: bytes
@@ -526,9 +428,9 @@ class Discharge:
 
 @dataclass(slots=True)
 class Enlist:
-    """Check a command now and do it when its transaction is committed -> Enlisted to the command's reply-to,
-    or the command's own refusal; for a schedule MessagesScheduled, with numbers that are used whatever
-    becomes of the transaction. Of another connection's transaction: TransactionUnknown."""
+    """Check a command now and do it when its transaction is committed -> Enlisted to the reply-to of the
+    command, or the command's refusal; for a schedule MessagesScheduled, with numbers that are used up even by
+    a roll-back. Of another connection's transaction: TransactionUnknown."""
 
     connection_id: int
     transaction_id: bytes
@@ -545,119 +447,11 @@ class Enlist:
         | SetSessionState
     )
     via: str | None = None
-    """Name of the top-level entity that the command counts for, where its link is on the AMQP session of the
-    transaction's coordinator; None = the one that it is about. A transaction has one."""
+    """Top-level entity that the command counts for, if its link is on the AMQP session of the transaction's
+    coordinator; None = the command's own. A transaction has one."""
 
 
-# Entities: each answered to `reply_to`, or Failed(reply_to, error)
-
-IfMatch: TypeAlias = tuple[str, ...] | None
-"""Versions (`EntityView.version`, `RuleDescription.version`) of which what shall be changed has to have one,
-else PreconditionFailed; None = it may have any."""
-
-
-@dataclass(slots=True)
-class LookUp:
-    """Ask whether an entity is there -> EntityFound | Failed(EntityNotFound). For CBS (404) and the like."""
-
-    address: Address
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class CreateEntity:
-    """-> EntityFound of the new entity."""
-
-    description: Description
-    reply_to: ReplyTo
-    rule: RuleDescription | None = None
-    """First rule of a subscription; None = `$Default`, which takes all messages."""
-
-
-@dataclass(slots=True)
-class UpdateEntity:
-    """Replace the mutable settings of an entity, live (A-07); held locks drop (L-12) if something changed ->
-    EntityFound."""
-
-    description: Description
-    reply_to: ReplyTo
-    if_match: IfMatch = None
-
-
-@dataclass(slots=True)
-class DeleteEntity:
-    """-> Done. Its links are detached; a topic goes with its subscriptions."""
-
-    path: str
-    reply_to: ReplyTo
-    if_match: IfMatch = None
-
-
-@dataclass(slots=True)
-class ListEntities:
-    """-> EntitiesFound, sorted by name."""
-
-    kind: EntityKind
-    skip: int
-    top: int
-    reply_to: ReplyTo
-    topic: str | None = None
-    """Of which topic subscriptions are listed."""
-
-
-# Rules of subscriptions: each answered to `reply_to`, or Failed(reply_to, error). `path` is the
-# subscription's; rules are found without regard to case.
-
-
-@dataclass(slots=True)
-class AddRule:
-    """-> RulesFound of the new rule. A message that is sent from now on is judged by it."""
-
-    path: str
-    rule: RuleDescription
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class UpdateRule:
-    """Replace filter and action of a rule -> RulesFound of it."""
-
-    path: str
-    rule: RuleDescription
-    reply_to: ReplyTo
-    if_match: IfMatch = None
-
-
-@dataclass(slots=True)
-class RemoveRule:
-    """-> Done. What the subscription holds already stays."""
-
-    path: str
-    name: str
-    reply_to: ReplyTo
-    if_match: IfMatch = None
-
-
-@dataclass(slots=True)
-class FindRule:
-    """-> RulesFound of one rule."""
-
-    path: str
-    name: str
-    reply_to: ReplyTo
-
-
-@dataclass(slots=True)
-class ListRules:
-    """-> RulesFound, sorted by name; may be empty."""
-
-    path: str
-    skip: int
-    top: int
-    reply_to: ReplyTo
-
-
-# The world
+# The disk and the clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -667,34 +461,31 @@ class CountDroppedSend:
 
 @dataclass(slots=True)
 class LimitSending:
-    """Refuse new sends for a reason until told otherwise (R-06); settlements go on. No answer."""
+    """Set why new sends are refused (R-06); settlements go on. No answer."""
 
     low_space: bool = field(default=False)
     lagging: bool = field(default=False)
     capture_full: bool = field(default=False)
-    """The event log lags behind by more than it may, and must not lose anything."""
+    """The backlog of the event log is full, and no event may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockStepped:
-    """The wall clock was set by so much, and stays there. No answer."""
+    """The wall clock was set by `delta_ms`. No answer."""
 
     delta_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptClock:
-    """The wall clock is right, although it went too far forwards to be believed. No answer."""
+    """The wall clock is right after a step that was too large to be believed. No answer."""
 
 
 Command: TypeAlias = (
     OpenSender | OpenReceiver | OpenCoordinator | CloseLink | SetCredit | DropConnection | Send | SendBatch |
     SendTo | Complete | Abandon | Defer | DeadLetter | Release | RenewLocks | Peek | Schedule |
     CancelScheduled | ReceiveDeferred | UpdateDisposition | DeleteMessages | PurgeMessages | Fetched |
-    LoseBodies | RenewSessionLock |
-    GetSessionState | SetSessionState | ShowSession | ListSessions | Declare | Discharge | Enlist | LookUp |
-    CreateEntity | UpdateEntity | DeleteEntity | ListEntities | AddRule | UpdateRule | RemoveRule |
-    FindRule | ListRules |
-    ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | LimitSending |
-    CountDroppedSend | ClockStepped | AcceptClock | SearchMessages | DeleteMatching | ShiftScheduled
+    LoseBodies | RenewSessionLock | GetSessionState | SetSessionState | ShowSession | ListSessions | Declare |
+    Discharge | Enlist | LimitSending | CountDroppedSend | ClockStepped | AcceptClock | DefinitionCommand |
+    ExtensionCommand
 )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Descriptions of entities and rules, as data.
+"""Descriptions of entities and rules: their settings and defaults, as data.
 
-Owns: what the settings of a queue, a topic, a subscription and a rule are, and their defaults. Must not know:
-XML, JSON files, wire, ranges (`validation`). A setting that a kind of entity cannot have is a constant of its
-class, so that all kinds can be asked alike.
+A setting that a kind of entity cannot have is a constant of its class, so that all kinds have the same
+fields. The ranges are in `validation`.
 Source: wire contract 7.3 to 7.6, 10.1; Learn "Service Bus quotas".
 """
 
@@ -16,7 +15,7 @@ from typing import ClassVar, TypeAlias
 from peeklock.rules.filters import Filter, SqlAction, TrueFilter
 
 UNLIMITED_MS = 922_337_203_685_477
-"""The largest time span, P10675199DT2H48M5.4775807S, in whole ms: stands for "never"."""
+"""The largest time span, P10675199DT2H48M5.4775807S, in whole ms: means "never"."""
 
 
 class EntityStatus(Enum):
@@ -28,20 +27,20 @@ class EntityStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRule:
-    """A shared access rule of one entity: a name with two keys, and what may be done with either."""
+    """A shared access rule of an entity: a name, two keys, and the rights of both."""
 
     name: str
     rights: tuple[str, ...]
-    """Some of `RIGHTS`, in the order in which they were given."""
+    """Some of `RIGHTS`, in the order given."""
     primary_key: str = field(repr=False)
     secondary_key: str = field(repr=False)
     created_at_ms: int = 0
-    """UTC; given by the broker, and so is the next."""
+    """UTC; set by the broker, as the next."""
     modified_at_ms: int = 0
 
 
 RIGHTS = ("Manage", "Send", "Listen")
-"""What a rule may allow; who may manage may do the other two as well. Source: wire contract 7.3."""
+"""Rights of a rule; Manage includes the others. Source: wire contract 7.3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +65,10 @@ class QueueDescription:
     enable_partitioning: bool = False
     enable_express: bool = False
     max_message_size_kb: int | None = None
-    """None = the tier's default; settable in the premium tier only."""
+    """None = the tier's default; premium tier only."""
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     forward_to_given: str | None = None
-    """The address by which a client gave `forward_to`; None = the name alone. So is the next."""
+    """The address by which a client gave `forward_to`; None = the name alone. The next likewise."""
     forward_dead_lettered_to_given: str | None = None
 
 
@@ -90,7 +89,7 @@ class TopicDescription:
     enable_express: bool = False
     support_ordering: bool = True
     max_message_size_kb: int | None = None
-    """None = the tier's default; settable in the premium tier only."""
+    """None = the tier's default; premium tier only."""
     authorization_rules: tuple[AuthorizationRule, ...] = ()
 
     lock_duration_ms: ClassVar[int] = 60_000
@@ -122,12 +121,12 @@ class SubscriptionDescription:
     user_metadata: str | None = None
     auto_delete_on_idle_ms: int = UNLIMITED_MS
     forward_to_given: str | None = None
-    """The address by which a client gave `forward_to`; None = the name alone. So is the next."""
+    """The address by which a client gave `forward_to`; None = the name alone. The next likewise."""
     forward_dead_lettered_to_given: str | None = None
 
     requires_duplicate_detection: ClassVar[bool] = False
     duplicate_window_ms: ClassVar[int] = 600_000
-    # Its topic's count.
+    # These are the topic's.
     max_size_mb: ClassVar[int] = 1024
     max_message_size_kb: ClassVar[int | None] = None
     enable_partitioning: ClassVar[bool] = False
@@ -135,7 +134,7 @@ class SubscriptionDescription:
 
     @property
     def name(self) -> str:
-        """The path by which clients name it."""
+        """The path, topic included."""
         return subscription_path(self.topic_name, self.subscription_name)
 
 
@@ -162,16 +161,17 @@ KINDS: dict[type, EntityKind] = {
 
 
 SUBSCRIPTIONS = "/Subscriptions/"
-"""Within the path of a subscription; no other entity's name has it, in any case."""
+"""Part of a subscription's path and of no other entity's, in any case."""
 
 
 def subscription_path(topic_name: str, subscription_name: str) -> str:
-    """Give the path of a subscription. Source: wire contract 0.5."""
+    """Return the path of a subscription. Source: wire contract 0.5."""
     return f"{topic_name}{SUBSCRIPTIONS}{subscription_name}"
 
 
 def shown_source(name: str) -> str:
-    """Return the DeadLetterSource that a message shows: a queue's name in lower case, a subscription's path.
+    """Return the DeadLetterSource as messages show it: a queue's name in lower case, a subscription's path as
+    is.
 
     Facts, the event log and the administration keep the spelling. Source: wire contract C37.
     """
@@ -191,10 +191,10 @@ class RuleDescription:
     filter: Filter = _ALL_MESSAGES
     action: SqlAction | None = None
     created_at_ms: int = 0
-    """UTC; given by the broker."""
+    """UTC; set by the broker."""
 
     @property
     def version(self) -> str:
-        """Tells apart how it is from how it was."""
+        """Changes with the rule."""
         # As text, since 1, 1.0 and True are equal, but not to a filter.
         return blake2b(repr(self).encode(errors="replace"), digest_size=8).hexdigest()

@@ -1,8 +1,7 @@
-"""ISO 8601 durations as the service writes and reads them: a leaf.
+"""ISO 8601 durations as the service reads and writes them.
 
-Owns: text <-> whole milliseconds, and the largest time span that stands for "never"; text <-> `timedelta` for
-values of rules. Must not know: which setting. Source: wire contract 7.3 (durations); XML Schema Part 2,
-3.2.6.
+Settings are whole milliseconds, values of rules `timedelta`.
+Source: wire contract 7.3 (durations); XML Schema Part 2, 3.2.6.
 """
 
 from __future__ import annotations
@@ -15,31 +14,31 @@ from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 UNLIMITED_TEXT = "P10675199DT2H48M5.4775807S"
 """2^63 - 1 ticks of 100 ns."""
 
-# 18 digits are more than the largest time span has in any unit, so that no text makes int() work hard.
+# 18 digits are more than the largest time span has in any unit, and bound the work of int().
 _DURATION = re.compile(
     r"P(?:(\d{1,18})D)?(T(?:(\d{1,18})H)?(?:(\d{1,18})M)?(?:(\d{1,18})(?:\.(\d{1,18}))?S)?)?", re.ASCII
 )
 
 
 def parse_duration(text: str) -> int:
-    """Read a duration such as `PT1M`, in whole ms (rounded down); UNLIMITED_MS from the largest on.
+    """Return a duration such as `PT1M` in whole ms (rounded down), at most UNLIMITED_MS.
 
-    Clients send the largest span rounded to microseconds, upwards: `P10675199DT2H48M5.477581S`.
+    Clients send the largest span rounded up to microseconds: `P10675199DT2H48M5.477581S`.
 
-    Raises: ValueError for anything else; years and months too, which have no fixed length.
+    Raises: ValueError; also for years and months, which have no fixed length.
     """
     return min(_microseconds(text.strip()) // 1000, UNLIMITED_MS)
 
 
 def format_duration(ms: int) -> str:
-    """Write a duration as the service does: largest units first, no zero parts; `PT0S` for nothing."""
+    """Return a duration as the service writes it: largest units first, no zero parts; `PT0S` for zero."""
     return UNLIMITED_TEXT if ms >= UNLIMITED_MS else _text(ms * 1000)
 
 
 def parse_span(text: str) -> timedelta:
-    """Read a duration that is a value, to the microsecond (rounded towards zero); it may be negative.
+    """Return a duration to the microsecond (rounded towards zero); it may be negative.
 
-    Raises: ValueError for anything else, and for more days than a `timedelta` has room for.
+    Raises: ValueError; also for more days than a `timedelta` can hold.
     """
     text = text.strip()
     sign = -1 if text.startswith("-") else 1
@@ -50,7 +49,7 @@ def parse_span(text: str) -> timedelta:
 
 
 def format_span(span: timedelta) -> str:
-    """Write a duration that is a value."""
+    """Return the text of a duration that `parse_span` reads."""
     microseconds = span // timedelta(microseconds=1)
     return f"-{_text(-microseconds)}" if microseconds < 0 else _text(microseconds)
 

@@ -1,7 +1,6 @@
-"""What to do once the facts are durable: plain values, imperatives or answers.
+"""Effects: what to do once the changes are durable, as plain values named by imperatives, or answers.
 
-Owns: the vocabulary. Effects leave in order, never before the batch that caused them is durable (see
-`engine`).
+They leave in order, never before the batch that caused them is durable (see `engine`).
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from peeklock.broker.vocabulary.commands import Address, LinkId, ReplyTo
+from peeklock.broker.vocabulary.addresses import Address, LinkId, ReplyTo
 from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
 from peeklock.broker.vocabulary.errors import ServiceBusError
+from peeklock.broker.vocabulary.extension_commands import SearchCursor
 from peeklock.broker.vocabulary.message import Message, MessageView
-from peeklock.broker.vocabulary.search_commands import SearchCursor
 
 
 @dataclass(slots=True)
@@ -22,9 +21,9 @@ class SenderOpened:
     queue_id: int
     message_size_bytes_max: int
     reads_routing: bool
-    """The gateway must read the `Routing` of each message sent here."""
+    """The gateway must read the `Routing` of each message."""
     takes_runs: bool = False
-    """A `Send` may have further messages: when the link was opened, none of them went on to elsewhere."""
+    """A `Send` may have further messages: none is passed on when the link is opened."""
 
 
 @dataclass(slots=True)
@@ -32,11 +31,10 @@ class ReceiverOpened:
     link: LinkId
     queue_id: int
     partitioned: bool = False
-    """The top 16 bits of its sequence numbers are the partition."""
+    """The top 16 bits of sequence numbers are the partition."""
     session_id: str | None = None
-    """The session that the link holds."""
+    """Held by the link."""
     locked_until_ms: int = 0
-    """Until when it holds it."""
 
 
 @dataclass(slots=True)
@@ -60,8 +58,8 @@ class DetachLink:
 
 @dataclass(slots=True)
 class SessionLockLapsed:
-    """The lock of a link's session has lapsed: send no delivery that still waits to be sent. The link stays
-    for a while (see `lapsed_sessions`)."""
+    """The lock of a link's session has lapsed: drop deliveries that are not sent. The link stays for a while
+    (see `lapsed_sessions`)."""
 
     link: LinkId
 
@@ -70,7 +68,7 @@ class SessionLockLapsed:
 class Accepted:
     reply_to: ReplyTo
     count: int = 1
-    """It answers so many messages: that of `reply_to` and those behind it."""
+    """Messages that it answers: that of `reply_to` and the next ones."""
 
 
 @dataclass(slots=True)
@@ -81,15 +79,15 @@ class Rejected:
 
 @dataclass(slots=True)
 class Deliver(MessageView):
-    """Transfer a message over a receiver link; `lock_token` is the delivery tag in either mode, fresh each
-    time. A message of a session has `locked_until_ms` 0: its lock is the session's."""
+    """Transfer a message over a receiver link. `lock_token` is the delivery tag in both modes, new each time.
+    In a session `locked_until_ms` is 0: the lock is the session's."""
 
     link: LinkId
 
 
 @dataclass(slots=True)
 class Drained:
-    """All that was available within the credit has been delivered; the rest of the credit is used up."""
+    """Available messages were delivered within the credit; the rest of the credit is used up."""
 
     link: LinkId
 
@@ -98,7 +96,7 @@ class Drained:
 class Settled:
     reply_to: ReplyTo
     count: int = 1
-    """As of `Accepted`."""
+    """See `Accepted`."""
 
 
 @dataclass(slots=True)
@@ -112,14 +110,14 @@ class LostBody:
     """A message that was dead-lettered without its body."""
 
     queue_name: str
-    """Where it was."""
+    """Its queue before."""
     sequence_number: int
     session_id: str | None
 
 
 @dataclass(slots=True)
 class BodiesLost:
-    """Answer to LoseBodies: those that were there."""
+    """Answer to LoseBodies: the messages that were still stored."""
 
     reply_to: ReplyTo
     lost: list[LostBody]
@@ -133,20 +131,19 @@ class LocksRenewed:
 
 @dataclass(slots=True)
 class MessagesFound:
-    """Answer to Peek, ReceiveDeferred and GetSessionState; may be empty."""
+    """Answer to Peek, ReceiveDeferred, GetSessionState and ReadClaim; may be empty."""
 
     reply_to: ReplyTo
     messages: list[MessageView]
     partitioned: bool = False
-    """The top 16 bits of their sequence numbers are the partition."""
+    """The top 16 bits of sequence numbers are the partition."""
 
 
 @dataclass(slots=True)
 class Match:
-    """A message that a search has found."""
+    """A message found by a search."""
 
     address: Address
-    """Where it stands."""
     view: MessageView
 
 
@@ -157,7 +154,7 @@ class MessagesMatched:
     reply_to: ReplyTo
     matches: tuple[Match, ...]
     next: SearchCursor | None
-    """From where to search on; None = all was looked at."""
+    """Where to continue; None = the search is complete."""
 
 
 @dataclass(slots=True)
@@ -167,9 +164,9 @@ class MatchingDeleted:
     reply_to: ReplyTo
     deleted: int
     locked: int
-    """So many match and stay, since somebody holds them."""
+    """Matches that stay because they are held."""
     next: SearchCursor | None
-    """From where to delete on; None = all was looked at."""
+    """Where to continue; None = the search is complete."""
 
 
 @dataclass(slots=True)
@@ -198,18 +195,18 @@ class SessionLockRenewed:
 
 @dataclass(slots=True)
 class SessionShown:
-    """A session, for who only looks at it."""
+    """A session as administration shows it."""
 
     reply_to: ReplyTo
     session_id: str
     locked_until_ms: int
-    """UTC ms; 0 = nobody holds it."""
+    """UTC ms; 0 = not held."""
     active: int
-    """Messages."""
+    """Messages, as the next two."""
     deferred: int
     scheduled: int
     state: MessageView | None
-    """Its body is the state; None = none is set."""
+    """Its body is the state; None = not set."""
 
 
 @dataclass(slots=True)
@@ -223,14 +220,14 @@ class SessionsFound:
 class Claimed:
     reply_to: ReplyTo
     no: int
-    """Number of the new claim; 0 when nothing was available and so no claim made."""
+    """Number of the new claim; 0 = nothing was available and no claim was made."""
     count: int
     size_bytes: int
 
 
 @dataclass(slots=True)
 class ClaimsLeft:
-    """How many messages are still to be removed or given back: 0 = done."""
+    """Messages still to be removed or given back; 0 = done."""
 
     reply_to: ReplyTo
     count: int
@@ -238,7 +235,7 @@ class ClaimsLeft:
 
 @dataclass(slots=True)
 class CursorView:
-    """A cursor with what it holds."""
+    """A cursor and its claims."""
 
     name: str
     last_no: int
@@ -254,7 +251,7 @@ class CursorsFound:
     reply_to: ReplyTo
     cursors: list[CursorView]
     now_ms: int
-    """When they were like this; a claim up to this time takes what was there."""
+    """The time of this state; a claim up to it takes what was there."""
 
 
 @dataclass(slots=True)
@@ -265,7 +262,7 @@ class Declared:
 
 @dataclass(slots=True)
 class TransactionEnded:
-    """A transaction has timed out: it was rolled back, and nobody asked for that."""
+    """A transaction timed out and was rolled back."""
 
     link: LinkId
     transaction_id: bytes
@@ -273,15 +270,14 @@ class TransactionEnded:
 
 @dataclass(slots=True)
 class Enlisted:
-    """The command is checked and will be done if its transaction is committed."""
+    """The command is checked, and done if its transaction is committed."""
 
     reply_to: ReplyTo
 
 
 @dataclass(slots=True)
 class Fetch:
-    """Read the body of a stored message -> Fetched. The one effect for nobody outside: whoever dispatches
-    effects reads it and answers."""
+    """Read the body of a stored message -> Fetched. The driver answers it; it goes to no client."""
 
     queue_id: int
     message: Message
@@ -300,14 +296,14 @@ class Failed:
 
 @dataclass(slots=True)
 class EntityView:
-    """An entity's description with its runtime figures, as the administration shows it."""
+    """An entity's description and runtime figures, as administration shows them."""
 
     entity_id: int
     description: Description
     created_at_ms: int
     updated_at_ms: int
     accessed_at_ms: int
-    """0 = never since start."""
+    """0 = never since the start."""
     size_bytes: int
     active_count: int
     """Active, locked and deferred messages."""
@@ -315,23 +311,23 @@ class EntityView:
     dead_letter_count: int
     transfer_dead_letter_count: int
     subscription_count: int = 0
-    """Of a topic, and so are the next three."""
+    """Of a topic, as the next three."""
     sql_filter_count: int = 0
-    """Filters of all its subscriptions that are not correlation filters."""
+    """Filters of all subscriptions that are not correlation filters."""
     correlation_filter_count: int = 0
     unmatched_count: int = 0
-    """Messages since start that no rule chose: accepted and gone."""
+    """Messages since the start that no rule matched: accepted and dropped."""
     message_size_bytes_max: int = 0
-    """The largest message that it takes, of a subscription that its topic takes."""
+    """Size limit of a message; of a subscription, its topic's."""
 
     @property
     def version(self) -> str:
-        """Tells apart how it is from how it was, or what had its name before; figures do not count."""
+        """Changes with the settings, and with an entity of the same name created later; not with figures."""
         return entity_version(self.entity_id, self.updated_at_ms)
 
 
 def entity_version(entity_id: int, updated_at_ms: int) -> str:
-    """Write an entity's version; no two updates of one have the same time."""
+    """Return an entity's version; no two updates of one have the same time."""
     return f"{entity_id}-{updated_at_ms}"
 
 

@@ -1,14 +1,14 @@
-"""What the broker refuses, one class per reason a client can tell apart.
+"""Reasons for a refusal: one class for each that a client can tell apart.
 
-Owns: the reasons. Must not know: AMQP conditions or HTTP statuses; `gateway.errors` and `admin.errors` map
-every leaf class in one table each. Every message names the entity and the values.
+`gateway.errors` and `admin.errors` map every leaf class to an AMQP condition or HTTP status, in one table
+each. A message names the entity and the values.
 """
 
 from __future__ import annotations
 
 
 class ServiceBusError(Exception):
-    """Something a client asked for is refused; nothing was changed."""
+    """A request is refused; nothing was changed."""
 
 
 class EntityNotFound(ServiceBusError):
@@ -16,7 +16,7 @@ class EntityNotFound(ServiceBusError):
 
 
 class EntityAlreadyExists(ServiceBusError):
-    """An entity of that name is there already."""
+    """An entity of that name exists."""
 
 
 class EntityDisabled(ServiceBusError):
@@ -40,19 +40,19 @@ class NameInvalid(ServiceBusError):
 
 
 class ArgumentOutOfRange(ServiceBusError):
-    """A value is outside the allowed range."""
+    """A value is out of range."""
 
 
 class NotSupported(ServiceBusError):
-    """The operation or feature is not offered."""
+    """The operation or feature is not available."""
 
 
 class MessageLockLost(ServiceBusError):
-    """The lock token is unknown, settled already, or has lapsed."""
+    """The lock token is unknown or settled, or its lock has lapsed."""
 
 
 class SessionLockLost(ServiceBusError):
-    """The session is not held by who asks, or its lock has lapsed."""
+    """The requester does not hold the session, or its lock has lapsed."""
 
 
 class SessionCannotBeLocked(ServiceBusError):
@@ -64,15 +64,15 @@ class SessionWaitTimedOut(ServiceBusError):
 
 
 class TransactionUnknown(ServiceBusError):
-    """No open transaction of this connection has that id."""
+    """The connection has no open transaction of that id."""
 
 
 class TransactionTimedOut(ServiceBusError):
-    """The transaction was open for too long and has been rolled back."""
+    """The transaction was open for too long and was rolled back."""
 
 
 class TransactionRolledBack(ServiceBusError):
-    """Not all that was enlisted can still be done, so none of it was."""
+    """A part of the transaction can no longer be done, so none of it was."""
 
 
 class RuleNotFound(ServiceBusError):
@@ -80,7 +80,7 @@ class RuleNotFound(ServiceBusError):
 
 
 class RuleAlreadyExists(ServiceBusError):
-    """The subscription has a rule of that name already."""
+    """The subscription has a rule of that name."""
 
 
 class CursorNotFound(ServiceBusError):
@@ -92,11 +92,11 @@ class ClaimNotFound(ServiceBusError):
 
 
 class ClaimCommitted(ServiceBusError):
-    """The claim was committed: what it held is gone."""
+    """The claim is committed: its messages are gone."""
 
 
 class MessageNotFound(ServiceBusError):
-    """No message with that sequence number in the state asked for."""
+    """No message with that sequence number is in the state asked for."""
 
 
 class MessageSizeExceeded(ServiceBusError):
@@ -104,15 +104,15 @@ class MessageSizeExceeded(ServiceBusError):
 
 
 class QuotaExceeded(ServiceBusError):
-    """The entity is full, or there are as many of something as there may be."""
+    """The entity is full, or a limit on a number is reached."""
 
 
 class LowSpace(ServiceBusError):
-    """The broker's disk is nearly full; there may be room for it later."""
+    """The broker's disk is nearly full; space may come back later."""
 
 
 class PreconditionFailed(ServiceBusError):
-    """The entity or rule is no longer as it was when the client read it."""
+    """The entity or rule has changed since the client read it."""
 
 
 class ServerBusy(ServiceBusError):

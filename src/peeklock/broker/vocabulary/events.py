@@ -1,14 +1,10 @@
-"""What happened, for whoever reads along: the life of every message as events.
+"""Events: what happened to each message, session and entity, for the event log.
 
-Owns: the vocabulary of events and the list that fills during a batch. Must not know: who reads them, how they
-are stored or written, queues beyond their id and name.
+Changes state how things *are*, which is what a restart needs; events state what *happened*, and why. They are
+recorded only while capture is on (see `recorder`) and are durable with the batch of their changes. An event
+without a durable change (a delivery, a renewal) waits for the next batch, `FLUSH_MS` at most.
 
-Changes say how things *are*, which is all that a restart needs; events say what *happened* and why, which is
-what people ask about. They are recorded only while capture is on (see `recorder`), ride in the batch of the
-changes they belong to, and so are durable with them, or not at all. What changes nothing durable (a delivery,
-a renewal, a lock that lapsed unseen) waits for the next batch; one is made for it within `FLUSH_MS`.
-
-An event is a plain tuple, since three of them are made for each message: the fields of `Event`, in order.
+An event is a plain tuple with the fields of `Event`, since three are made for each message.
 """
 
 from __future__ import annotations
@@ -17,87 +13,84 @@ from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
 FLUSH_MS = 1_000
-"""So long at most an event that nothing durable follows waits for a batch."""
+"""How long an event waits at most for a batch."""
 
 
 class EventType(IntEnum):
-    """What happened. The number is what the store keeps, the name in lower case what readers see.
+    """The store keeps the number; readers see the name in lower case.
 
     A life is that of one message in one queue or sub-queue, named by (entity, sequence number). It begins
-    with ENQUEUED or SCHEDULED and ends with one of `ENDS`. A message that goes elsewhere ends here, with
-    `related_*` saying where it went, and begins a life there.
+    with ENQUEUED or SCHEDULED and ends with one of `ENDS`. A message that moves ends its life here, with
+    `related_*` naming where it went, and begins another one there.
     """
 
     ENQUEUED = 1
-    """It is stored and active. Of a topic: it has arrived and been numbered. `reason` is `sent via` where it
-    was sent to another entity via this one, so that it only passes, or says that its body is not here."""
+    """Stored and active. Of a topic: arrived and numbered. `reason` is `sent via` for a message that is sent
+    via this entity to another one, or says that the body is missing here."""
     SCHEDULED = 2
-    """It is stored and waits for `scheduled_at_ms`."""
+    """Stored until `scheduled_at_ms`."""
     ACTIVATED = 3
-    """A scheduled message fell due. It goes on under a new number: `related_number`. `scheduled_at_ms` is
-    later or earlier than SCHEDULED said where it was shifted."""
+    """A scheduled message fell due and continues under `related_number`. If it was shifted, `scheduled_at_ms`
+    differs from that of SCHEDULED."""
     DELIVERED = 4
-    """Handed to a receiver: under a lock (`lock_token`, `locked_until_ms`) or, without, deleted with it."""
+    """Delivered to a receiver: under a lock (`lock_token`, `locked_until_ms`), or else deleted with it."""
     RENEWED = 5
-    """Its lock lasts until `locked_until_ms` now."""
+    """The lock was renewed until `locked_until_ms`."""
     ABANDONED = 6
-    """Given back by its receiver, counted. In a dead-letter queue nothing is counted."""
+    """Given back by the receiver, counted. A dead-letter queue does not count."""
     RELEASED = 7
-    """Given back without being counted: `reason` says why, where no receiver asked for it."""
+    """Given back, not counted; with a `reason` if no receiver asked for it."""
     LOCK_LAPSED = 8
-    """Its lock ended without a settlement, counted: time was up, or (`reason`) its connection broke and the
-    grace is over."""
+    """The lock ended without a settlement, counted: it expired, or (`reason`) its connection broke."""
     COMPLETED = 9
-    """Gone for good. `reason` where no receiver said so: `receive-and-delete` or `cursor`."""
+    """Done. With a `reason` if no receiver settled it: `receive-and-delete` or `cursor`."""
     DEFERRED = 10
     """Set aside until asked for by number, counted."""
     DEAD_LETTERED = 11
     """Moved to a dead-letter queue, `related_entity`; `reason` is its DeadLetterReason."""
     EXPIRED = 12
-    """Its time-to-live ended. `related_entity` is the dead-letter queue it went to, if any."""
+    """The time-to-live ended. `related_entity` is the dead-letter queue, if it went to one."""
     FORWARDED = 13
-    """Passed on to `related_entity` under `related_number`; of a topic: copied to `related_number`
-    subscriptions."""
+    """Passed on to `related_entity` under `related_number`; of a topic: to that many subscriptions."""
     CANCELLED = 14
     """A scheduled message was cancelled."""
     PURGED = 15
-    """Deleted with others, by request."""
+    """Deleted by a request for many messages."""
     UNMATCHED = 16
-    """No rule of its topic chose it: accepted and gone."""
+    """No rule of the topic matched: accepted and dropped."""
     CLAIMED = 17
-    """Held for a cursor: `reason` is the cursor's name, `related_number` the number of the claim."""
+    """Held for the cursor `reason`, in its claim `related_number`."""
     CLAIM_RELEASED = 18
     """Given back by a cursor, not counted."""
     DUPLICATE_DROPPED = 19
-    """Not stored: `sequence_number` is that of the first message with its id, `related_number` the one that
-    it was given ahead, if it was."""
+    """Not stored: `sequence_number` is that of the first message with the id, `related_number` the one that
+    it was given ahead, if any."""
     SESSION_LOCKED = 20
     SESSION_RENEWED = 21
     SESSION_RELEASED = 22
     SESSION_STATE_SET = 23
     ENTITY_PRESENT = 24
-    """Told of each entity at the start of an epoch; `reason` holds its settings, as JSON."""
+    """Recorded for each entity at the start of an epoch; `reason` is its settings, as JSON."""
     ENTITY_CREATED = 25
     ENTITY_UPDATED = 26
     ENTITY_DELETED = 27
-    """It ends all lives in the entity."""
+    """Ends all lives in the entity."""
     EPOCH_STARTED = 28
-    """The broker started: no lock from before it holds any more. `reason` holds, as JSON, `lock_grace_ms`:
-    how long the locks of a connection outlive its break; null = until they lapse."""
+    """The broker started: earlier locks are gone. `reason` is, as JSON, `lock_grace_ms`: how long locks
+    outlive a broken connection; null = until they lapse."""
     GAP = 29
-    """Written by the exporter: batches `sequence_number` up to `related_number` are not in the log;
-    `reason` says why."""
+    """Written by the exporter: batches `sequence_number` to `related_number` are missing, see `reason`."""
     NUMBER_ISSUED = 30
-    """A request to schedule in a transaction was answered with this number. The message is SCHEDULED under it
-    with the commit; after a roll-back, or as a duplicate, it never is."""
+    """The number answers a request to schedule in a transaction. The message is SCHEDULED under it with the
+    commit; not after a roll-back, nor as a duplicate."""
 
     CONNECTION_LOST = 31
-    """A connection broke that held locks of messages: they end with its grace, unless they are settled or
-    renewed by others before."""
+    """A connection broke that held message locks: they end with its grace unless they are settled, or renewed
+    over another connection, before."""
     CLOCK_STEPPED = 32
-    """The wall clock was set, or an operator believes it now. `reason` holds, as JSON, `step_ms` (0 = nobody
-    set it), and how far it is ahead of the time that has passed since the start: `ahead_ms`, `due_ahead_ms`
-    for instants, which differ while the step is taken for an error."""
+    """The wall clock was set, or an operator accepted it. `reason` is, as JSON, `step_ms` (0 = accepted), and
+    how far the clock is ahead of the time since the start: `ahead_ms`, and `due_ahead_ms` for instants. The
+    two differ while a step is not believed."""
 
 
 NUMBERED_AHEAD = "numbered ahead"
@@ -115,17 +108,17 @@ ENDS = frozenset(
         EventType.UNMATCHED,
     }
 )
-"""Events after which nothing happens to a message in its queue."""
+"""Events that end the life of a message in its queue."""
 
 
 class Event(NamedTuple):
-    """The fields of an event, in the order in which tuples have them. Times are UTC ms, 0 = none."""
+    """The fields of an event, in the order of the tuples. Times are UTC ms, 0 = none."""
 
     type: int
     at_ms: int
     queue_id: int
     queue_name: str | None
-    """Path of the queue, sub-queue or topic; None where no entity is concerned."""
+    """Path of the queue, sub-queue or topic; None = no entity."""
     sequence_number: int
     enqueued_sequence_number: int
     delivery_count: int
@@ -143,15 +136,14 @@ class Event(NamedTuple):
     session_id: str | None
     reason: str | None
     link_name: str | None
-    """With DELIVERED and what concerns sessions: the receiver's link, as its peer calls it."""
+    """Name of the receiver's link on the wire; with DELIVERED and events of sessions."""
     transaction_id: bytes | None
     lock_token: bytes | None
     head: bytes | None
-    """Of a new message: the encoded properties section, or the whole encoded message where bodies are
-    captured."""
+    """Of a new message: the encoded properties section, or the whole message where bodies are captured."""
     connection_lost: int
-    """1: a lock ended because its connection broke (with LOCK_LAPSED and SESSION_RELEASED)."""
+    """1 = a lock ended because its connection broke (LOCK_LAPSED, SESSION_RELEASED)."""
 
 
 EventTuple: TypeAlias = tuple[Any, ...]
-"""The fields of an `Event` without names, which costs a third of the time to make."""
+"""The fields of an `Event` without names, made in a third of the time."""

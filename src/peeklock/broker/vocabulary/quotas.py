@@ -1,9 +1,8 @@
-"""What each tier allows, as data in one place.
+"""What each tier allows, and what one entity or transaction may cost, in one table.
 
-Owns: the tier tables, and what one entity or transaction may cost. Must not know: who asks, what a queue
-does. The range of a setting that is the same in every tier stands in `validation`.
+`validation` has the ranges that are the same in every tier.
 Source: wire contract 10.1 and 10.2; Learn "Service Bus quotas and limits", "Service Bus premium and standard
-tiers". The service has no quota on the number of messages, only on their size.
+tiers". The service limits the size of messages, not their number.
 """
 
 from __future__ import annotations
@@ -15,67 +14,62 @@ from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 _DAY_MS = 86_400_000
 
 RECEIVE_REQUESTS_MAX = 5_000
-"""Receivers attached to one entity at a time; enforced only where the namespace says so (A-05). Source: wire
-contract 10.1."""
+"""Receivers of one entity; enforced with the quotas of the namespace (A-05). Source: wire contract 10.1."""
 
 DUPLICATE_IDS_MAX = 5_000_000
-"""Message ids one entity remembers: up to 900 MB. At the cap sends are refused. Our choice: 8,000 sends a
+"""Message ids that one entity remembers, up to 900 MB; beyond it sends are refused. Our choice: 8,000 sends a
 second over the default window of ten minutes."""
 
 DEFERRED_BYTES_MAX = 16 * 1024 * 1024
-"""Size of several deferred messages received by one request. Our choice: a request may name 100,000, and the
-answer is made in memory."""
+"""Size of deferred messages received by one request. Our choice: its answer is built in memory."""
 
 RULES_MAX = 100_000
-"""Rules of one topic, always held to. Our choice: they are kept in memory, compiled; the service's own limit
-for the kind that it allows most of."""
+"""Rules of one topic, always enforced. Our choice, for memory: the service's limit for correlation
+filters."""
 
 TRANSACTION_MESSAGES_MAX = 100
-"""Messages sent and scheduled in one transaction; what it settles does not count. Source: wire contract 6,
-10.1, C34."""
+"""Messages sent and scheduled in one transaction, without settlements. Source: wire contract 6, 10.1, C34."""
 
 TRANSACTION_BYTES_MAX = 16 * 1024 * 1024
-"""What one transaction holds: messages to send, properties and states to change, and what is below. Source:
-semantics F-03."""
+"""Size of messages, properties and states in one transaction, and of the next. Source: semantics F-03."""
 
 ENLISTED_BYTES_MIN = 512
-"""What each message that is sent, settled or cancelled in a transaction, and each state, counts at least: its
-command takes that in memory. Source: wire contract C34; of sends, our choice."""
+"""What each message sent, settled or cancelled, and each state, counts at least in a transaction: the memory
+of its command. Source: wire contract C34; of sends, our choice."""
 
 TRANSACTION_MS_MAX = 120_000
 """Source: wire contract 6 and 10.1: 2 minutes from the first operation."""
 
 EMPTY_TRANSACTION_MS_MAX = 600_000
-"""How long a transaction may be open without an operation. Source: wire contract C34."""
+"""How long a transaction may be open before its first operation. Source: wire contract C34."""
 
 OPEN_TRANSACTIONS_MAX = 5_000
-"""On one connection; a declare beyond waits. Source: wire contract C34."""
+"""On one connection; further declares wait. Source: wire contract C34."""
 
 OPEN_TRANSACTIONS_BYTES_MAX = 64 * 1024 * 1024
-"""What all open transactions of one connection hold together. Source: wire contract C34."""
+"""Size of all open transactions of one connection. Source: wire contract C34."""
 
 WAITING_DECLARES_MAX = 100
-"""On one coordinator link: the credit that it has. Source: wire contract C34."""
+"""On one coordinator link: its credit. Source: wire contract C34."""
 
 DECLARE_WAIT_MS_MAX = 20_000
 """How long a declare waits for its answer. Source: wire contract C34."""
 
 CURSORS_MAX = 100
-"""Cursors of one queue or sub-queue, always held to. Our choice."""
+"""Cursors of one queue or sub-queue, always enforced. Our choice."""
 
 CLAIMS_MAX = 1_000
-"""Claims of one cursor neither committed nor released. Our choice: two million messages, and a release names
-them all in one frame."""
+"""Claims of one cursor neither committed nor released. Our choice: two million messages in one frame."""
 
 CLAIM_MESSAGES_MAX = 2_000
-"""Messages of one claim. Our choice: some 4 ms of work; a reader that wants more claims again."""
+"""Messages of one claim. Our choice: some 4 ms of work."""
 
 CURSOR_NAME_MAX = 128
 """Characters of a cursor's name."""
 
 CURSOR_EXPIRES_AFTER_MS = 7 * _DAY_MS
-"""So long after its last use a cursor goes, unless it was made with another time. Our choice: a query that
-stood still over a long weekend finds its claims."""
+"""How long after its last use a cursor is forgotten by default. Our choice: a query that stopped over a long
+weekend finds its claims."""
 
 CURSOR_EXPIRES_AFTER_MS_MIN = 60_000
 CURSOR_EXPIRES_AFTER_MS_MAX = 366 * _DAY_MS
@@ -84,52 +78,47 @@ CURSOR_EXPIRES_AFTER_MS_MAX = 366 * _DAY_MS
 
 @dataclass(frozen=True, slots=True)
 class TierLimits:
-    """Limits and features of one tier."""
+    """Limits and features of one tier; the defaults are those of Standard."""
 
     name: str
-    """The SKU as the administration shows it."""
-    message_size_kb_default: int
+    """The SKU as administration shows it."""
+    message_size_kb_default: int = 256
     """Size as transferred, with all overhead."""
-    message_size_kb_max: int
-    """More than the default: the entity may choose (MaxMessageSizeInKilobytes)."""
-    max_size_mb_max: int
-    """Largest size of an entity, or of each partition of it, that may be asked for."""
-    size_mb_step: int
-    """Such a size is a multiple of it. Source: wire contract C44."""
-    queues_max: int
-    """Queues and topics in a namespace; enforced only where the namespace says so (A-05)."""
-    ttl_ms_max: int
+    message_size_kb_max: int = 256
+    """If larger than the default, the entity may choose (MaxMessageSizeInKilobytes)."""
+    max_size_mb_max: int = 5 * 1024
+    """Largest size of an entity, or of each of its partitions."""
+    size_mb_step: int = 1024
+    """Sizes are multiples of it. Source: wire contract C44."""
+    queues_max: int = 10_000
+    """Queues and topics of a namespace; enforced only if the namespace enforces quotas (A-05)."""
+    ttl_ms_max: int = UNLIMITED_MS
     """Largest time-to-live, and the default of an entity."""
-    session_state_bytes_max: int
+    session_state_bytes_max: int = 256 * 1024
     """Largest state of one session."""
-    duplicate_detection: bool
-    deferral: bool
-    sessions: bool
-    forwarding: bool
+    duplicate_detection: bool = True
+    deferral: bool = True
+    sessions: bool = True
+    forwarding: bool = True
     """ForwardTo and ForwardDeadLetteredMessagesTo."""
-    transactions: bool
-    partitioning: bool
-    """EnablePartitioning of one entity; in the premium tier a namespace is partitioned as a whole."""
-    topics: bool
-    subscriptions_max: int
-    """Subscriptions of one topic; enforced only where the namespace says so (A-05), and so are the next
-    two."""
-    sql_filters_max: int
-    """SQL filters of one topic, true and false filters among them."""
-    correlation_filters_max: int
+    transactions: bool = True
+    partitioning: bool = True
+    """EnablePartitioning of one entity; the premium tier partitions namespaces."""
+    topics: bool = True
+    subscriptions_max: int = 2_000
+    """Subscriptions of one topic; enforced as `queues_max`, and so are the next two."""
+    sql_filters_max: int = 2_000
+    """SQL filters of one topic, with true and false filters."""
+    correlation_filters_max: int = 100_000
     """Correlation filters of one topic."""
-    idle_deletion: bool
+    idle_deletion: bool = True
     """AutoDeleteOnIdle. Source: the service's own refusal, "The property 'AutoDeleteOnIdle' cannot be set
     when creating a Queue because the namespace [...] is using 'Basic' tier" (MassTransit issue 657)."""
 
 
+STANDARD = TierLimits("Standard")
 BASIC = TierLimits(
-    name="Basic",
-    message_size_kb_default=256,
-    message_size_kb_max=256,
-    max_size_mb_max=5 * 1024,
-    size_mb_step=1024,
-    queues_max=10_000,
+    "Basic",
     ttl_ms_max=14 * _DAY_MS,
     session_state_bytes_max=0,
     duplicate_detection=False,
@@ -137,54 +126,18 @@ BASIC = TierLimits(
     sessions=False,
     forwarding=False,
     transactions=False,
-    partitioning=True,
     topics=False,
-    subscriptions_max=2_000,
-    sql_filters_max=2_000,
-    correlation_filters_max=100_000,
     idle_deletion=False,
 )
-STANDARD = TierLimits(
-    name="Standard",
-    message_size_kb_default=256,
-    message_size_kb_max=256,
-    max_size_mb_max=5 * 1024,
-    size_mb_step=1024,
-    queues_max=10_000,
-    ttl_ms_max=UNLIMITED_MS,
-    session_state_bytes_max=256 * 1024,
-    duplicate_detection=True,
-    deferral=True,
-    sessions=True,
-    forwarding=True,
-    transactions=True,
-    partitioning=True,
-    topics=True,
-    subscriptions_max=2_000,
-    sql_filters_max=2_000,
-    correlation_filters_max=100_000,
-    idle_deletion=True,
-)
 PREMIUM = TierLimits(
-    name="Premium",
+    "Premium",
     message_size_kb_default=1024,
     message_size_kb_max=100 * 1024,
     max_size_mb_max=80 * 1024,
     size_mb_step=1,
     queues_max=1_000,
-    ttl_ms_max=UNLIMITED_MS,
     session_state_bytes_max=1024 * 1024,
-    duplicate_detection=True,
-    deferral=True,
-    sessions=True,
-    forwarding=True,
-    transactions=True,
     partitioning=False,
-    topics=True,
-    subscriptions_max=2_000,
-    sql_filters_max=2_000,
-    correlation_filters_max=100_000,
-    idle_deletion=True,
 )
 
 TIERS = {tier.name.lower(): tier for tier in (BASIC, STANDARD, PREMIUM)}

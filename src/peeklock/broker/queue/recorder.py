@@ -1,9 +1,6 @@
-"""Taking down what happens while capture is on.
+"""The recorder: events for the event log, while capture is on.
 
-Owns: the events since the last batch, who and what the command under way is. Must not know: what becomes of
-events, why something happens.
-
-The `Outcome` of a call passes on what happened. Without a recorder that costs one comparison.
+`Outcome` calls it; without a recorder an event costs one comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from peeklock.broker.vocabulary.events import Event, EventTuple, EventType
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
-    from peeklock.broker.entities.entity import Entity
     from peeklock.broker.queue.links import Consumer
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.queue.message_session import MessageSession
@@ -31,93 +27,81 @@ if TYPE_CHECKING:
     from peeklock.broker.vocabulary.message import Message
 
 _HEAD_BYTES_MAX = 4096
-"""A properties section beyond this size is left out of the log: the message id stands in its first bytes, but
-a section that is cut off cannot be decoded."""
+"""A larger properties section is not recorded, not even the message id: a part cannot be decoded."""
 
 BODIES_BYTES_MAX = 128 * 1024 * 1024
-"""When whole messages of so many bytes wait for a batch, of further ones only the properties are recorded,
-which `reason` says. Our choice: all connections together have half of it on the way, but one message to a
+"""When whole messages of so many bytes wait for a batch, only the properties of further ones are recorded,
+and `reason` says so. Our choice: all connections together have half of it in flight, but one message to a
 topic may become 2,000 with a body each, all in one row of the store, and a row ends at 1 GB."""
 
 BODY_LEFT_OUT = "body left out: too many bytes at once"
 
-# Named here: to look up a member of an enumeration takes as long as a call.
+# Globals: the lookup of an enumeration's member takes as long as a call.
 _COMPLETED = EventType.COMPLETED
 _DELIVERED = EventType.DELIVERED
 
-_NOBODY = (0,)
-"""Who asks where time alone does."""
+_NO_ORIGIN = (0,)
+"""Connection id for what time alone causes."""
 
 
 class Recorder:
-    """The events of a namespace since somebody took them.
+    """The events of a namespace since the last batch.
 
-    Three of them are made for each message, so that the methods for arrival, delivery and settlement each
-    make a tuple and nothing else: 0.5 us.
+    Three are made for each message, so arrival, delivery and settlement each make a tuple and nothing else:
+    0.5 us.
     """
 
     timer_key = TimerKey.RECORDER
 
     def __init__(self, timers: Timers, wall: WallClock, captures_body: Callable[[str], bool]) -> None:
-        """Begin with nothing.
+        """Begin without events.
 
         Args:
-            captures_body: says of a queue's name whether whole messages are wanted.
+            captures_body: whether events of a queue, by name, hold whole messages.
         """
         self.timer_ms = FAR_MS
-        self.captures = True  # events are kept until somebody takes them
-        self.due = False  # something has waited long enough for a batch
+        self.captures = True  # events are kept for the log
+        self.due = False  # an event has waited long enough for a batch
         self._timers = timers
         self._wall = wall
         self._captures_body = captures_body
-        self._with_body: dict[int, bool] = {}  # what that said, by queue id
+        self._with_body: dict[int, bool] = {}  # by queue id
         self._events: list[EventTuple] = []
-        self._bodies_bytes = 0  # in them
+        self._bodies_bytes = 0  # in the events
         self._now_ms = 0
-        self._at_ms = 0  # what events say: UTC that never goes back
-        self._asker: tuple[int, ...] = _NOBODY
+        self._at_ms = 0  # UTC in events, which never goes back
+        self._origin: tuple[int, ...] = _NO_ORIGIN
         self._transaction_id: bytes | None = None
         self._connection_lost = False
 
     # Around commands
 
     def begin(self, command: object, now_ms: int) -> None:
-        """What happens from now on follows from this command."""
-        # As `_pass_to` does, without its call: each command comes by here.
+        """Attribute what follows to this command."""
         self._now_ms = now_ms
         at_ms = now_ms + self._wall.due_ahead_ms
         if at_ms > self._at_ms:
             self._at_ms = at_ms
-        self._asker = getattr(command, "reply_to", None) or getattr(command, "link", None) or _NOBODY
+        self._origin = getattr(command, "reply_to", None) or getattr(command, "link", None) or _NO_ORIGIN
         self._transaction_id = None
         self._connection_lost = False
 
     def begin_due(self, now_ms: int) -> None:
-        """What happens from now on follows from time alone."""
-        self._pass_to(now_ms)
-        self._asker = _NOBODY
-        self._transaction_id = None
-        self._connection_lost = False
+        """Attribute what follows to time alone."""
+        self.begin(None, now_ms)
 
     def begin_end(self, connection_id: int, now_ms: int, *, broken: bool) -> None:
-        """What happens from now on follows from the end of a connection."""
-        self._pass_to(now_ms)
-        self._asker = (connection_id,)
-        self._transaction_id = None
+        """Attribute what follows to the end of a connection."""
+        self.begin(None, now_ms)
+        self._origin = (connection_id,)
         self._connection_lost = broken
 
-    def _pass_to(self, now_ms: int) -> None:
-        self._now_ms = now_ms
-        at_ms = now_ms + self._wall.due_ahead_ms
-        if at_ms > self._at_ms:
-            self._at_ms = at_ms
-
     def begin_transaction(self, transaction_id: bytes) -> None:
-        """What happens until the end of the command belongs to a transaction."""
+        """Attribute what follows, until the end of the command, to a transaction."""
         self._transaction_id = transaction_id
 
     def take(self) -> list[EventTuple]:
-        """Give the events since the last call, in order."""
+        """Return the events since the last call, in order."""
         taken = self._events
         self._events = []
         self._bodies_bytes = 0
@@ -126,16 +110,16 @@ class Recorder:
         return taken
 
     def flush(self) -> None:
-        """Have a batch made for what waits."""
+        """Make a batch due for the events that wait."""
         self.due = bool(self._events)
 
     def advance(self, count_max: int, out: Outcome) -> int:
-        """See `Timed`."""
+        """Implement `Timed`."""
         self.flush()
         return 1
 
     def _first(self) -> None:
-        """Something is about to be recorded, and nothing waits yet."""
+        """Set the timer for the first event of a batch."""
         self._timers.set(self, self._now_ms + events.FLUSH_MS)
 
     def _add(self, event: EventTuple) -> None:
@@ -153,7 +137,7 @@ class Recorder:
         kind: EventType = EventType.ENQUEUED,
         reason: str | None = None,
     ) -> None:
-        """A message has been numbered and stands in a queue, or goes on from there.
+        """Record a message that is numbered and stored, or passed on.
 
         Args:
             sections: None for a message whose body is stored already.
@@ -175,31 +159,12 @@ class Recorder:
             self._first()
         self._events.append(
             (
-                kind,
-                self._at_ms,
-                queue_id,
-                queue.name,
-                message.sequence_number,
-                message.enqueued_sequence_number,
-                message.delivery_count,
-                message.state,
-                message.size_bytes,
-                message.enqueued_at_ms,
-                message.expires_at_ms,
-                message.scheduled_at_ms or 0,
-                0,
-                0,
-                self._asker[0],
-                None,
-                message.session_id,
-                reason,
-                None,
-                self._transaction_id,
-                None,
-                head,
-                0,
+                kind, self._at_ms, queue_id, queue.name, message.sequence_number,
+                message.enqueued_sequence_number, message.delivery_count, message.state, message.size_bytes,
+                message.enqueued_at_ms, message.expires_at_ms, message.scheduled_at_ms or 0, 0, 0,
+                self._origin[0], None, message.session_id, reason, None, self._transaction_id, None, head, 0,
             )
-        )
+        )  # fmt: skip
 
     def message(
         self,
@@ -212,7 +177,7 @@ class Recorder:
         token: bytes | None = None,
         until_ms: int = 0,
     ) -> None:
-        """Something happened to a message, which is as it was before, but for its delivery count."""
+        """Record an event of a message, which changes only its delivery count."""
         lock = message.lock
         if token is None and lock is not None:
             token = lock.token
@@ -220,81 +185,40 @@ class Recorder:
             self._first()
         self._events.append(
             (
-                kind,
-                self._at_ms,
-                queue.queue_id,
-                queue.name,
-                message.sequence_number,
-                message.enqueued_sequence_number,
-                message.delivery_count,
-                message.state,
-                message.size_bytes,
-                message.enqueued_at_ms,
-                message.expires_at_ms,
-                message.scheduled_at_ms or 0,
-                until_ms and until_ms + self._wall.due_ahead_ms,
-                related_number,
-                self._asker[0],
-                related,
-                message.session_id,
-                reason,
-                None,
-                self._transaction_id,
-                token,
-                None,
+                kind, self._at_ms, queue.queue_id, queue.name, message.sequence_number,
+                message.enqueued_sequence_number, message.delivery_count, message.state, message.size_bytes,
+                message.enqueued_at_ms, message.expires_at_ms, message.scheduled_at_ms or 0,
+                until_ms and until_ms + self._wall.due_ahead_ms, related_number, self._origin[0], related,
+                message.session_id, reason, None, self._transaction_id, token, None,
                 1 if self._connection_lost and kind is EventType.LOCK_LAPSED else 0,
             )
-        )
+        )  # fmt: skip
 
-    def delivered(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        lock: Lock | None,
-        receiver: Consumer,
-    ) -> None:
-        """A message was handed out, under a lock or, without one, to be deleted."""
+    def delivered(self, queue: MessageQueue, message: Message, lock: Lock | None, receiver: Consumer) -> None:
+        """Record a delivery, under a lock or, without one, in receive-and-delete mode."""
         token, until_ms = (None, 0) if lock is None else (lock.token, lock.until_ms())
         if not self._events:
             self._first()
         self._events.append(
             (
-                _DELIVERED,
-                self._at_ms,
-                queue.queue_id,
-                queue.name,
-                message.sequence_number,
-                message.enqueued_sequence_number,
-                message.delivery_count,
-                message.state,
-                message.size_bytes,
-                message.enqueued_at_ms,
-                message.expires_at_ms,
-                0,
-                until_ms and until_ms + self._wall.due_ahead_ms,
-                0,
-                receiver.link.connection_id,
-                None,
-                message.session_id,
-                None,
-                receiver.name,
-                None,
-                token,
-                None,
-                0,
+                _DELIVERED, self._at_ms, queue.queue_id, queue.name, message.sequence_number,
+                message.enqueued_sequence_number, message.delivery_count, message.state, message.size_bytes,
+                message.enqueued_at_ms, message.expires_at_ms, 0,
+                until_ms and until_ms + self._wall.due_ahead_ms, 0, receiver.link.connection_id, None,
+                message.session_id, None, receiver.name, None, token, None, 0,
             )
-        )
+        )  # fmt: skip
 
     def completed(self, queue: MessageQueue, message: Message, reason: str | None) -> None:
-        """A message is done with: `reason` says how, where no receiver said so."""
+        """Record a completion, with a reason if no receiver settled it."""
         self.message(_COMPLETED, queue, message, reason)
 
-    # Sessions, entities, the broker itself
+    # Sessions, entities, the broker
 
     def session(
         self, kind: EventType, queue: MessageQueue, session: MessageSession, size_bytes: int = 0
     ) -> None:
-        """Something happened to a session that is held; size_bytes: of its new state."""
+        """Record an event of a session that is held; `size_bytes` is that of its new state."""
         lock = session.lock
         assert lock is not None
         receiver = lock.receiver
@@ -309,29 +233,30 @@ class Recorder:
             )
         )
 
-    def entity(self, kind: EventType, entity: Entity) -> None:
-        """An entity is there, or is no more; its settings go along."""
-        event = self._other(kind, entity.main.queue_id, entity.name)
-        self._add(event._replace(reason=_settings(entity.description)))
+    def entity(self, kind: EventType, queue: MessageQueue, description: Description) -> None:
+        """Record an event of the entity with this main queue, with its settings."""
+        event = self._other(kind, queue.queue_id, description.name)
+        self._add(event._replace(reason=_settings(description)))
 
     def connection_lost(self) -> None:
-        """The connection whose end is under way broke, and leaves locks of messages."""
+        """Record that the connection broke, and leaves message locks."""
         self._add(self._other(EventType.CONNECTION_LOST))
 
     def epoch_started(self, lock_grace_ms: int | None) -> None:
-        """The broker begins; its settings that lives depend on go along."""
+        """Record the start of the broker, with the settings that lives depend on."""
         settings = {"lock_grace_ms": lock_grace_ms}
         event = self._other(EventType.EPOCH_STARTED)
         self._add(event._replace(reason=json.dumps(settings, separators=(",", ":"))))
-        self.due = True  # so that the log knows of it without any traffic
+        self.due = True  # also without traffic
 
     def clock_stepped(self, step_ms: int, now_ms: int) -> None:
-        """The wall clock was set, or (0) an operator believes it now."""
+        """Record that the wall clock was set, or (0) accepted."""
         wall = self._wall
-        self._pass_to(now_ms)
-        told = {"step_ms": step_ms, "ahead_ms": wall.ahead_ms, "due_ahead_ms": wall.due_ahead_ms}
+        self._now_ms = now_ms
+        self._at_ms = max(self._at_ms, now_ms + wall.due_ahead_ms)
+        values = {"step_ms": step_ms, "ahead_ms": wall.ahead_ms, "due_ahead_ms": wall.due_ahead_ms}
         event = self._other(EventType.CLOCK_STEPPED)
-        self._add(event._replace(reason=json.dumps(told, separators=(",", ":"))))
+        self._add(event._replace(reason=json.dumps(values, separators=(",", ":"))))
         self.due = True
 
     def duplicate_dropped(
@@ -342,10 +267,11 @@ class Recorder:
         sections: Sections,
         used_number: int = 0,
     ) -> None:
-        """A message was accepted and not stored; the first one with its id has this number.
+        """Record an accepted message that was not stored.
 
         Args:
-            used_number: which it had been given itself, in a transaction.
+            first_number: of the first message with its id.
+            used_number: its own number, in a transaction.
         """
         event = self._other(EventType.DUPLICATE_DROPPED, queue.queue_id, queue.name)
         head = _properties_section(sections)
@@ -359,41 +285,40 @@ class Recorder:
         )
 
     def _other(self, kind: EventType, queue_id: int = 0, queue_name: str | None = None) -> Event:
-        """Make an event that is not of one stored message."""
+        """Return an event that is not of one stored message."""
         return Event(
             kind, self._at_ms, queue_id, queue_name, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            self._asker[0], None, None, None, None, self._transaction_id, None, None, 0,
+            self._origin[0], None, None, None, None, self._transaction_id, None, None, 0,
         )  # fmt: skip
 
     def number_issued(self, queue: MessageQueue, message: Message, transaction_id: bytes) -> None:
-        """A message of a transaction has its number before it is stored. The command does nothing else of the
-        transaction: a duplicate that it drops stays dropped."""
+        """Record that a message of a transaction is numbered before it is stored. Nothing else of the command
+        belongs to the transaction: a duplicate that it drops stays dropped."""
         self._transaction_id = transaction_id
         self.message(EventType.NUMBER_ISSUED, queue, message)
         self._transaction_id = None
 
-    # What comes out only afterwards
+    # Forwards
 
     def forwarded(self, queue: MessageQueue, message: Message, to: str | None = None) -> Event:
-        """Make the event of a message that is about to be passed on, and is changed by that; to be handed to
-        `went` when its new number is known."""
+        """Return the event of a message that is about to be passed on, and changed; `passed_on` adds it."""
         self.message(EventType.FORWARDED, queue, message, None, to)
         return Event._make(self._events.pop())
 
-    def went(self, forwarded: Event, number: int) -> None:
-        """A message was passed on: to whom it was said before, under this number there."""
+    def passed_on(self, forwarded: Event, number: int) -> None:
+        """Record a forward, with the number at the target."""
         self._add(forwarded._replace(related_number=number))
 
     def fanned_out(self, forwarded: Event, copies: int) -> None:
-        """A topic's message was judged by all rules."""
+        """Record that the rules have judged a topic's message."""
         if copies:
-            self.went(forwarded, copies)
+            self.passed_on(forwarded, copies)
         else:
             self._add(forwarded._replace(type=EventType.UNMATCHED))
 
 
 def _settings(description: Description) -> str:
-    """Write an entity's settings as JSON: those of `broker.descriptions` without keys, and its kind."""
+    """Return an entity's kind and settings as JSON, without keys."""
     settings: dict[str, object] = {"kind": KINDS[type(description)].value, **asdict(description)}
     settings["status"] = description.status.value
     settings["authorization_rules"] = [
@@ -403,6 +328,6 @@ def _settings(description: Description) -> str:
 
 
 def _properties_section(sections: Sections) -> bytes | None:
-    """Cut the properties section out of an encoded message; None when it has none."""
+    """Return the properties section of an encoded message; None if it has none, or a large one."""
     start, end = sections.bare_offset, sections.properties_end
     return sections.payload[start:end] if 0 < end - start <= _HEAD_BYTES_MAX else None

@@ -1,35 +1,56 @@
-"""Scheduled messages that are to be enqueued earlier or later than their senders said.
+"""Scheduled messages: cancelled by their numbers, or shifted to an earlier or later time.
 
-Owns: which ones, and how far the command under way has come. Must not know: how what is due is found
-(`timers`), and who is applied between two slices: nobody is, see `engine`.
-
-A shifted message keeps its number, so that whoever has it can still cancel. All slices are in one batch. The
-event log has no event for it: the end of a scheduled life tells for when it was scheduled at last.
-Source: semantics S-05, S-06, S-07; our choice, the service has no such operation.
+A shifted message keeps its number, so it can still be cancelled. All slices of a shift are in one batch, and
+no other command comes between them. The event log has no event for a shift: the end of a scheduled life
+states the last scheduled time.
+Source: wire contract 5.2; semantics S-05 to S-09. Shifts are our choice, the service has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from peeklock.broker.content import overlay as overlays
 from peeklock.broker.entities.entities import Entities
+from peeklock.broker.entities.entity import Entity
 from peeklock.broker.queue.browsing import scheduled_by_number
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.vocabulary.changes import MessageStored
 from peeklock.broker.vocabulary.effects import ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
+from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import Message
-from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 
 LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, beyond which nobody can schedule."""
+"""End of the year 9999, the latest time that clients can schedule."""
+
+
+def check_cancel(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) -> None:
+    """Check that all numbers can be cancelled. Raises: MessageNotFound, EntityDisabled."""
+    if not entity.receives:
+        entity.require_sending()
+    for number in numbers:
+        if scheduled_by_number(queue, number) is None:
+            raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
+
+
+def cancel(queue: MessageQueue, numbers: Iterable[int], out: Outcome) -> None:
+    """Remove scheduled messages that were checked just now; a number given twice counts once."""
+    queue.accessed_at_ms = out.now_ms
+    for number in dict.fromkeys(numbers):
+        message = scheduled_by_number(queue, number)
+        assert message is not None
+        out.happened(EventType.CANCELLED, queue, message)
+        if queue.duplicates is not None and (freed := queue.duplicates.free(message.sequence_number)):
+            out.changes.append(freed)
+        queue.remove(message, out)
 
 
 class Shifting:
-    """The messages of one checked command."""
+    """A shift under way."""
 
     __slots__ = ("_count", "_instant_ms", "_left", "command")
 
@@ -37,7 +58,7 @@ class Shifting:
         """Find the messages. Raises: EntityNotFound, MessageNotFound, ArgumentInvalid.
 
         Args:
-            instant_ms: UTC; what is due now is due at this instant.
+            instant_ms: UTC; messages that become due are due at it.
         """
         self.command = command
         self._instant_ms = instant_ms
@@ -45,7 +66,7 @@ class Shifting:
         self._left = _found(entities, command)
 
     def advance(self, count: int, out: Outcome) -> bool:
-        """Shift so many messages more; return whether there may be others. The last ones bring the answer."""
+        """Shift up to `count` messages; return whether there may be more. The last call answers."""
         shifted = 0
         for queue, message in islice(self._left, count):
             shifted += 1
@@ -64,12 +85,12 @@ class Shifting:
         by_ms = self.command.by_ms
         if by_ms is None:
             return min(at_ms, self._instant_ms)
-        # What falls due by it may have different instants in the past, and is enqueued in their order.
+        # Messages that become due may have different past instants, which keep their order.
         return min(max(at_ms + by_ms, 0), LATEST_MS)
 
 
 def _found(entities: Entities, command: ShiftScheduled) -> Iterator[tuple[MessageQueue, Message]]:
-    """Return the messages that are to be shifted; what is asked for is checked before the first one."""
+    """Return the messages to shift; the command is checked before the first one."""
     if command.address is None:
         if command.sequence_numbers is not None:
             raise ArgumentInvalid("sequence numbers mean nothing without the queue that issued them")
@@ -94,6 +115,6 @@ def _all_of(queues: list[MessageQueue]) -> Iterator[tuple[MessageQueue, Message]
 
 def _shift(queue: MessageQueue, message: Message, at_ms: int, out: Outcome) -> None:
     message.scheduled_at_ms = at_ms
-    message.overlay = overlays.with_scheduled_time(message.overlay, at_ms)  # which readers are shown
+    message.overlay = overlays.with_scheduled_time(message.overlay, at_ms)  # for readers
     queue.wake(queue.shared.wall.core_ms(queue.activation.note(message)))
     out.changes.append(MessageStored(queue.queue_id, message))

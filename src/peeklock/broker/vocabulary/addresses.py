@@ -1,0 +1,52 @@
+"""Names of links, of answers and of queues. All are opaque values that a node can send to another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+OWN_CONNECTION_ID = 0
+"""Connection id of the process's own commands; those of peers begin at 1."""
+
+NO_LINK = 0
+"""Link number of a request without a link of the broker; those of links begin at 1."""
+
+
+class LinkId(NamedTuple):
+    """Name of a link to the broker; never reused."""
+
+    connection_id: int
+    number: int
+    """Counted by the connection; not an AMQP handle, which is reused."""
+
+
+class ReplyTo(NamedTuple):
+    """Where an answer goes."""
+
+    connection_id: int
+    link_number: int
+    """`LinkId.number`, or NO_LINK."""
+    number: int
+    """Of the request on its link: the delivery id; without a link the requester's own number."""
+
+
+NOWHERE = ReplyTo(OWN_CONNECTION_ID, NO_LINK, 0)
+"""Placeholder until the caller sets where the answer goes, or for a command without an answer."""
+
+
+class SubQueue(Enum):
+    """One of the queues of an entity."""
+
+    MAIN = 0
+    DEAD_LETTER = 1
+    TRANSFER_DEAD_LETTER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An entity and one of its queues. `path` is spelt as by the client and compares case-insensitively; that
+    of a subscription is `topic/Subscriptions/name`."""
+
+    path: str
+    sub_queue: SubQueue = SubQueue.MAIN
