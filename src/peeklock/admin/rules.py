@@ -15,22 +15,18 @@ from peeklock.admin.reading import Description, cut
 from peeklock.admin.values import read_pairs, write_pairs
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
-from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
+from peeklock.rules.filters import (
+    CORRELATION_FIELDS,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 
 _COMPATIBILITY_LEVEL = 20
 """The only version of the language that there still is."""
-
-_CORRELATION = {
-    "CorrelationId": "correlation_id",
-    "MessageId": "message_id",
-    "To": "to",
-    "ReplyTo": "reply_to",
-    "Label": "label",
-    "SessionId": "session_id",
-    "ReplyToSessionId": "reply_to_session_id",
-    "ContentType": "content_type",
-}
-"""Element -> field of CorrelationFilter, in the service's order."""
 
 
 def read_rule(given: Description, name: str) -> RuleDescription:
@@ -69,7 +65,7 @@ def _read_filter(given: Description) -> Filter:
         case "CorrelationFilter":
             fields = {
                 field: given.exact_text(element)
-                for element, field in _CORRELATION.items()
+                for field, element in CORRELATION_FIELDS.items()
                 if given.has(element)
             }
             properties, as_given = read_pairs(given, "Properties")
@@ -107,7 +103,7 @@ def _write_filter(asked: Filter) -> Markup:
             return _typed("Filter", "FalseFilter", _sql(SqlFilter("1=0")))
         case CorrelationFilter():
             fields: list[tuple[str, Text]] = [
-                (element, getattr(asked, field)) for element, field in _CORRELATION.items()
+                (element, getattr(asked, field)) for field, element in CORRELATION_FIELDS.items()
             ]
             fields.append(("Properties", write_pairs("Properties", asked.properties, asked.as_given)))
             return _typed("Filter", "CorrelationFilter", fields)

@@ -37,6 +37,7 @@ from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.gateway.nodes.fields import Body, text
 from peeklock.rules.filters import (
+    CORRELATION_FIELDS,
     AllAsGiven,
     AsGiven,
     CorrelationFilter,
@@ -158,17 +159,9 @@ def _read_sql(fields: Body) -> SqlFilter:
 
 
 def _read_correlation(fields: Body) -> CorrelationFilter:
-    return CorrelationFilter(
-        text(fields, "correlation-id"),
-        text(fields, "message-id"),
-        text(fields, "to"),
-        text(fields, "reply-to"),
-        text(fields, "label"),
-        text(fields, "session-id"),
-        text(fields, "reply-to-session-id"),
-        text(fields, "content-type"),
-        *_pairs(fields, "properties"),
-    )
+    system = {field: text(fields, field.replace("_", "-")) for field in CORRELATION_FIELDS}
+    properties, as_given = _pairs(fields, "properties")
+    return CorrelationFilter(**system, properties=properties, as_given=as_given)
 
 
 _FILTERS: dict[str, Callable[[Body], Filter]] = {
@@ -251,14 +244,7 @@ def _filter(found: Filter) -> Described:
     return Described(
         _CORRELATION_FILTER,
         [
-            found.correlation_id,
-            found.message_id,
-            found.to,
-            found.reply_to,
-            found.label,
-            found.session_id,
-            found.reply_to_session_id,
-            found.content_type,
+            *(getattr(found, field) for field in CORRELATION_FIELDS),
             {
                 name: _shown(value, given)
                 for name, value, given in join_given(found.properties, found.as_given)
