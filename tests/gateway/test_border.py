@@ -64,6 +64,8 @@ UNREACHED = frozenset(
         "claims.Claims.__init__",
         "errors.Reporter.__init__",
         "link_table.LinkTable.__init__",
+        "link_table.LinkTable._effect_handlers",
+        "link_table.LinkTable._event_handlers",
         "management.ManagementNode.__init__",
         "node_links.RequestNodes.__init__",
         "requests.ReplyLinks.__init__",

@@ -135,7 +135,11 @@ class LinkTable:
             detach=self._end,
         )
         self._last_number = 0
-        self.on_event: Handlers = {
+        self.on_event = self._event_handlers()
+        self.on_effect = self._effect_handlers()
+
+    def _event_handlers(self) -> Handlers:
+        return {
             DeliveryReceived: self._on_delivery,
             DispositionReceived: self._on_disposition,
             LinkFlow: self._on_flow,
@@ -144,7 +148,9 @@ class LinkTable:
             LinkDetached: self._on_detached,
             SessionEnded: self._on_session_ended,
         }
-        self.on_effect: Handlers = {
+
+    def _effect_handlers(self) -> Handlers:
+        return {
             Accepted: self._accepted,
             Deliver: self._deliver,
             Settled: self._settled,

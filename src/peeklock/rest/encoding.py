@@ -17,8 +17,8 @@ from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Sections
 from peeklock.broker.content.routing import ID_LENGTH_MAX, PARTITION_KEY, VIA_PARTITION_KEY
 from peeklock.broker.vocabulary.message import Message, Routing
-from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.inspection import PROPERTY_BYTES_MAX, take_in
+from peeklock.gateway.rewriting import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.rest.broker_properties import BrokerProperties
 
 _STRING, _SYMBOL = 0xA1, 0xA3
