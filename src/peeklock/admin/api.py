@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from peeklock.admin import atom
+from peeklock.admin.atom import write_element
 from peeklock.admin.entity_requests import list_entities, of_queue_or_topic, of_subscription
 from peeklock.admin.exchange import AdminCommand, AdminContext, AdminRequest, Exchange, Pending, Response
-from peeklock.admin.markup import write_element
 from peeklock.admin.reading import BODY_BYTES_MAX
 from peeklock.admin.rule_requests import RuleRequests, list_rules
 from peeklock.auth.authority import Authority

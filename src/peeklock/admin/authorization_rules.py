@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from peeklock.admin.atom import timestamp
-from peeklock.admin.markup import Markup, write_children
+from peeklock.admin.atom import Markup, timestamp, write_children
 from peeklock.admin.reading import Description, cut
 from peeklock.broker.vocabulary.descriptions import AuthorizationRule
 from peeklock.broker.vocabulary.errors import ArgumentInvalid

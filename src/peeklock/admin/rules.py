@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from peeklock.admin.atom import timestamp
-from peeklock.admin.markup import Markup, Text, write_children, write_element
+from peeklock.admin.atom import Markup, Text, timestamp, write_children, write_element
 from peeklock.admin.reading import Description, cut
 from peeklock.admin.values import read_pairs, write_pairs
 from peeklock.broker.vocabulary.descriptions import RuleDescription

@@ -16,8 +16,7 @@ from decimal import Decimal
 from math import isinf, isnan
 from uuid import UUID
 
-from peeklock.admin.atom import escape
-from peeklock.admin.markup import Markup
+from peeklock.admin.atom import Markup, escape
 from peeklock.admin.reading import Description, cut
 from peeklock.broker.vocabulary.durations import format_span, parse_span
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
