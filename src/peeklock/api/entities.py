@@ -22,7 +22,7 @@ from peeklock.broker.vocabulary.descriptions import (
     EntityStatus,
     TopicDescription,
 )
-from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, EntityView, Failed
+from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, EntityView
 
 _COUNTS = ("active", "scheduled", "deadLetter", "transferDeadLetter")
 _ORDER = tuple(EntityKind)
@@ -178,18 +178,18 @@ def _listed(call: Call, kind: int, skip: int, found: list[dict[str, Any]]) -> As
             return _listed(call, *following, found)
         return answer_json({"entities": found, "next": to_cursor(*following)})
 
-    return Ask(ListEntities(_ORDER[kind], skip, limit - len(found), call.exchange.reply_to), render)
+    return Ask(
+        call.exchange, ListEntities(_ORDER[kind], skip, limit - len(found), call.exchange.reply_to), render
+    )
 
 
 def show_entity(call: Call) -> Answer:
     """Show one entity."""
 
-    def render(effect: EntityFound | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return call.exchange.refusal(effect.error)
+    def render(effect: EntityFound) -> Answer:
         return answer_json(entity_json(effect.entity))
 
-    return Ask(LookUp(call.address, call.exchange.reply_to), render)
+    return Ask(call.exchange, LookUp(call.address, call.exchange.reply_to), render)
 
 
 NAMED = {"Entity": ENTITY, "Entities": ENTITIES}

@@ -18,7 +18,6 @@ from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.record.history import Delivery, Ending, Entry, Outcome
 from peeklock.broker.vocabulary.commands import LookUp
-from peeklock.broker.vocabulary.effects import EntityFound, Failed
 from peeklock.broker.vocabulary.message import EMPTY_PAYLOAD
 from peeklock.gateway.address import shown
 
@@ -105,10 +104,9 @@ def list_history(call: Call) -> Answer:
 def _unless_absent(call: Call, answer: Answer) -> Answer:
     """Refuse a filter by an entity that neither exists nor has entries: those of a deleted one are shown."""
 
-    def render(effect: EntityFound | Failed) -> Answer:
-        return call.exchange.refusal(effect.error) if isinstance(effect, Failed) else answer
-
-    return answer if call.node is None else Ask(LookUp(call.address, call.exchange.reply_to), render)
+    if call.node is None:
+        return answer
+    return Ask(call.exchange, LookUp(call.address, call.exchange.reply_to), lambda effect: answer)
 
 
 def _is_wanted(entry: Entry, call: Call) -> bool:

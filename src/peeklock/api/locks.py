@@ -5,10 +5,11 @@ Owns: the handlers of locks. Must not know: how a wait for messages is done.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import Answer, Ask, Show, Stream, Take, answer_json, to_json
+from peeklock.api.exchange import Answer, Ask, Show, Stream, answer_json, done, to_json
 from peeklock.api.instants import write_instant
 from peeklock.api.messages import views_found
 from peeklock.api.model import INSTANT, SEQUENCE_NUMBER, VALUES, delivery_json, lock_json, message_json
@@ -16,15 +17,17 @@ from peeklock.api.schema import Schema, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import (
+    Command,
     Disposition,
     ReceiveDeferred,
     ReceiveMode,
     RenewLocks,
     UpdateDisposition,
 )
-from peeklock.broker.vocabulary.effects import Deliver, Done, Failed, LocksRenewed, MessagesFound
+from peeklock.broker.vocabulary.effects import Deliver, LocksRenewed, MessagesFound
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.broker.vocabulary.message import LOST_BODY
+from peeklock.rest.exchange import Take
 from peeklock.rest.paths import lock_refusal, lock_token
 from peeklock.rest.properties import read_member
 
@@ -109,24 +112,22 @@ def receive(call: Call) -> Answer:
         return _receive_deferred(call, call.body["sequenceNumbers"], deletes=deletes)
     address = call.address
 
-    def render(deliveries: list[Deliver], payloads: list[bytes]) -> Any:
-        found = [
-            delivery_json(delivery, payload, address, deleted=deletes)
-            for delivery, payload in zip(deliveries, payloads, strict=True)
-        ]
-        return answer_json({"deliveries": found})
+    def show(delivery: Deliver, payload: bytes) -> dict[str, Any]:
+        return delivery_json(delivery, payload, address, deleted=deletes)
 
     count_max, wait_s = call.body.get("max", 1), float(call.body.get("wait", 0))
-    return Take(call.exchange.slim(), address, count_max, wait_s, deletes, render)
+    return Take(call.exchange.slim(), address, count_max, wait_s, deletes, show, _deliveries)
+
+
+def _deliveries(found: list[dict[str, Any]]) -> Response:
+    return answer_json({"deliveries": found})
 
 
 def _receive_deferred(call: Call, numbers: list[int], *, deletes: bool) -> Answer:
     exchange, address = call.exchange, call.address
     mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
 
-    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
         found: list[dict[str, Any]] = []
         for view, payload in zip(effect.messages, payloads, strict=True):
             if payload is not LOST_BODY:
@@ -134,18 +135,18 @@ def _receive_deferred(call: Call, numbers: list[int], *, deletes: bool) -> Answe
                 found.append({**lock, "message": message_json(view, payload)})
         return answer_json({"deliveries": found})
 
-    return Show(ReceiveDeferred(address, numbers, mode, exchange.reply_to), views_found, render)
+    return Show(
+        call.exchange, ReceiveDeferred(address, numbers, mode, exchange.reply_to), views_found, render
+    )
 
 
 def renew(call: Call) -> Answer:
     """Renew a lock."""
 
-    def render(effect: LocksRenewed | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return _refused(call, effect)
+    def render(effect: LocksRenewed) -> Answer:
         return answer_json({"lockedUntil": write_instant(effect.locked_until_ms[0])})
 
-    return Ask(RenewLocks(call.address, [lock_token(call.given["token"])], call.exchange.reply_to), render)
+    return _ask_for_lock(call, RenewLocks(call.address, _tokens(call), call.exchange.reply_to), render)
 
 
 def complete(call: Call) -> Answer:
@@ -172,23 +173,24 @@ def _settle(
     description: str | None = None,
     changed: dict[str, Any] | None = None,
 ) -> Answer:
-    def render(effect: Done | Failed) -> Answer:
-        return _refused(call, effect) if isinstance(effect, Failed) else call.exchange.done(effect)
-
     command = UpdateDisposition(
         call.address,
-        [lock_token(call.given["token"])],
+        _tokens(call),
         disposition,
         call.exchange.reply_to,
         reason,
         description,
         changed,
     )
-    return Ask(command, render)
+    return _ask_for_lock(call, command, done)
 
 
-def _refused(call: Call, effect: Failed) -> Response:
-    return call.exchange.refusal(lock_refusal(effect.error, call.given["token"]))
+def _tokens(call: Call) -> list[bytes]:
+    return [lock_token(call.given["token"])]
+
+
+def _ask_for_lock(call: Call, command: Command, render: Callable[[Any], Answer]) -> Ask:
+    return Ask(call.exchange, command, render, lambda error: lock_refusal(error, call.given["token"]))
 
 
 def deliver(call: Call) -> Answer:

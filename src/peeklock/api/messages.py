@@ -14,8 +14,8 @@ from peeklock.api.exchange import (
     Answer,
     Ask,
     Show,
-    Step,
     answer_json,
+    done,
     from_cursor,
     guarded,
     to_cursor,
@@ -35,19 +35,12 @@ from peeklock.api.schema import Schema, check, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import CancelScheduled, LookUp, Peek, PurgeMessages, Schedule
-from peeklock.broker.vocabulary.effects import (
-    Done,
-    EntityFound,
-    Failed,
-    MessagesDeleted,
-    MessagesFound,
-    MessagesScheduled,
-    Rejected,
-)
+from peeklock.broker.vocabulary.effects import EntityFound, MessagesDeleted, MessagesFound, MessagesScheduled
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 from peeklock.gateway.address import shown
 from peeklock.rest.encoding import Encoded
+from peeklock.rest.exchange import Step
 
 PAGE_BYTES_MAX = 1024 * 1024
 """Of the messages in a page, unless one is larger. Our choice: what is read and written in some 20 ms."""
@@ -103,9 +96,7 @@ def peek(call: Call) -> Answer:
         call.address, first, call.given["limit"], PAGE_BYTES_MAX, exchange.reply_to, call.given.get("session")
     )
 
-    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
         page = zip(effect.messages, payloads, strict=True)
         found: dict[str, Any] = {
             "messages": [
@@ -118,28 +109,28 @@ def peek(call: Call) -> Answer:
             found["next"] = to_cursor(effect.messages[-1].message.sequence_number + 1)
         return answer_json(found)
 
-    return Show(command, views_found, render)
+    return Show(call.exchange, command, views_found, render)
 
 
-def views_found(effect: MessagesFound | Failed) -> list[MessageView]:
+def views_found(effect: MessagesFound) -> list[MessageView]:
     """Return the messages of an answer."""
-    return [] if isinstance(effect, Failed) else effect.messages
+    return effect.messages
 
 
 def show_message(call: Call) -> Answer:
     """Show the message with a number."""
     number, exchange = call.given["number"], call.exchange
 
-    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
         is_there = effect.messages and effect.messages[0].message.sequence_number == number
         if not is_there or payloads[0] is LOST_BODY:
             text = f"No message of '{shown(call.address)}' has the sequence number {number}."
             return exchange.refusal(MessageNotFound(text))
         return answer_json(message_json(effect.messages[0], payloads[0]))
 
-    return Show(Peek(call.address, number, 1, PAGE_BYTES_MAX, exchange.reply_to), views_found, render)
+    return Show(
+        call.exchange, Peek(call.address, number, 1, PAGE_BYTES_MAX, exchange.reply_to), views_found, render
+    )
 
 
 def send(call: Call) -> Answer:
@@ -178,9 +169,7 @@ def _read_on(call: Call, encoded: Iterator[Encoded], read: list[Encoded]) -> Ans
 def _require_ids(call: Call, then: Ask) -> Ask:
     """Go on if the entity drops a message whose id it has seen."""
 
-    def render(effect: EntityFound | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return call.exchange.refusal(effect.error)
+    def render(effect: EntityFound) -> Answer:
         if not effect.entity.description.requires_duplicate_detection:
             return call.exchange.refusal(
                 ArgumentInvalid(
@@ -190,26 +179,21 @@ def _require_ids(call: Call, then: Ask) -> Ask:
             )
         return then
 
-    return Ask(LookUp(call.address, call.exchange.reply_to), render)
+    return Ask(call.exchange, LookUp(call.address, call.exchange.reply_to), render)
 
 
 def _store(call: Call, messages: list[Encoded]) -> Ask:
-    def render(effect: MessagesScheduled | Rejected | Failed) -> Answer:
-        if not isinstance(effect, MessagesScheduled):
-            return call.exchange.refusal(effect.error)
+    def render(effect: MessagesScheduled) -> Answer:
         return answer_json({"sequenceNumbers": effect.sequence_numbers}, 201)
 
-    # A schedule is what answers numbers; what has no time, or one that is past, is enqueued at once.
-    return Ask(Schedule(call.address, messages, call.exchange.reply_to), render)
+    # A schedule answers with numbers; messages without a time, or with a past one, are enqueued at once.
+    return Ask(call.exchange, Schedule(call.address, messages, call.exchange.reply_to), render)
 
 
 def cancel(call: Call) -> Answer:
     """Cancel a scheduled message."""
-
-    def render(effect: Done | Failed) -> Answer:
-        return call.exchange.done(effect)
-
-    return Ask(CancelScheduled(call.address, [call.given["number"]], call.exchange.reply_to), render)
+    command = CancelScheduled(call.address, [call.given["number"]], call.exchange.reply_to)
+    return Ask(call.exchange, command, done)
 
 
 def purge(call: Call) -> Answer:
@@ -218,12 +202,10 @@ def purge(call: Call) -> Answer:
     if "before" in call.given:
         before_ms = read_instant(call.given["before"], "The parameter 'before'")
 
-    def render(effect: MessagesDeleted | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return call.exchange.refusal(effect.error)
+    def render(effect: MessagesDeleted) -> Answer:
         return answer_json({"deleted": effect.count})
 
-    return Ask(PurgeMessages(call.address, before_ms, call.exchange.reply_to), render)
+    return Ask(call.exchange, PurgeMessages(call.address, before_ms, call.exchange.reply_to), render)
 
 
 OPERATIONS = (

@@ -11,7 +11,7 @@ from peeklock.api.schema import Schema, ref
 from peeklock.api.search import ENTITY_PARAMETER
 from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
-from peeklock.broker.vocabulary.effects import Failed, ScheduledShifted
+from peeklock.broker.vocabulary.effects import ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.broker.vocabulary.search_commands import ShiftScheduled
 
@@ -74,13 +74,11 @@ def _shifted(call: Call, by_ms: int | None) -> Answer:
         raise ArgumentInvalid("The member 'sequenceNumbers' goes with the parameter 'entity'.")
     address = None if call.node is None else call.node.address
 
-    def render(effect: ScheduledShifted | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: ScheduledShifted) -> Answer:
         return answer_json({"shifted": effect.count})
 
     chosen = None if numbers is None else tuple(numbers)
-    return Ask(ShiftScheduled(exchange.reply_to, address, chosen, by_ms), render)
+    return Ask(call.exchange, ShiftScheduled(exchange.reply_to, address, chosen, by_ms), render)
 
 
 OPERATIONS = (

@@ -16,7 +16,7 @@ from peeklock.api.schema import Schema, ref
 from peeklock.api.table import PATH_PARAMETERS, Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import Address, SubQueue
-from peeklock.broker.vocabulary.effects import Failed, Match, MatchingDeleted, MessagesMatched
+from peeklock.broker.vocabulary.effects import Match, MatchingDeleted, MessagesMatched
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 from peeklock.broker.vocabulary.search_commands import DeleteMatching, SearchCursor, SearchMessages
@@ -91,12 +91,10 @@ def search(call: Call) -> Answer:
         exchange.reply_to, _where(call), _address(call), _after(call), call.given["limit"]
     )
 
-    def views(effect: MessagesMatched | Failed) -> list[MessageView]:
-        return [] if isinstance(effect, Failed) else [match.view for match in _page_of(effect)]
+    def views(effect: MessagesMatched) -> list[MessageView]:
+        return [match.view for match in _page_of(effect)]
 
-    def render(effect: MessagesMatched | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MessagesMatched, payloads: list[bytes]) -> Answer:
         shown = _page_of(effect)
         page = zip(shown, payloads, strict=True)
         found: dict[str, Any] = {
@@ -113,7 +111,7 @@ def search(call: Call) -> Answer:
             found["next"] = to_cursor(at.address.path, at.address.sub_queue.value, at.sequence_number)
         return answer_json(found)
 
-    return Show(command, views, render)
+    return Show(call.exchange, command, views, render)
 
 
 def _page_of(effect: MessagesMatched) -> list[Match]:
@@ -133,15 +131,15 @@ def _deleted(
 ) -> Ask:
     exchange = call.exchange
 
-    def render(effect: MatchingDeleted | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MatchingDeleted) -> Answer:
         counts = (deleted + effect.deleted, locked + effect.locked)
         if effect.next is not None:
             return _deleted(call, where, effect.next, *counts)
         return answer_json(dict(zip(("deleted", "locked"), counts, strict=True)))
 
-    return Ask(DeleteMatching(exchange.reply_to, where, _address(call), after, DELETE_AT_ONCE), render)
+    return Ask(
+        call.exchange, DeleteMatching(exchange.reply_to, where, _address(call), after, DELETE_AT_ONCE), render
+    )
 
 
 OPERATIONS = (

@@ -16,7 +16,7 @@ from peeklock.api.schema import Schema, ref
 from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import ListSessions, ShowSession
-from peeklock.broker.vocabulary.effects import Failed, SessionsFound, SessionShown
+from peeklock.broker.vocabulary.effects import SessionsFound, SessionShown
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 
 SESSION: Schema = {
@@ -63,33 +63,31 @@ def list_sessions(call: Call) -> Answer:
     if "cursor" in call.given:
         (skip,) = from_cursor(call.given["cursor"], int)
 
-    def render(effect: SessionsFound | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: SessionsFound) -> Answer:
         found: dict[str, Any] = {"sessions": effect.session_ids}
         if len(effect.session_ids) == limit:
             found["next"] = to_cursor(effect.next_skip)
         return answer_json(found)
 
-    return Ask(ListSessions(call.address, None, skip, limit, exchange.reply_to), render)
+    return Ask(call.exchange, ListSessions(call.address, None, skip, limit, exchange.reply_to), render)
 
 
 def show_session(call: Call) -> Answer:
     """Show one session with its state."""
     exchange = call.exchange
 
-    def views(effect: SessionShown | Failed) -> list[MessageView]:
-        return [] if isinstance(effect, Failed) or effect.state is None else [effect.state]
+    def views(effect: SessionShown) -> list[MessageView]:
+        return [] if effect.state is None else [effect.state]
 
-    def render(effect: SessionShown | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: SessionShown, payloads: list[bytes]) -> Answer:
         held = {"lockedUntil": write_instant(effect.locked_until_ms)} if effect.locked_until_ms else {}
         state = {"state": body_json(payloads[0])} if payloads and payloads[0] is not LOST_BODY else {}
         counts = {"active": effect.active, "deferred": effect.deferred, "scheduled": effect.scheduled}
         return answer_json({"id": effect.session_id, **held, "counts": counts, **state})
 
-    return Show(ShowSession(call.address, call.given["session"], exchange.reply_to), views, render)
+    return Show(
+        call.exchange, ShowSession(call.address, call.given["session"], exchange.reply_to), views, render
+    )
 
 
 OPERATIONS = (

@@ -29,6 +29,7 @@ from peeklock.broker.vocabulary.commands import (
 )
 from peeklock.broker.vocabulary.effects import (
     Accepted,
+    Deliver,
     Done,
     Effect,
     EntityFound,
@@ -51,6 +52,7 @@ from peeklock.rest.exchange import (
 )
 from peeklock.rest.paths import Form, Place, lock_refusal, lock_token, place_of
 from peeklock.rest.sending import SLICE_MESSAGES, is_batch, iter_batch, read_one
+from peeklock.rest.showing import response_of
 
 __all__ = ["Answer", "Ask", "DataPlane", "DataRequest", "Elsewhere", "Receive", "Step"]
 
@@ -152,8 +154,18 @@ class DataPlane:
         url = f"{scheme}://{host}/{exchange.place.entity}/messages"
         waits = self._exchange(exchange.shown_request, exchange.now_ms)
         deletes = request.method == "DELETE"
-        receive = Receive(waits, exchange.place.node.address, deletes, timeout_s, url)
+        lock_url = None if deletes else url
+
+        def show(delivery: Deliver, payload: bytes) -> Response:
+            return response_of(delivery, payload, lock_url=lock_url)
+
+        receive = Receive(waits, exchange.place.node.address, 1, timeout_s, deletes, show, _first)
         return _unless_entity(exchange, receive) if deletes else receive
+
+
+def _first(shown: list[Response]) -> Response:
+    """Return the answer that shows the message, if one came."""
+    return shown[0] if shown else Response(204)
 
 
 def _timeout_s(query: str) -> float:
