@@ -11,7 +11,7 @@ from typing import Any
 from peeklock.api.exchange import CURSOR_LENGTH_MAX, Answer, Ask, answer_json, from_cursor, to_cursor
 from peeklock.api.instants import written
 from peeklock.api.model import COUNT, INSTANT, entity_href
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import Address, ListEntities, LookUp
@@ -27,21 +27,8 @@ from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, Entit
 _COUNTS = ("active", "scheduled", "deadLetter", "transferDeadLetter")
 _ORDER = tuple(EntityKind)
 
-ENTITY: Schema = {
-    "type": "object",
-    "description": "A queue, topic or subscription.",
-    "required": [
-        "name",
-        "kind",
-        "href",
-        "status",
-        "createdAt",
-        "updatedAt",
-        "sizeBytes",
-        "counts",
-        "settings",
-    ],
-    "properties": {
+ENTITY: Schema = record(
+    {
         "name": {"type": "string"},
         "kind": {"type": "string", "enum": [kind.value for kind in EntityKind]},
         "href": {"type": "string", "format": "uri-reference"},
@@ -50,18 +37,13 @@ ENTITY: Schema = {
         "updatedAt": INSTANT,
         "accessedAt": {**INSTANT, "description": "Absent where nobody has used it since the start."},
         "sizeBytes": COUNT,
-        "counts": {
-            "type": "object",
-            "description": "Messages; `active` counts locked and deferred ones too.",
-            "required": list(_COUNTS),
-            "properties": dict.fromkeys(_COUNTS, COUNT),
-            "additionalProperties": False,
-        },
+        "counts": record(
+            dict.fromkeys(_COUNTS, COUNT),
+            description="Messages; `active` counts locked and deferred ones too.",
+        ),
         "subscriptionCount": {**COUNT, "description": "Of a topic alone."},
-        "settings": {
-            "type": "object",
-            "description": "Durations are seconds; one that never ends is absent.",
-            "properties": {
+        "settings": record(
+            {
                 "autoDeleteOnIdle": {"type": "number"},
                 "deadLetteringOnExpiration": {"type": "boolean"},
                 "defaultTimeToLive": {"type": "number"},
@@ -74,21 +56,25 @@ ENTITY: Schema = {
                 "requiresDuplicateDetection": {"type": "boolean"},
                 "requiresSession": {"type": "boolean"},
             },
-            "additionalProperties": False,
-        },
+            (),
+            description="Durations are seconds; one that never ends is absent.",
+        ),
     },
-    "additionalProperties": False,
-}
+    [
+        "name",
+        "kind",
+        "href",
+        "status",
+        "createdAt",
+        "updatedAt",
+        "sizeBytes",
+        "counts",
+        "settings",
+    ],
+    description="A queue, topic or subscription.",
+)
 
-ENTITIES: Schema = {
-    "type": "object",
-    "required": ["entities"],
-    "properties": {
-        "entities": {"type": "array", "items": ref("Entity")},
-        "next": {"type": "string", "description": "The cursor of the next page. Absent at the end."},
-    },
-    "additionalProperties": False,
-}
+ENTITIES = page("entities", ref("Entity"))
 
 LIMIT_MAX = 250
 """Of one page. Our choice: a message takes 70 us to be written."""
@@ -204,6 +190,7 @@ OPERATIONS = (
         list_entities,
         query=(LIMIT, CURSOR),
         answer=ref("Entities"),
+        problems=(),
     ),
     Operation(
         "showEntity",

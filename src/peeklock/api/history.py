@@ -12,7 +12,7 @@ from peeklock.api.exchange import Answer, Ask, answer_json, from_cursor, to_curs
 from peeklock.api.instants import written
 from peeklock.api.model import COUNT, INSTANT, message_json
 from peeklock.api.problems import NotHere
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.search import ENTITY_PARAMETER
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
@@ -26,11 +26,8 @@ _OUTCOMES = [outcome.value for outcome in Outcome]
 LOOKED_AT_MAX = 5000
 """Entries that are looked at for one page. Our choice: 5 ms."""
 
-ENTRY: Schema = {
-    "type": "object",
-    "description": "A message that left a queue.",
-    "required": ["number", "leftAt", "outcome", "message", "bodyCut", "deliveries", "deliveriesTotal"],
-    "properties": {
+ENTRY: Schema = record(
+    {
         "number": {**COUNT, "description": "Entries are numbered 1, 2, ... since the broker's start."},
         "leftAt": INSTANT,
         "outcome": {"type": "string", "enum": _OUTCOMES},
@@ -45,10 +42,8 @@ ENTRY: Schema = {
         "deliveries": {
             "type": "array",
             "description": "The last 16 of those that are known.",
-            "items": {
-                "type": "object",
-                "required": ["at", "connection"],
-                "properties": {
+            "items": record(
+                {
                     "at": INSTANT,
                     "connection": COUNT,
                     "link": {"type": "string", "description": "What the client calls its link."},
@@ -59,26 +54,16 @@ ENTRY: Schema = {
                     },
                     "endedAt": INSTANT,
                 },
-                "additionalProperties": False,
-            },
+                ["at", "connection"],
+            ),
         },
         "deliveriesTotal": COUNT,
     },
-    "additionalProperties": False,
-}
+    ["number", "leftAt", "outcome", "message", "bodyCut", "deliveries", "deliveriesTotal"],
+    description="A message that left a queue.",
+)
 
-ENTRIES: Schema = {
-    "type": "object",
-    "required": ["entries"],
-    "properties": {
-        "entries": {"type": "array", "items": ref("HistoryEntry")},
-        "next": {
-            "type": "string",
-            "description": "The cursor of the next page, which may be empty. Absent at the end.",
-        },
-    },
-    "additionalProperties": False,
-}
+ENTRIES = page("entries", ref("HistoryEntry"), may_be_empty=True)
 
 NAMED = {"HistoryEntry": ENTRY, "HistoryEntries": ENTRIES}
 
@@ -92,10 +77,10 @@ def list_history(call: Call) -> Answer:
     if "cursor" in call.given:
         (before,) = from_cursor(call.given["cursor"], int)
     looked_at = history.newest(before, LOOKED_AT_MAX)
-    page = [entry for entry in looked_at if _is_wanted(entry, call)][: call.given["limit"]]
-    last = page[-1] if len(page) == call.given["limit"] else looked_at[-1] if looked_at else None
+    chosen = [entry for entry in looked_at if _is_wanted(entry, call)][: call.given["limit"]]
+    last = chosen[-1] if len(chosen) == call.given["limit"] else looked_at[-1] if looked_at else None
     more = {"next": to_cursor(last.no)} if last is not None and history.newest(last.no, 1) else {}
-    answer = answer_json({"entries": [entry_json(entry) for entry in page], **more})
+    answer = answer_json({"entries": [entry_json(entry) for entry in chosen], **more})
     if before is None and not more and not any(_is_of_entity(entry, call) for entry in looked_at):
         return _unless_absent(call, answer)
     return answer

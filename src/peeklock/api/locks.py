@@ -13,7 +13,7 @@ from peeklock.api.exchange import Answer, Ask, Show, Stream, answer_json, done, 
 from peeklock.api.instants import write_instant
 from peeklock.api.messages import views_found
 from peeklock.api.model import INSTANT, SEQUENCE_NUMBER, VALUES, delivery_json, lock_json, message_json
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import (
@@ -43,9 +43,8 @@ _OUTCOMES = {
 }
 _MODES = ("peekLock", "receiveAndDelete")
 
-RECEIVE: Schema = {
-    "type": "object",
-    "properties": {
+RECEIVE: Schema = record(
+    {
         "mode": {
             "type": "string",
             "enum": list(_MODES),
@@ -68,13 +67,11 @@ RECEIVE: Schema = {
             "description": "Receive exactly these deferred messages, or none; `max` and `wait` are ignored.",
         },
     },
-    "additionalProperties": False,
-}
+    (),
+)
 
-SETTLE: Schema = {
-    "type": "object",
-    "required": ["outcome"],
-    "properties": {
+SETTLE: Schema = record(
+    {
         "outcome": {"type": "string", "enum": list(_OUTCOMES)},
         "reason": {
             "type": "string",
@@ -84,23 +81,13 @@ SETTLE: Schema = {
         "description": {"type": "string", "maxLength": _REASON_LENGTH_MAX, "description": "More about that."},
         "properties": {**VALUES, "description": "Properties of the message to change."},
     },
-    "additionalProperties": False,
-    "examples": [{"outcome": "deadLetter", "reason": "burnt"}],
-}
+    ["outcome"],
+    examples=[{"outcome": "deadLetter", "reason": "burnt"}],
+)
 
-DELIVERIES: Schema = {
-    "type": "object",
-    "required": ["deliveries"],
-    "properties": {"deliveries": {"type": "array", "items": ref("Delivery")}},
-    "additionalProperties": False,
-}
+DELIVERIES: Schema = record({"deliveries": {"type": "array", "items": ref("Delivery")}})
 
-RENEWED: Schema = {
-    "type": "object",
-    "required": ["lockedUntil"],
-    "properties": {"lockedUntil": INSTANT},
-    "additionalProperties": False,
-}
+RENEWED: Schema = record({"lockedUntil": INSTANT})
 
 NAMED = {"Receive": RECEIVE, "Settle": SETTLE, "Deliveries": DELIVERIES, "Renewed": RENEWED}
 
@@ -218,7 +205,6 @@ OPERATIONS = (
         body=ref("Receive"),
         body_required=False,
         answer=ref("Deliveries"),
-        problems=(404, 409),
     ),
     Operation(
         "renewLock",
@@ -228,7 +214,6 @@ OPERATIONS = (
         Right.LISTEN,
         renew,
         answer=ref("Renewed"),
-        problems=(404, 409),
     ),
     Operation(
         "completeMessage",
@@ -238,7 +223,6 @@ OPERATIONS = (
         Right.LISTEN,
         complete,
         status=204,
-        problems=(404, 409),
     ),
     Operation(
         "settleMessage",
@@ -249,7 +233,6 @@ OPERATIONS = (
         settle,
         body=ref("Settle"),
         status=204,
-        problems=(404, 409),
     ),
     Operation(
         "streamDeliveries",

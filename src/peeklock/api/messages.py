@@ -31,7 +31,7 @@ from peeklock.api.model import (
     read_message,
 )
 from peeklock.api.problems import SEND_STATUSES
-from peeklock.api.schema import Schema, check, ref
+from peeklock.api.schema import Schema, check, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import CancelScheduled, LookUp, Peek, PurgeMessages, Schedule
@@ -56,25 +56,17 @@ SLICE_MESSAGES = 32
 
 _ARRAY: Schema = {"type": "array", "minItems": 1, "maxItems": SEND_MAX}
 
-SENT: Schema = {
-    "type": "object",
-    "required": ["sequenceNumbers"],
-    "properties": {
+SENT: Schema = record(
+    {
         "sequenceNumbers": {
             "type": "array",
             "items": SEQUENCE_NUMBER,
             "description": "In the order of the messages; of a duplicate that of the first one.",
         }
-    },
-    "additionalProperties": False,
-}
+    }
+)
 
-DELETED: Schema = {
-    "type": "object",
-    "required": ["deleted"],
-    "properties": {"deleted": COUNT},
-    "additionalProperties": False,
-}
+DELETED: Schema = record({"deleted": COUNT})
 
 NAMED = {"Sent": SENT, "Deleted": DELETED}
 
@@ -219,7 +211,6 @@ OPERATIONS = (
         "Nothing is locked and no delivery counted.",
         query=(FROM, STATE, LIMIT, CURSOR),
         answer=ref("Messages"),
-        problems=(404, 409),
     ),
     Operation(
         "sendMessages",
@@ -248,7 +239,6 @@ OPERATIONS = (
         body_bytes_max=SEND_BYTES_MAX,
         status=201,
         answer=ref("Sent"),
-        problems=(404, 409),
     ),
     Operation(
         "purgeMessages",
@@ -264,7 +254,6 @@ OPERATIONS = (
             ),
         ),
         answer=ref("Deleted"),
-        problems=(404, 409),
     ),
     Operation(
         "showMessage",
@@ -274,7 +263,6 @@ OPERATIONS = (
         Right.LISTEN,
         show_message,
         answer=ref("Message"),
-        problems=(404, 409),
     ),
     Operation(
         "cancelMessage",
@@ -284,6 +272,5 @@ OPERATIONS = (
         Right.SEND,
         cancel,
         status=204,
-        problems=(404, 409),
     ),
 )

@@ -19,7 +19,7 @@ from peeklock.amqp.decimals import number_of
 from peeklock.amqp.messaging import Sections, scan
 from peeklock.amqp.types import Char, Decimal32, Decimal64, Decimal128, Timestamp
 from peeklock.api.instants import read_instant, write_instant, written
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.table import ROOT
 from peeklock.broker.content.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
 from peeklock.broker.vocabulary.commands import Address
@@ -67,10 +67,8 @@ VALUES: Schema = {
     "examples": [{"priority": "high", "count": 1}],
 }
 
-MESSAGE_TO_SEND: Schema = {
-    "type": "object",
-    "description": "A message that is sent.",
-    "properties": {
+MESSAGE_TO_SEND: Schema = record(
+    {
         "body": {"type": "string", "description": "The body as text, sent in UTF-8."},
         "bodyBase64": {
             "type": "string",
@@ -86,22 +84,13 @@ MESSAGE_TO_SEND: Schema = {
         },
         "properties": {**VALUES, "description": "The message's own properties."},
     },
-    "additionalProperties": False,
-    "examples": [{"body": "one pizza", "messageId": "order-1", "properties": {"priority": "high"}}],
-}
+    (),
+    description="A message that is sent.",
+    examples=[{"body": "one pizza", "messageId": "order-1", "properties": {"priority": "high"}}],
+)
 
-MESSAGE: Schema = {
-    "type": "object",
-    "description": "A message as it stands in an entity.",
-    "required": [
-        "sequenceNumber",
-        "enqueuedSequenceNumber",
-        "state",
-        "deliveryCount",
-        "sizeBytes",
-        "properties",
-    ],
-    "properties": {
+MESSAGE: Schema = record(
+    {
         "entity": {"type": "string", "description": "Where it stands; of a search alone."},
         "sequenceNumber": SEQUENCE_NUMBER,
         "enqueuedSequenceNumber": SEQUENCE_NUMBER,
@@ -127,40 +116,32 @@ MESSAGE: Schema = {
             "description": "Its own properties. What JSON has no type for is text; bytes are base64.",
         },
     },
-    "additionalProperties": False,
-}
+    [
+        "sequenceNumber",
+        "enqueuedSequenceNumber",
+        "state",
+        "deliveryCount",
+        "sizeBytes",
+        "properties",
+    ],
+    description="A message as it stands in an entity.",
+)
 
-MESSAGES: Schema = {
-    "type": "object",
-    "required": ["messages"],
-    "properties": {
-        "messages": {"type": "array", "items": ref("Message")},
-        "next": {
-            "type": "string",
-            "description": "The cursor of the next page, which may be empty. Absent at the end.",
-        },
-    },
-    "additionalProperties": False,
-}
+MESSAGES = page("messages", ref("Message"), may_be_empty=True)
 
-LOCK: Schema = {
-    "type": "object",
-    "required": ["token", "lockedUntil", "href"],
-    "properties": {
+LOCK: Schema = record(
+    {
         "token": {"type": "string", "format": "uuid"},
         "lockedUntil": INSTANT,
         "href": {"type": "string", "format": "uri-reference", "description": "The address of the lock."},
-    },
-    "additionalProperties": False,
-}
+    }
+)
 
-DELIVERY: Schema = {
-    "type": "object",
-    "description": "A message that was received. `lock` is absent where it was deleted.",
-    "required": ["message"],
-    "properties": {"lock": ref("Lock"), "message": ref("Message")},
-    "additionalProperties": False,
-}
+DELIVERY: Schema = record(
+    {"lock": ref("Lock"), "message": ref("Message")},
+    ["message"],
+    description="A message that was received. `lock` is absent where it was deleted.",
+)
 
 NAMED: Mapping[str, Schema] = {
     "MessageToSend": MESSAGE_TO_SEND,

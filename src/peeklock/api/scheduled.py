@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from peeklock.api.exchange import Answer, Ask, answer_json
 from peeklock.api.model import COUNT, SEQUENCE_NUMBER
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, record, ref
 from peeklock.api.search import ENTITY_PARAMETER
 from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
@@ -26,10 +26,8 @@ _NUMBERS: Schema = {
     "description": "Only these messages of the entity, which has to be named: all or none.",
 }
 
-SHIFT: Schema = {
-    "type": "object",
-    "required": ["by"],
-    "properties": {
+SHIFT: Schema = record(
+    {
         "by": {
             "type": "number",
             "minimum": -SHIFT_S_MAX,
@@ -38,22 +36,13 @@ SHIFT: Schema = {
         },
         "sequenceNumbers": _NUMBERS,
     },
-    "additionalProperties": False,
-    "examples": [{"by": -3600}],
-}
+    ["by"],
+    examples=[{"by": -3600}],
+)
 
-DELIVER: Schema = {
-    "type": "object",
-    "properties": {"sequenceNumbers": _NUMBERS},
-    "additionalProperties": False,
-}
+DELIVER: Schema = record({"sequenceNumbers": _NUMBERS}, ())
 
-SHIFTED: Schema = {
-    "type": "object",
-    "required": ["shifted"],
-    "properties": {"shifted": COUNT},
-    "additionalProperties": False,
-}
+SHIFTED: Schema = record({"shifted": COUNT})
 
 NAMED = {"Shift": SHIFT, "DeliverNow": DELIVER, "Shifted": SHIFTED}
 
@@ -94,7 +83,6 @@ OPERATIONS = (
         query=(ENTITY_PARAMETER,),
         body=ref("Shift"),
         answer=ref("Shifted"),
-        problems=(404, 409),
     ),
     Operation(
         "deliverScheduled",
@@ -108,6 +96,5 @@ OPERATIONS = (
         body=ref("DeliverNow"),
         body_required=False,
         answer=ref("Shifted"),
-        problems=(404, 409),
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
@@ -22,6 +22,25 @@ _INTEGER = re.compile("-?[0-9]{1,19}", re.ASCII)
 def ref(name: str) -> Schema:
     """Refer to a schema by its name."""
     return {"$ref": f"#/components/schemas/{name}"}
+
+
+def record(properties: Mapping[str, Schema], required: Collection[str] | None = None, **more: Any) -> Schema:
+    """Return the schema of an object with these members and no others; `required`: None = all."""
+    names = list(properties if required is None else required)
+    return {
+        "type": "object",
+        **({"required": names} if names else {}),
+        "properties": properties,
+        "additionalProperties": False,
+        **more,
+    }
+
+
+def page(name: str, items: Schema, *, may_be_empty: bool = False, **more: Any) -> Schema:
+    """Return the schema of a page of a list; `may_be_empty`: the next page may."""
+    text = f"The cursor of the next page{', which may be empty' if may_be_empty else ''}. Absent at the end."
+    following = {"type": "string", "description": text}
+    return record({name: {"type": "array", "items": items, **more}, "next": following}, [name])
 
 
 def resolved(schema: Schema, named: Mapping[str, Schema]) -> Schema:

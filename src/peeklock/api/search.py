@@ -12,7 +12,7 @@ from peeklock.api.entities import CURSOR, LIMIT
 from peeklock.api.exchange import Answer, Ask, Show, answer_json, cursor_unknown, from_cursor, to_cursor
 from peeklock.api.messages import PAGE_BYTES_MAX
 from peeklock.api.model import COUNT, message_json
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, record, ref
 from peeklock.api.table import PATH_PARAMETERS, Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import Address, SubQueue
@@ -30,15 +30,12 @@ FILTER_LENGTH_MAX = 1024
 DELETE_AT_ONCE = 1000
 """Messages that one command deletes. Our choice: some 10 ms; the next one follows by itself."""
 
-DELETED_MATCHING: Schema = {
-    "type": "object",
-    "required": ["deleted", "locked"],
-    "properties": {
+DELETED_MATCHING: Schema = record(
+    {
         "deleted": COUNT,
         "locked": {**COUNT, "description": "So many match and stay, since somebody holds them."},
-    },
-    "additionalProperties": False,
-}
+    }
+)
 
 NAMED = {"DeletedMatching": DELETED_MATCHING}
 
@@ -159,7 +156,6 @@ OPERATIONS = (
             CURSOR,
         ),
         answer=ref("Messages"),
-        problems=(404, 409),
     ),
     Operation(
         "deleteMessages",
@@ -171,6 +167,5 @@ OPERATIONS = (
         "Messages that somebody holds stay; scheduled ones are cancelled. `1 = 1` matches all.",
         query=(Parameter("filter", _FILTER, _FILTER_TEXT, True), ENTITY_PARAMETER),
         answer=ref("DeletedMatching"),
-        problems=(404, 409),
     ),
 )

@@ -12,47 +12,31 @@ from peeklock.api.exchange import Answer, Ask, Show, answer_json, from_cursor, t
 from peeklock.api.instants import write_instant
 from peeklock.api.messages import FROM, STATE, peek
 from peeklock.api.model import COUNT, INSTANT, body_json
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import ListSessions, ShowSession
 from peeklock.broker.vocabulary.effects import SessionsFound, SessionShown
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 
-SESSION: Schema = {
-    "type": "object",
-    "required": ["id", "counts"],
-    "properties": {
+SESSION: Schema = record(
+    {
         "id": {"type": "string"},
         "lockedUntil": {**INSTANT, "description": "Absent where nobody holds the session."},
-        "counts": {
-            "type": "object",
-            "required": ["active", "deferred", "scheduled"],
-            "properties": {"active": COUNT, "deferred": COUNT, "scheduled": COUNT},
-            "additionalProperties": False,
-        },
-        "state": {
-            "type": "object",
-            "description": "Absent where none is set.",
-            "properties": {
+        "counts": record({"active": COUNT, "deferred": COUNT, "scheduled": COUNT}),
+        "state": record(
+            {
                 "body": {"type": "string"},
                 "bodyBase64": {"type": "string", "contentEncoding": "base64"},
             },
-            "additionalProperties": False,
-        },
+            (),
+            description="Absent where none is set.",
+        ),
     },
-    "additionalProperties": False,
-}
+    ["id", "counts"],
+)
 
-SESSIONS: Schema = {
-    "type": "object",
-    "required": ["sessions"],
-    "properties": {
-        "sessions": {"type": "array", "items": {"type": "string"}, "description": "Ids."},
-        "next": {"type": "string", "description": "The cursor of the next page. Absent at the end."},
-    },
-    "additionalProperties": False,
-}
+SESSIONS = page("sessions", {"type": "string"}, description="Ids.")
 
 NAMED = {"Session": SESSION, "Sessions": SESSIONS}
 
@@ -100,7 +84,6 @@ OPERATIONS = (
         list_sessions,
         query=(LIMIT, CURSOR),
         answer=ref("Sessions"),
-        problems=(404, 409),
     ),
     Operation(
         "showSession",
@@ -111,7 +94,6 @@ OPERATIONS = (
         show_session,
         "Nobody has to hold it. Each id names a session; one without messages and state is empty.",
         answer=ref("Session"),
-        problems=(404, 409),
     ),
     Operation(
         "peekSession",
@@ -122,6 +104,5 @@ OPERATIONS = (
         peek,
         query=(FROM, STATE, LIMIT, CURSOR),
         answer=ref("Messages"),
-        problems=(404, 409),
     ),
 )

@@ -87,8 +87,8 @@ class Operation:
     """Of its JSON; None = there is no body."""
     streams: bool = False
     """Its answer is a stream of events."""
-    problems: tuple[int, ...] = ()
-    """Statuses that it can be refused with, beside those that all share."""
+    problems: tuple[int, ...] = (404, 409)
+    """Statuses of its refusals, beside those that all operations share."""
 
     @property
     def answer_type(self) -> str | None:
