@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import entities, history, locks, messages, model, openapi, scheduled, search, sessions
-from peeklock.api.exchange import JSON, Answer, ApiExchange, guarded, to_json
+from peeklock.api.exchange import JSON, Answer, ApiExchange, to_json
 from peeklock.api.problems import MethodNotAllowed, NotHere
 from peeklock.api.table import (
     ROOT,
@@ -71,7 +71,7 @@ class Api:
             _authorized(exchange)
             return passed
 
-        found = guarded(exchange, answer)
+        found = exchange.guarded(answer)
         assert isinstance(found, Response)
         return None if found is passed else found
 
@@ -96,7 +96,7 @@ class Api:
             body = read_body(operation, request.body, content_type, TABLE.named)
             return operation.handle(Call(exchange, node, given, body, self._history))
 
-        return guarded(exchange, answer)
+        return exchange.guarded(answer)
 
 
 def _find(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:

@@ -80,6 +80,7 @@ class ApiExchange(Exchange):
     """One request of the API."""
 
     refused_event = "API request refused"
+    refused_on = (*Exchange.refused_on, ApiRefusal, MessageMalformed)
 
     def __init__(self, admin_context: AdminContext, request: AdminRequest, now_ms: int) -> None:
         super().__init__(admin_context, request, NOWHERE, now_ms)
@@ -98,8 +99,10 @@ class ApiExchange(Exchange):
         if right not in self.granted_here(path).rights:
             raise RightMissing(f"{right.value} claim required for this operation.")
 
-    def refusal(self, failure: Refusal) -> Response:
+    def refusal(self, failure: Refusal | MessageMalformed) -> Response:
         """Return the problem of a refusal, and log it under the same tracking id."""
+        if isinstance(failure, MessageMalformed):
+            failure = ArgumentInvalid(str(failure))
         kind = type(failure)
         status = self.statuses[kind]
         key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
@@ -132,16 +135,6 @@ class ApiExchange(Exchange):
             "trackingId": tracking,
         }
         return Response(status, PROBLEM, to_json(members), headers)
-
-
-def guarded(exchange: ApiExchange, answer: Callable[[], Answer]) -> Answer:
-    """Return an answer, or the problem of a refusal that it raises."""
-    try:
-        return answer()
-    except MessageMalformed as failure:
-        return exchange.refusal(ArgumentInvalid(str(failure)))
-    except (ServiceBusError, AuthorizationError, ApiRefusal) as failure:
-        return exchange.refusal(failure)
 
 
 def done(effect: Done) -> Response:

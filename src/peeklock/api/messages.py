@@ -17,7 +17,6 @@ from peeklock.api.exchange import (
     answer_json,
     done,
     from_cursor,
-    guarded,
     to_cursor,
 )
 from peeklock.api.instants import read_instant
@@ -153,7 +152,7 @@ def _read_on(call: Call, encoded: Iterator[Encoded], read: list[Encoded]) -> Ans
     count = len(read)
     read += islice(encoded, SLICE_MESSAGES)
     if len(read) - count == SLICE_MESSAGES:
-        return Step(lambda: guarded(call.exchange, lambda: _read_on(call, encoded, read)))
+        return Step(lambda: call.exchange.guarded(lambda: _read_on(call, encoded, read)))
     stored = _store(call, read)
     return _require_ids(call, stored) if "Idempotency-Key" in call.given else stored
 

@@ -48,7 +48,6 @@ from peeklock.rest.exchange import (
     Elsewhere,
     Receive,
     Step,
-    guarded,
 )
 from peeklock.rest.paths import Form, Place, lock_refusal, lock_token, place_of
 from peeklock.rest.sending import SLICE_MESSAGES, is_batch, iter_batch, read_one
@@ -125,7 +124,7 @@ class DataPlane:
                 case Form.LOCK:
                     return _settle(exchange)
 
-        return guarded(exchange, answer)
+        return exchange.guarded(answer)
 
     def _exchange(self, request: AdminRequest, now_ms: int) -> DataExchange:
         place = place_of(request.path)
@@ -143,7 +142,7 @@ class DataPlane:
         read += islice(members, SLICE_MESSAGES)
         if len(read) - count < SLICE_MESSAGES:
             return _store(exchange, read)
-        return Step(lambda: guarded(exchange, lambda: self._read_on(exchange, members, read)))
+        return Step(lambda: exchange.guarded(lambda: self._read_on(exchange, members, read)))
 
     def _receive(self, exchange: DataExchange) -> Answer:
         request = exchange.request
@@ -220,7 +219,7 @@ def _not_taken(exchange: DataExchange) -> Answer:
         return exchange.not_allowed(exchange.place.form.value)
 
     def render(effect: Effect) -> Answer:
-        return Elsewhere.ADMINISTRATION if isinstance(effect, EntityFound) else guarded(exchange, refuse)
+        return Elsewhere.ADMINISTRATION if isinstance(effect, EntityFound) else exchange.guarded(refuse)
 
     return Ask(LookUp(Address(exchange.path), exchange.reply_to), render)
 

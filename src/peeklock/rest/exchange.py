@@ -26,7 +26,6 @@ from peeklock.broker.vocabulary.errors import (
     EntityNotFound,
     InvalidOperation,
     LowSpace,
-    ServiceBusError,
 )
 from peeklock.rest.paths import Form, Place
 
@@ -132,11 +131,3 @@ class DataExchange(Exchange):
             headers = (("Allow", ""),)
         key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
         return self.refused(status, str(failure), headers, key_name=key_name)
-
-
-def guarded(exchange: DataExchange, answer: Callable[[], Answer]) -> Answer:
-    """Return an answer, or that to a refusal that it raises."""
-    try:
-        return answer()
-    except (ServiceBusError, AuthorizationError) as failure:
-        return exchange.refusal(failure)

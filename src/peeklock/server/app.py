@@ -543,16 +543,19 @@ class Broker:
 
     def _administration(self, note: Note) -> Any:
         from peeklock.admin.api import Administration
+        from peeklock.admin.exchange import AdminContext
 
         return Administration(
-            self._authority_manager.authority,
-            tracking=lambda: str(uuid.uuid4()),
-            keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
-            owns=self._host_names.owns,
-            log=note,
-            namespace=self._namespace_name,
-            limits=TIERS[self._settings.tier],
-            created_at_ms=self._created_at_ms,
+            AdminContext(
+                self._authority_manager.authority,
+                tracking=lambda: str(uuid.uuid4()),
+                keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
+                owns=self._host_names.owns,
+                log=note,
+                name=self._namespace_name,
+                limits=TIERS[self._settings.tier],
+                created_at_ms=self._created_at_ms,
+            )
         )
 
     # Running
