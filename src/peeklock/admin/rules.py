@@ -1,8 +1,5 @@
-"""RuleDescription: the element that clients send and are sent.
-
-Owns: filters and actions in XML. Must not know: HTTP, what an expression means (whether it can be is the
-broker's to say). Source: wire contract 7.6.
-"""
+"""RuleDescription in XML: filters and actions. Expressions are checked by the broker. Source:
+wire contract 7.6."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ from peeklock.rules.filters import (
 )
 
 _COMPATIBILITY_LEVEL = 20
-"""The only version of the language that there still is."""
+"""The only version of the language."""
 
 
 def read_rule(given: Description, name: str) -> RuleDescription:
-    """Read a rule; without a filter it takes all messages. What it calls itself in there does not count.
+    """Read a rule; without a filter it matches all messages. Its own Name element is ignored.
 
     Raises: ArgumentInvalid.
     """
@@ -124,5 +121,5 @@ def _sql(written: SqlFilter | SqlAction) -> list[tuple[str, Text]]:
 
 
 def _typed(name: str, kind: str, children: Iterable[tuple[str, Text]]) -> Markup:
-    # The JavaScript client looks for an attribute of just this name.
+    # The JavaScript client looks for an attribute of exactly this name.
     return Markup(f'<{name} i:type="{kind}">{write_children(children)}</{name}>')

@@ -1,8 +1,4 @@
-"""Entities with their figures: list them, show one.
-
-Owns: their schema and handlers. Must not know: XML, how entities are made and changed: that is the
-administration's.
-"""
+"""Operations on entities: list them, show one with its figures."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ ENTITY: Schema = record(
         "status": {"type": "string", "enum": [status.value for status in EntityStatus]},
         "createdAt": INSTANT,
         "updatedAt": INSTANT,
-        "accessedAt": {**INSTANT, "description": "Absent where nobody has used it since the start."},
+        "accessedAt": {**INSTANT, "description": "Absent if it was not used since the start."},
         "sizeBytes": COUNT,
         "counts": record(
             dict.fromkeys(_COUNTS, COUNT),
@@ -77,22 +73,22 @@ ENTITY: Schema = record(
 ENTITIES = page("entities", ref("Entity"))
 
 LIMIT_MAX = 250
-"""Of one page. Our choice: a message takes 70 us to be written."""
+"""Of one page. Our choice: encoding a message takes 70 us."""
 
 LIMIT = Parameter(
     "limit",
     {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100},
-    "How many a page has at most.",
+    "Most entries of a page.",
 )
 CURSOR = Parameter(
     "cursor",
     {"type": "string", "minLength": 1, "maxLength": CURSOR_LENGTH_MAX},
-    "`next` of the page before; it says where to go on.",
+    "`next` of the page before.",
 )
 
 
 def entity_json(view: EntityView) -> dict[str, Any]:
-    """Show an entity."""
+    """Return an entity as JSON."""
     description = view.description
     instants = {
         "createdAt": view.created_at_ms,

@@ -1,7 +1,4 @@
-"""Messages that left lately: what was sent, and who took it.
-
-Owns: their schema and handler. Must not know: how they are remembered.
-"""
+"""The operation on the history: messages that left lately, what was sent and who received it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from peeklock.gateway.address import shown
 _OUTCOMES = [outcome.value for outcome in Outcome]
 
 LOOKED_AT_MAX = 5000
-"""Entries that are looked at for one page. Our choice: 5 ms."""
+"""Entries that are read for one page. Our choice: 5 ms."""
 
 ENTRY: Schema = record(
     {
@@ -32,25 +29,25 @@ ENTRY: Schema = record(
         "leftAt": INSTANT,
         "outcome": {"type": "string", "enum": _OUTCOMES},
         "reason": {"type": "string", "description": "Of a dead letter."},
-        "movedTo": {"type": "string", "description": "The dead-letter queue where it is now."},
+        "movedTo": {"type": "string", "description": "The dead-letter queue that has it now."},
         "connection": {
             **COUNT,
-            "description": "Who asked for it, by number; this API is one. Absent where its time was up.",
+            "description": "Number of the connection that asked for it; this API is one. Absent on expiry.",
         },
-        "message": {**ref("Message"), "description": "How it was. Without a body where that is not known."},
-        "bodyCut": {"type": "boolean", "description": "Only the first 4 KiB of the body are there, or less."},
+        "message": {**ref("Message"), "description": "As it was; without a body if that is not known."},
+        "bodyCut": {"type": "boolean", "description": "Only the first 4 KiB of the body are shown, or less."},
         "deliveries": {
             "type": "array",
-            "description": "The last 16 of those that are known.",
+            "description": "The last 16 known ones.",
             "items": record(
                 {
                     "at": INSTANT,
                     "connection": COUNT,
-                    "link": {"type": "string", "description": "What the client calls its link."},
+                    "link": {"type": "string", "description": "The client's name of its link."},
                     "ended": {
                         "type": "string",
                         "enum": [ending.value for ending in Ending],
-                        "description": "Absent where the message left with it.",
+                        "description": "Absent if the message left with it.",
                     },
                     "endedAt": INSTANT,
                 },
@@ -87,7 +84,7 @@ def list_history(call: Call) -> Answer:
 
 
 def _unless_absent(call: Call, answer: Answer) -> Answer:
-    """Refuse a filter by an entity that neither exists nor has entries: those of a deleted one are shown."""
+    """Answer 404 for an entity that neither exists nor has entries; a deleted one may have some."""
 
     if call.node is None:
         return answer
@@ -104,7 +101,7 @@ def _is_of_entity(entry: Entry, call: Call) -> bool:
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    """Show a message that left."""
+    """Return a message that left as JSON."""
     payload = entry.payload
     message = message_json(entry.view, EMPTY_PAYLOAD if payload is None else payload, entity=entry.address)
     if payload is None:
@@ -139,9 +136,9 @@ OPERATIONS = (
         "List the messages that left lately, the newest first",
         Right.LISTEN,
         list_history,
-        "With what was sent, who took each, and what became of it. From memory: a start begins with none. "
-        "The last 1,000 in development mode, none else; `--history N` says how many. Entries outlive their "
-        "entity: 404 says that `entity` neither exists nor has an entry.",
+        "With what was sent, who received each message, and its outcome. Kept in memory, so empty after a "
+        "start: the last 1,000 in development mode, otherwise as many as `--history N` sets. Entries outlive "
+        "their entity: 404 means that `entity` neither exists nor has an entry.",
         query=(
             ENTITY_PARAMETER,
             Parameter("outcome", {"type": "string", "enum": _OUTCOMES}, "Only those that left like this."),

@@ -1,7 +1,4 @@
-"""Messages that are received and settled: lock them, receive deferred ones, renew, settle; as a stream too.
-
-Owns: the handlers of locks. Must not know: how a wait for messages is done.
-"""
+"""Operations on locks: receive messages or a stream of them, receive deferred ones, renew, settle."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ RECEIVE: Schema = record(
             "type": "string",
             "enum": list(_MODES),
             "default": "peekLock",
-            "description": "`receiveAndDelete` locks nothing: what is answered is gone.",
+            "description": "`receiveAndDelete` locks nothing: the messages of the answer are deleted.",
         },
         "max": {"type": "integer", "minimum": 1, "maximum": RECEIVE_MAX, "default": 1},
         "wait": {
@@ -57,7 +54,7 @@ RECEIVE: Schema = record(
             "minimum": 0,
             "maximum": WAIT_S_MAX,
             "default": 0,
-            "description": "For how many seconds to wait for the first message.",
+            "description": "Seconds to wait for the first message.",
         },
         "sequenceNumbers": {
             "type": "array",
@@ -76,9 +73,13 @@ SETTLE: Schema = record(
         "reason": {
             "type": "string",
             "maxLength": _REASON_LENGTH_MAX,
-            "description": "Why it is dead-lettered.",
+            "description": "Why the message is dead-lettered.",
         },
-        "description": {"type": "string", "maxLength": _REASON_LENGTH_MAX, "description": "More about that."},
+        "description": {
+            "type": "string",
+            "maxLength": _REASON_LENGTH_MAX,
+            "description": "Details of the reason.",
+        },
         "properties": {**VALUES, "description": "Properties of the message to change."},
     },
     ["outcome"],

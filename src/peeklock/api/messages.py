@@ -1,7 +1,4 @@
-"""Messages of one entity: peek, show one, send, schedule, cancel, purge.
-
-Owns: their handlers. Must not know: how a message is written as JSON.
-"""
+"""Operations on the messages of one entity: peek, show one, send, schedule, cancel, purge."""
 
 from __future__ import annotations
 
@@ -42,16 +39,16 @@ from peeklock.rest.encoding import Encoded
 from peeklock.rest.exchange import Step
 
 PAGE_BYTES_MAX = 1024 * 1024
-"""Of the messages in a page, unless one is larger. Our choice: what is read and written in some 20 ms."""
+"""Of the messages in a page, unless one is larger. Our choice: it is read and encoded in some 20 ms."""
 
 SEND_BYTES_MAX = 1024 * 1024
 """Of JSON with messages; a larger message is sent by the REST data plane. Our choice: see `rest.sending`."""
 
 SEND_MAX = 1000
-"""Messages of one array. Our choice: their JSON is read and their schema looked at in some 20 ms."""
+"""Messages of one array. Our choice: their JSON is read and checked in some 20 ms."""
 
 SLICE_MESSAGES = 32
-"""Of an array, made in one turn. Our choice: 3 ms, and 20 with as many properties as they may have."""
+"""Messages of an array that are encoded in one turn. Our choice: 3 ms, and 20 with the most properties."""
 
 _ARRAY: Schema = {"type": "array", "minItems": 1, "maxItems": SEND_MAX}
 
@@ -72,9 +69,9 @@ NAMED = {"Sent": SENT, "Deleted": DELETED}
 STATE = Parameter(
     "state",
     {"type": "string", "enum": list(STATES.values())},
-    "Only messages in this state. A page holds those of the messages that were looked at.",
+    "Only messages in this state: those of the messages of the page.",
 )
-FROM = Parameter("from", SEQUENCE_NUMBER, "The first sequence number to look at.")
+FROM = Parameter("from", SEQUENCE_NUMBER, "The first sequence number.")
 
 
 def peek(call: Call) -> Answer:
@@ -109,7 +106,7 @@ def views_found(effect: MessagesFound) -> list[MessageView]:
 
 
 def show_message(call: Call) -> Answer:
-    """Show the message with a number."""
+    """Show the message with a sequence number."""
     number, exchange = call.given["number"], call.exchange
 
     def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
@@ -158,13 +155,13 @@ def _read_on(call: Call, encoded: Iterator[Encoded], read: list[Encoded]) -> Ans
 
 
 def _require_ids(call: Call, then: Ask) -> Ask:
-    """Go on if the entity drops a message whose id it has seen."""
+    """Continue if the entity detects duplicates."""
 
     def render(effect: EntityFound) -> Answer:
         if not effect.entity.description.requires_duplicate_detection:
             return call.exchange.refusal(
                 ArgumentInvalid(
-                    f"The header Idempotency-Key means nothing to '{shown(call.address)}', which does not "
+                    f"The header Idempotency-Key has no effect on '{shown(call.address)}', which does not "
                     f"detect duplicates."
                 )
             )
@@ -188,7 +185,7 @@ def cancel(call: Call) -> Answer:
 
 
 def purge(call: Call) -> Answer:
-    """Delete what is active or deferred and not locked."""
+    """Delete active and deferred messages that are not locked."""
     before_ms = call.exchange.now_ms
     if "before" in call.given:
         before_ms = read_instant(call.given["before"], "The parameter 'before'")
@@ -207,7 +204,7 @@ OPERATIONS = (
         "Peek: show messages in any state, by sequence number",
         Right.LISTEN,
         peek,
-        "Nothing is locked and no delivery counted.",
+        "It locks nothing and counts no delivery.",
         query=(FROM, STATE, LIMIT, CURSOR),
         answer=ref("Messages"),
     ),
@@ -243,14 +240,12 @@ OPERATIONS = (
         "purgeMessages",
         "DELETE",
         "/entities/{entity}/messages",
-        "Purge: delete all active and deferred messages that nobody holds",
+        "Purge: delete all active and deferred messages that are not locked",
         Right.LISTEN,
         purge,
         "Scheduled messages stay. Answered when all are gone.",
         query=(
-            Parameter(
-                "before", INSTANT, "Only messages enqueued at this instant or before. Now, unless given."
-            ),
+            Parameter("before", INSTANT, "Only messages enqueued at this instant or before. Default: now."),
         ),
         answer=ref("Deleted"),
     ),

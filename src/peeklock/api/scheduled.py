@@ -1,7 +1,4 @@
-"""Scheduled messages, moved in time: tests need not wait.
-
-Owns: the handlers. Must not know: how an instant is moved.
-"""
+"""Operations on scheduled messages: move them in time, so that tests need not wait."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _NUMBERS: Schema = {
     "items": SEQUENCE_NUMBER,
     "minItems": 1,
     "maxItems": 1000,
-    "description": "Only these messages of the entity, which has to be named: all or none.",
+    "description": "Only these messages of the entity, all or none; `entity` is required then.",
 }
 
 SHIFT: Schema = record(
@@ -32,7 +29,7 @@ SHIFT: Schema = record(
             "type": "number",
             "minimum": -SHIFT_S_MAX,
             "maximum": SHIFT_S_MAX,
-            "description": "By how many seconds later; negative = earlier.",
+            "description": "Seconds later; negative = earlier.",
         },
         "sequenceNumbers": _NUMBERS,
     },
@@ -48,7 +45,7 @@ NAMED = {"Shift": SHIFT, "DeliverNow": DELIVER, "Shifted": SHIFTED}
 
 
 def shift(call: Call) -> Answer:
-    """Move the instants of scheduled messages."""
+    """Move scheduled messages in time."""
     return _shifted(call, round(call.body["by"] * 1000))
 
 
@@ -75,11 +72,11 @@ OPERATIONS = (
         "shiftScheduled",
         "POST",
         "/scheduled/shift",
-        "Enqueue scheduled messages earlier or later than they were to be",
+        "Enqueue scheduled messages earlier or later",
         Right.SEND,
         shift,
-        "In one durable step. A scheduled message keeps its sequence number, by which it can be cancelled. "
-        "Once it is enqueued it has a new one.",
+        "In one durable step. A scheduled message keeps its sequence number, by which it can be cancelled, "
+        "and gets a new one when it is enqueued.",
         query=(ENTITY_PARAMETER,),
         body=ref("Shift"),
         answer=ref("Shifted"),

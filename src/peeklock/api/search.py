@@ -1,7 +1,4 @@
-"""Messages of all entities, by what they are: find them, delete them.
-
-Owns: the handlers. Must not know: how a filter is evaluated.
-"""
+"""Operations on the messages of all entities: search, delete."""
 
 from __future__ import annotations
 
@@ -28,12 +25,12 @@ FILTER_LENGTH_MAX = 1024
 """Source: Learn "Service Bus quotas": of the expression of a SQL filter."""
 
 DELETE_AT_ONCE = 1000
-"""Messages that one command deletes. Our choice: some 10 ms; the next one follows by itself."""
+"""Messages that one command deletes; further commands follow. Our choice: some 10 ms."""
 
 DELETED_MATCHING: Schema = record(
     {
         "deleted": COUNT,
-        "locked": {**COUNT, "description": "So many match and stay, since somebody holds them."},
+        "locked": {**COUNT, "description": "Messages that match and stay, since they are locked."},
     }
 )
 
@@ -45,13 +42,11 @@ _FILTER: Schema = {
     "maxLength": FILTER_LENGTH_MAX,
     "examples": ["sys.Label = 'pizza' AND priority = 'high'"],
 }
-_FILTER_TEXT = (
-    "A SQL filter as of a rule of a subscription. One that cannot be evaluated of a message is false."
-)
+_FILTER_TEXT = "A SQL filter as in a rule of a subscription. It is false where it cannot be evaluated."
 ENTITY_PARAMETER = Parameter(
     "entity",
     PATH_PARAMETERS["entity"].schema,
-    "Only this entity; slashes need not be encoded here. Then the right on it suffices.",
+    "Only this entity; slashes need not be encoded here. The right on it is enough then.",
 )
 
 
@@ -63,7 +58,7 @@ def _where(call: Call) -> SqlFilter | None:
     try:
         compile_filter(where)
     except RuleError as failure:
-        raise ArgumentInvalid(f"The parameter 'filter' is no filter: {failure}") from None
+        raise ArgumentInvalid(f"The parameter 'filter' is not a filter: {failure}") from None
     return where
 
 
@@ -72,7 +67,7 @@ def _address(call: Call) -> Address | None:
 
 
 def _after(call: Call) -> SearchCursor | None:
-    """Read how far a search has come. Raises: ArgumentInvalid."""
+    """Read the position of a search. Raises: ArgumentInvalid."""
     if "cursor" not in call.given:
         return None
     path, sub_queue, number = from_cursor(call.given["cursor"], str, int, int)
@@ -112,7 +107,7 @@ def search(call: Call) -> Answer:
 
 
 def _page_of(effect: MessagesMatched) -> list[Match]:
-    """Return the first matches, at least one if there is one, that are not too large together."""
+    """Return the first matches that are not too large together, at least one if there are any."""
     sizes = accumulate(match.view.message.size_bytes for match in effect.matches)
     fitting = sum(size <= PAGE_BYTES_MAX for size in sizes)
     return list(effect.matches[: max(fitting, 1)])
@@ -147,10 +142,10 @@ OPERATIONS = (
         "Search the messages of all entities, or of one",
         Right.LISTEN,
         search,
-        "In order of the names of entities, then of sequence numbers, in any state. Each page looks at a "
-        "bounded number of messages, so that it may be empty and have a `next`.",
+        "By names of entities, then by sequence numbers, in any state. A page comes from a bounded number of "
+        "messages, so it may be empty and have a `next`.",
         query=(
-            Parameter("filter", _FILTER, f"{_FILTER_TEXT} All messages, unless given."),
+            Parameter("filter", _FILTER, f"{_FILTER_TEXT} Default: all messages."),
             ENTITY_PARAMETER,
             LIMIT,
             CURSOR,
@@ -164,7 +159,7 @@ OPERATIONS = (
         "Delete the messages that match, of all entities or of one",
         Right.LISTEN,
         delete,
-        "Messages that somebody holds stay; scheduled ones are cancelled. `1 = 1` matches all.",
+        "Locked messages stay; scheduled ones are cancelled. `1 = 1` matches all.",
         query=(Parameter("filter", _FILTER, _FILTER_TEXT, True), ENTITY_PARAMETER),
         answer=ref("DeletedMatching"),
     ),

@@ -1,7 +1,4 @@
-"""Sessions of an entity, read only: a session's lock lives with a link.
-
-Owns: the handlers. Must not know: how a session is held.
-"""
+"""Operations on the sessions of an entity. They only read: a session's lock belongs to a link."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 SESSION: Schema = record(
     {
         "id": {"type": "string"},
-        "lockedUntil": {**INSTANT, "description": "Absent where nobody holds the session."},
+        "lockedUntil": {**INSTANT, "description": "Absent if the session is not locked."},
         "counts": record({"active": COUNT, "deferred": COUNT, "scheduled": COUNT}),
         "state": record(
             {
@@ -30,7 +27,7 @@ SESSION: Schema = record(
                 "bodyBase64": {"type": "string", "contentEncoding": "base64"},
             },
             (),
-            description="Absent where none is set.",
+            description="Absent if none is set.",
         ),
     },
     ["id", "counts"],
@@ -92,7 +89,7 @@ OPERATIONS = (
         "Show a session with its state",
         Right.LISTEN,
         show_session,
-        "Nobody has to hold it. Each id names a session; one without messages and state is empty.",
+        "It need not be locked. Each id names a session; one without messages and state is empty.",
         answer=ref("Session"),
     ),
     Operation(
