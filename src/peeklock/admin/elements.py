@@ -258,11 +258,6 @@ SUBSCRIPTION_ELEMENTS: Table = (
 )
 
 
-def kept_of(table: Table) -> tuple[str, ...]:
-    """Return the elements whose settings an update keeps when it leaves them out."""
-    return tuple(row.element for row in table if isinstance(row, Setting) and row.kept)
-
-
 def _read_settings(
     table: Table,
     given: Description,
@@ -353,3 +348,8 @@ _ELEMENTS: dict[type, Table] = {
     TopicDescription: TOPIC_ELEMENTS,
     SubscriptionDescription: SUBSCRIPTION_ELEMENTS,
 }
+KEPT = {
+    kind.__name__: [row.element for row in table if isinstance(row, Setting) and row.kept]
+    for kind, table in _ELEMENTS.items()
+}
+"""Name of a description -> the elements whose settings an update keeps when it leaves them out."""

@@ -6,7 +6,7 @@ Source: wire contract 7.1, 7.2, 7.8.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from peeklock.admin import atom, elements
@@ -47,18 +47,10 @@ _Read: TypeAlias = Callable[[Description, EntityDescription | None], EntityDescr
 """Reads a description, given the existing one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Readable:
-    """A kind of description that a path takes."""
-
-    read: _Read
-    table: elements.Table
-
-
 class EntityRequests:
     """Requests for one path that names an entity."""
 
-    def __init__(self, exchange: Exchange, path: str, readable: dict[str, _Readable]) -> None:
+    def __init__(self, exchange: Exchange, path: str, readable: dict[str, _Read]) -> None:
         self._exchange = exchange
         self._path = path
         self._readable = readable
@@ -75,10 +67,10 @@ class EntityRequests:
             raise ArgumentInvalid(f"The content is a {cut(given.kind)!r}, not a {known}.")
         if not self._exchange.updates:
             return self._create(given)
-        kept = elements.kept_of(self._readable[given.kind].table)
+        kept = elements.KEPT[given.kind]
         # Rules may come without their keys, and a foreign address may be the existing one.
         complete = all(given.has(element) for element in kept) and not given.has_children(_RULES)
-        if complete and not list(self._foreign_forwards(self._readable[given.kind].read(given, None))):
+        if complete and not list(self._foreign_forwards(self._readable[given.kind](given, None))):
             return self._update(given, None)
         return self._look_up_and_update(given)
 
@@ -127,7 +119,7 @@ class EntityRequests:
 
     def _read(self, given: Description, existing: EntityDescription | None) -> EntityDescription:
         """Read and complete a description. Raises: ArgumentInvalid, AuthorizationError."""
-        description = self._readable[given.kind].read(given, existing)
+        description = self._readable[given.kind](given, existing)
         for field, address in self._foreign_forwards(description):
             if existing is None or address != getattr(existing, field):
                 raise ArgumentInvalid(
@@ -186,30 +178,19 @@ def of_queue_or_topic(exchange: Exchange, name: str) -> EntityRequests:
         exchange,
         name,
         {
-            "QueueDescription": _Readable(
-                lambda given, existing: elements.read_queue(given, name, size_kb, existing),
-                elements.QUEUE_ELEMENTS,
-            ),
-            "TopicDescription": _Readable(
-                lambda given, existing: elements.read_topic(given, name, size_kb, existing),
-                elements.TOPIC_ELEMENTS,
-            ),
+            "QueueDescription": lambda given, existing: elements.read_queue(given, name, size_kb, existing),
+            "TopicDescription": lambda given, existing: elements.read_topic(given, name, size_kb, existing),
         },
     )
 
 
 def of_subscription(exchange: Exchange, topic: str, name: str) -> EntityRequests:
     """Serve a path that names a subscription."""
-    return EntityRequests(
-        exchange,
-        subscription_path(topic, name),
-        {
-            "SubscriptionDescription": _Readable(
-                lambda given, existing: elements.read_subscription(given, topic, name, existing),
-                elements.SUBSCRIPTION_ELEMENTS,
-            )
-        },
-    )
+
+    def read(given: Description, existing: EntityDescription | None) -> EntityDescription:
+        return elements.read_subscription(given, topic, name, existing)
+
+    return EntityRequests(exchange, subscription_path(topic, name), {"SubscriptionDescription": read})
 
 
 def list_entities(exchange: Exchange, kind: EntityKind, topic: str | None = None) -> Pending:

@@ -14,28 +14,7 @@ from typing import Any
 
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import Answer, Ask, Show, Stream
-from peeklock.broker.vocabulary.commands import (
-    DELIVERY_BYTES,
-    CloseLink,
-    OpenReceiver,
-    ReceiveMode,
-    ReplyTo,
-    SetCredit,
-    UpdateDisposition,
-)
-from peeklock.broker.vocabulary.effects import (
-    Deliver,
-    DetachLink,
-    Done,
-    Drained,
-    Effect,
-    Failed,
-    LinkRefused,
-    ReceiverOpened,
-    Rejected,
-    Settled,
-    SettlementFailed,
-)
+from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.errors import ServerBusy
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.rest.exchange import Take
@@ -55,7 +34,7 @@ class _Asking:
 class _Streaming:
     stream: Stream
     begun: bool = False
-    waiting: list[Deliver] = field(default_factory=list)
+    waiting: list[effects.Deliver] = field(default_factory=list)
     """Deliveries whose bodies are not in memory, and those behind them."""
     under_way: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """Lock token -> (end of the lock, size) of messages that are delivered and not settled yet."""
@@ -86,7 +65,9 @@ class Waits(Receives):
         if refusal is not None:
             return refusal
         number = self._last
-        self._commands.append(OpenReceiver(self._link(number), asked.address, ReceiveMode.PEEK_LOCK))
+        self._commands.append(
+            commands.OpenReceiver(self._link(number), asked.address, commands.ReceiveMode.PEEK_LOCK)
+        )
         streaming = self._waits[number] = _Streaming(asked)
         self._credit_stream(number, streaming)
         return number
@@ -96,7 +77,7 @@ class Waits(Receives):
         if isinstance(waiting, _Asking):
             del self._waits[number]
         elif isinstance(waiting, _Streaming):
-            self._commands.append(CloseLink(self._link(number)))
+            self._commands.append(commands.CloseLink(self._link(number)))
             self._release_all(waiting.waiting)
             self._forget(number)
         else:
@@ -129,13 +110,20 @@ class Waits(Receives):
 
     # From the broker
 
-    def handle(self, effect: Effect, body: Body) -> None:
-        if isinstance(effect, Deliver | ReceiverOpened | LinkRefused | DetachLink | Drained):
+    def handle(self, effect: effects.Effect, body: Body) -> None:
+        if isinstance(
+            effect,
+            effects.Deliver
+            | effects.ReceiverOpened
+            | effects.LinkRefused
+            | effects.DetachLink
+            | effects.Drained,
+        ):
             waiting = self._waits.get(effect.link.number)
             if isinstance(waiting, _Streaming):
                 self._handle_stream(effect.link.number, waiting, effect, body)
                 return
-        elif not isinstance(effect, Settled | SettlementFailed):
+        elif not isinstance(effect, effects.Settled | effects.SettlementFailed):
             reply_to = getattr(effect, "reply_to", None)
             if reply_to is not None:
                 self._answered(reply_to.link_number, effect, body)
@@ -146,16 +134,20 @@ class Waits(Receives):
         self,
         number: int,
         waiting: _Streaming,
-        effect: Deliver | ReceiverOpened | LinkRefused | DetachLink | Drained,
+        effect: effects.Deliver
+        | effects.ReceiverOpened
+        | effects.LinkRefused
+        | effects.DetachLink
+        | effects.Drained,
         body: Body,
     ) -> None:
         match effect:
-            case Deliver():
+            case effects.Deliver():
                 self._stream(number, waiting, effect, body)
-            case ReceiverOpened():
+            case effects.ReceiverOpened():
                 waiting.begun = True
                 self._events.append((number, b": messages come as they are locked\n\n"))
-            case LinkRefused() | DetachLink():
+            case effects.LinkRefused() | effects.DetachLink():
                 self._release_all(waiting.waiting)
                 self._forget(number)
                 self._end_stream(number, waiting, waiting.stream.exchange.refusal(effect.error))
@@ -175,7 +167,7 @@ class Waits(Receives):
     def _ask(self, number: int, answer: Ask | Show) -> None:
         self._waits[number] = _Asking(answer)
         command: Any = answer.command
-        self._commands.append(replace(command, reply_to=ReplyTo(self._connection_id, number, 0)))
+        self._commands.append(replace(command, reply_to=commands.ReplyTo(self._connection_id, number, 0)))
 
     def _answered(self, number: int, effect: Any, body: Body) -> None:
         waiting = self._waits.get(number)
@@ -183,10 +175,10 @@ class Waits(Receives):
             return
         waiting.effect = effect
         answer = waiting.answer
-        if isinstance(answer.command, UpdateDisposition) and isinstance(effect, Done):
+        if isinstance(answer.command, commands.UpdateDisposition) and isinstance(effect, effects.Done):
             for token in answer.command.lock_tokens:
                 self._free(token)
-        if isinstance(answer, Show) and not isinstance(effect, Failed):
+        if isinstance(answer, Show) and not isinstance(effect, effects.Failed):
             waiting.messages = [view.message for view in answer.views(effect)]
             waiting.payloads = [None] * len(waiting.messages)
         self._look_again(number, waiting, body)
@@ -204,7 +196,7 @@ class Waits(Receives):
         del self._waits[number]
         found: Answer
         try:
-            if isinstance(effect, Failed | Rejected):
+            if isinstance(effect, effects.Failed | effects.Rejected):
                 found = answer.exchange.refusal(answer.refusal(effect.error))
             elif isinstance(answer, Ask):
                 found = answer.render(effect)
@@ -223,9 +215,9 @@ class Waits(Receives):
 
     # Streams
 
-    def _stream(self, number: int, waiting: _Streaming, delivery: Deliver, body: Body) -> None:
+    def _stream(self, number: int, waiting: _Streaming, delivery: effects.Deliver, body: Body) -> None:
         assert delivery.lock_token is not None
-        size = delivery.message.size_bytes + DELIVERY_BYTES
+        size = delivery.message.size_bytes + commands.DELIVERY_BYTES
         waiting.under_way[delivery.lock_token] = (delivery.locked_until_ms, size)
         self._streamed[delivery.lock_token] = number
         waiting.waiting.append(delivery)
@@ -268,7 +260,7 @@ class Waits(Receives):
             return
         count_max = waiting.stream.window + waiting.freed
         bytes_max = TAKE_BYTES_MAX + waiting.freed_bytes
-        self._commands.append(SetCredit(self._link(number), count_max, bytes_max))
+        self._commands.append(commands.SetCredit(self._link(number), count_max, bytes_max))
 
     def _end_stream(self, number: int, waiting: _Streaming, problem: Response) -> None:
         """Report to a stream that no more messages will come."""

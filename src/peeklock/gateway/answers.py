@@ -6,34 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from peeklock.broker.vocabulary import effects
 from peeklock.broker.vocabulary.commands import NO_LINK, ReplyTo
-from peeklock.broker.vocabulary.effects import (
-    Claimed,
-    ClaimsLeft,
-    CursorsFound,
-    Done,
-    Effect,
-    EntitiesFound,
-    EntityFound,
-    Failed,
-    LocksRenewed,
-    MessagesDeleted,
-    MessagesFound,
-    MessagesScheduled,
-    RulesFound,
-    SessionLockRenewed,
-    SessionsFound,
-)
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.gateway.context import Output, Payloads
 
-Answered = Callable[[Effect, Payloads | None, int], bool]
+Answered = Callable[[effects.Effect, Payloads | None, int], bool]
 """Takes the effect that answers a request, payloads and now_ms. Returns False where a body is not in memory:
 it is called again later."""
 
 EFFECTS = (
-    Claimed, ClaimsLeft, CursorsFound, Done, EntitiesFound, EntityFound, Failed, LocksRenewed,
-    MessagesDeleted, MessagesFound, MessagesScheduled, RulesFound, SessionLockRenewed, SessionsFound,
+    effects.Claimed, effects.ClaimsLeft, effects.CursorsFound, effects.Done, effects.EntitiesFound,
+    effects.EntityFound, effects.Failed, effects.LocksRenewed, effects.MessagesDeleted,
+    effects.MessagesFound, effects.MessagesScheduled, effects.RulesFound, effects.SessionLockRenewed,
+    effects.SessionsFound,
 )  # fmt: skip
 """Effects that answer requests."""
 
@@ -79,13 +65,13 @@ class Answers:
         self._requests.clear()
 
     def _answer(
-        self, number: int, effect: Effect, now_ms: int, waiting: _WaitingAnswer | None = None
+        self, number: int, effect: effects.Effect, now_ms: int, waiting: _WaitingAnswer | None = None
     ) -> None:
         answered = self._requests.get(number)
         if answered is None:
             return
         payloads = self._output.payloads if waiting is None else waiting.payload
-        if isinstance(effect, MessagesFound) and payloads is not None:
+        if isinstance(effect, effects.MessagesFound) and payloads is not None:
             # A message whose body is damaged is in the dead-letter queue now.
             if any(payloads(view.message) is LOST_BODY for view in effect.messages):
                 effect.messages = [
@@ -95,7 +81,7 @@ class Answers:
             del self._requests[number]
             return
         if waiting is None:
-            assert isinstance(effect, MessagesFound), "only messages have bodies to wait for"
+            assert isinstance(effect, effects.MessagesFound), "only messages have bodies to wait for"
             waiting = _WaitingAnswer(number, effect)
             waiting.keep(payloads)
         self.waiting.append(waiting)
@@ -109,7 +95,7 @@ class _WaitingAnswer:
     """
 
     number: int
-    effect: MessagesFound
+    effect: effects.MessagesFound
     kept: dict[int, bytes] = field(default_factory=dict)
     """Payloads by position: all messages of an answer are of one queue."""
     rows_missing: set[int] = field(default_factory=set)

@@ -21,31 +21,7 @@ from peeklock.amqp.events import (
 )
 from peeklock.amqp.types import RECEIVER
 from peeklock.auth import Authority, AuthorizationError
-from peeklock.broker.vocabulary.commands import (
-    NO_LINK,
-    CloseLink,
-    OpenCoordinator,
-    OpenReceiver,
-    OpenSender,
-    Release,
-)
-from peeklock.broker.vocabulary.effects import (
-    Accepted,
-    CoordinatorOpened,
-    Declared,
-    Deliver,
-    DetachLink,
-    Drained,
-    Enlisted,
-    LinkRefused,
-    ReceiverOpened,
-    Rejected,
-    SenderOpened,
-    SessionLockLapsed,
-    Settled,
-    SettlementFailed,
-    TransactionEnded,
-)
+from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.errors import ServiceBusError, SessionCannotBeLocked, SessionWaitTimedOut
 from peeklock.gateway.address import shown
 from peeklock.gateway.answers import Answers
@@ -151,21 +127,21 @@ class LinkTable:
 
     def _effect_handlers(self) -> Handlers:
         return {
-            Accepted: self._accepted,
-            Deliver: self._deliver,
-            Settled: self._settled,
-            Declared: self._declared,
-            Enlisted: self._enlisted,
-            Rejected: self._rejected,
-            SettlementFailed: self._settlement_failed,
-            Drained: self._drained,
-            SenderOpened: self._opened,
-            ReceiverOpened: self._opened,
-            CoordinatorOpened: self._opened,
-            LinkRefused: self._link_refused,
-            DetachLink: self._detach_link,
-            SessionLockLapsed: self._session_lapsed,
-            TransactionEnded: self._transaction_ended,
+            effects.Accepted: self._accepted,
+            effects.Deliver: self._deliver,
+            effects.Settled: self._settled,
+            effects.Declared: self._declared,
+            effects.Enlisted: self._enlisted,
+            effects.Rejected: self._rejected,
+            effects.SettlementFailed: self._settlement_failed,
+            effects.Drained: self._drained,
+            effects.SenderOpened: self._opened,
+            effects.ReceiverOpened: self._opened,
+            effects.CoordinatorOpened: self._opened,
+            effects.LinkRefused: self._link_refused,
+            effects.DetachLink: self._detach_link,
+            effects.SessionLockLapsed: self._session_lapsed,
+            effects.TransactionEnded: self._transaction_ended,
         }
 
     def allow_bytes(self) -> None:
@@ -290,12 +266,12 @@ class LinkTable:
             link = SenderEndpoint(
                 self._context, self._backlog, self._transactions, event, number, asked.node, to
             )
-            self._context.commands.append(OpenSender(link.link, address, to.address if to else None))
+            self._context.commands.append(commands.OpenSender(link.link, address, to.address if to else None))
         elif asked.kind is LinkKind.COORDINATE:
             link = CoordinatorLink(
                 self._context, self._backlog, self._transactions, event, number, asked.node
             )
-            self._context.commands.append(OpenCoordinator(link.link))
+            self._context.commands.append(commands.OpenCoordinator(link.link))
         else:
             unsettled = self._unsettled.setdefault(event.channel, Unsettled())
             link = ReceiverEndpoint(
@@ -308,7 +284,7 @@ class LinkTable:
                 asked.mode,
                 unsettled,
             )
-            opening = OpenReceiver(link.link, address, asked.mode, asked.session, event.name)
+            opening = commands.OpenReceiver(link.link, address, asked.mode, asked.session, event.name)
             self._context.commands.append(opening)
         if asked.kind is not LinkKind.COORDINATE:
             self._transactions.use(event.channel, address, number)
@@ -333,7 +309,7 @@ class LinkTable:
             self.replies.remove(link)
         elif not isinstance(link, RequestLink):
             self._drop(link)
-            self._context.commands.append(CloseLink(link.link))
+            self._context.commands.append(commands.CloseLink(link.link))
 
     def _drop(self, link: BrokerLink) -> None:
         """Forget a link that is gone; of a receiver, remember enough to release what is still under way."""
@@ -399,61 +375,65 @@ class LinkTable:
 
     # Effects
 
-    def _accepted(self, effect: Accepted, now_ms: int) -> None:
+    def _accepted(self, effect: effects.Accepted, now_ms: int) -> None:
         reply_to = effect.reply_to
         link = self._by_number.get(reply_to.link_number)
         if link is not None:
             link.accepted(reply_to.number, effect.count, now_ms)  # type: ignore[union-attr]  # the number is no receiver's
 
-    def _rejected(self, effect: Rejected, now_ms: int) -> None:
+    def _rejected(self, effect: effects.Rejected, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, (SenderEndpoint, CoordinatorLink)):
             link.rejected(effect.reply_to.number, effect.error, now_ms)
 
-    def _declared(self, effect: Declared, now_ms: int) -> None:
+    def _declared(self, effect: effects.Declared, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, CoordinatorLink):
             link.declared(effect.reply_to.number, effect.transaction_id)
 
-    def _transaction_ended(self, effect: TransactionEnded, now_ms: int) -> None:
+    def _transaction_ended(self, effect: effects.TransactionEnded, now_ms: int) -> None:
         link = self._by_number.get(effect.link.number)
         if isinstance(link, CoordinatorLink):
             link.ended(effect.transaction_id)
 
-    def _enlisted(self, effect: Enlisted, now_ms: int) -> None:
+    def _enlisted(self, effect: effects.Enlisted, now_ms: int) -> None:
         number = effect.reply_to.link_number
-        if number == NO_LINK:
+        if number == commands.NO_LINK:
             self._answers.take(effect, now_ms)  # a management request: its link is not the broker's
             return
         link = self._by_number.get(number)
         if isinstance(link, (SenderEndpoint, ReceiverEndpoint)):
             link.enlisted(effect.reply_to.number)
 
-    def _deliver(self, effect: Deliver, now_ms: int) -> None:
+    def _deliver(self, effect: effects.Deliver, now_ms: int) -> None:
         number = effect.link.number
         link = self._by_number.get(number)
         if link is not None:
             link.deliver(effect)  # type: ignore[union-attr]  # the number is a receiver's
             self.starved.add(number)
         elif number in self._closed_receivers and effect.lock_token is not None:
-            self._context.commands.append(Release(self._closed_receivers[number], effect.lock_token, None))
+            self._context.commands.append(
+                commands.Release(self._closed_receivers[number], effect.lock_token, None)
+            )
 
-    def _drained(self, effect: Drained, now_ms: int) -> None:
+    def _drained(self, effect: effects.Drained, now_ms: int) -> None:
         link = self._by_number.get(effect.link.number)
         if isinstance(link, ReceiverEndpoint):
             link.drained(effect)
 
-    def _settled(self, effect: Settled, now_ms: int) -> None:
+    def _settled(self, effect: effects.Settled, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)
         if link is not None:
             link.settled(effect)  # type: ignore[union-attr]  # the number is a receiver's
 
-    def _settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
+    def _settlement_failed(self, effect: effects.SettlementFailed, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, ReceiverEndpoint):
             link.settlement_failed(effect, now_ms)
 
-    def _opened(self, effect: SenderOpened | ReceiverOpened | CoordinatorOpened, now_ms: int) -> None:
+    def _opened(
+        self, effect: effects.SenderOpened | effects.ReceiverOpened | effects.CoordinatorOpened, now_ms: int
+    ) -> None:
         link = self._pending.pop(effect.link.number, None)
         if link is None:
             return
@@ -464,7 +444,7 @@ class LinkTable:
             if link.session_name is not None:
                 self._sessions[link.session_name] = (link.node.address.path, link.session_id)
 
-    def _link_refused(self, effect: LinkRefused, now_ms: int) -> None:
+    def _link_refused(self, effect: effects.LinkRefused, now_ms: int) -> None:
         link = self._pending.pop(effect.link.number, None)
         if link is None:
             return
@@ -474,12 +454,12 @@ class LinkTable:
             self._transactions.refused(link.channel, link.number)
         self._refuse(link, shown(link.node.address), effect.error, now_ms)
 
-    def _session_lapsed(self, effect: SessionLockLapsed, now_ms: int) -> None:
+    def _session_lapsed(self, effect: effects.SessionLockLapsed, now_ms: int) -> None:
         link = self._by_number.get(effect.link.number)
         if isinstance(link, ReceiverEndpoint):
             link.session_lapsed()
 
-    def _detach_link(self, effect: DetachLink, now_ms: int) -> None:
+    def _detach_link(self, effect: effects.DetachLink, now_ms: int) -> None:
         link = self._by_number.pop(effect.link.number, None)
         if link is None:
             return

@@ -19,27 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from peeklock.admin.exchange import Response
-from peeklock.broker.vocabulary.commands import (
-    CloseLink,
-    Command,
-    Complete,
-    LinkId,
-    OpenReceiver,
-    ReceiveMode,
-    Release,
-    ReplyTo,
-    SetCredit,
-)
-from peeklock.broker.vocabulary.effects import (
-    Deliver,
-    DetachLink,
-    Drained,
-    Effect,
-    LinkRefused,
-    ReceiverOpened,
-    Settled,
-    SettlementFailed,
-)
+from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.errors import ServerBusy
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.rest.exchange import Take
@@ -65,7 +45,7 @@ class Taking:
     take: Take
     is_over: bool
     """It no longer waits: the answer has what is there."""
-    deliveries: list[Deliver] = field(default_factory=list)
+    deliveries: list[effects.Deliver] = field(default_factory=list)
     payloads: list[bytes | None] | None = None
     """Of the deliveries, once no more are taken; None for those that are not in memory."""
     shown: dict[int, Any] = field(default_factory=dict)
@@ -85,7 +65,7 @@ class Receives:
         self._last = 0
         self._links = 0  # of requests that wait for messages
         self._missing: dict[int, set[int]] = {}  # body row -> the requests whose messages are in it
-        self._commands: list[Command] = []
+        self._commands: list[commands.Command] = []
         self._ended: list[tuple[int, Response]] = []
 
     def __len__(self) -> int:
@@ -116,7 +96,7 @@ class Receives:
         if isinstance(waiting, Taking):
             if not waiting.completing:
                 if waiting.payloads is None:
-                    self._commands.append(CloseLink(self._link(number)))
+                    self._commands.append(commands.CloseLink(self._link(number)))
                 self._release_all(waiting.deliveries)
             self._forget(number)
 
@@ -129,24 +109,31 @@ class Receives:
 
     # From the broker
 
-    def handle(self, effect: Effect, body: Body) -> None:
+    def handle(self, effect: effects.Effect, body: Body) -> None:
         """Take an effect; `body` returns a message's payload if it is in memory."""
-        if isinstance(effect, Settled | SettlementFailed):
+        if isinstance(effect, effects.Settled | effects.SettlementFailed):
             self._deleted(effect)
             return
-        assert isinstance(effect, ReceiverOpened | LinkRefused | DetachLink | Deliver | Drained)
+        assert isinstance(
+            effect,
+            effects.ReceiverOpened
+            | effects.LinkRefused
+            | effects.DetachLink
+            | effects.Deliver
+            | effects.Drained,
+        )
         number = effect.link.number
         waiting = self._waits.get(number)
         if waiting is None or waiting.payloads is not None:
-            if isinstance(effect, Deliver):  # it was under way when its link was closed
+            if isinstance(effect, effects.Deliver):  # it was under way when its link was closed
                 self._release(effect)
             return
         match effect:
-            case Deliver():
+            case effects.Deliver():
                 self._take(number, waiting, effect, body)
-            case LinkRefused() | DetachLink() if not waiting.deliveries:
+            case effects.LinkRefused() | effects.DetachLink() if not waiting.deliveries:
                 self._end(number, waiting.take.exchange.refusal(effect.error))
-            case LinkRefused() | DetachLink() | Drained():
+            case effects.LinkRefused() | effects.DetachLink() | effects.Drained():
                 self._taken(number, waiting, body)
 
     def bodies_wanted(self) -> set[int]:
@@ -162,7 +149,7 @@ class Receives:
 
     # For the owner
 
-    def take_commands(self) -> list[Command]:
+    def take_commands(self) -> list[commands.Command]:
         """Return the commands since the last call."""
         taken, self._commands = self._commands, []
         return taken
@@ -185,10 +172,12 @@ class Receives:
 
     def _open(self, number: int, waiting: Taking) -> None:
         take = waiting.take
-        self._commands.append(OpenReceiver(self._link(number), take.address, ReceiveMode.PEEK_LOCK))
+        self._commands.append(
+            commands.OpenReceiver(self._link(number), take.address, commands.ReceiveMode.PEEK_LOCK)
+        )
         self._set_credit(number, take, drain=waiting.is_over)
 
-    def _take(self, number: int, waiting: Taking, delivery: Deliver, body: Body) -> None:
+    def _take(self, number: int, waiting: Taking, delivery: effects.Deliver, body: Body) -> None:
         waiting.deliveries.append(delivery)
         if len(waiting.deliveries) >= waiting.take.count_max:
             self._taken(number, waiting, body)
@@ -197,7 +186,7 @@ class Receives:
 
     def _taken(self, number: int, waiting: Taking, body: Body) -> None:
         """Take no more."""
-        self._commands.append(CloseLink(self._link(number)))
+        self._commands.append(commands.CloseLink(self._link(number)))
         waiting.payloads = [None] * len(waiting.deliveries)
         self._look_again(number, waiting, body)
 
@@ -241,23 +230,25 @@ class Receives:
         for index in whole:
             delivery = waiting.deliveries[index]
             assert delivery.lock_token is not None
-            reply_to = ReplyTo(self._connection_id, number, index)
-            self._commands.append(Complete(delivery.message.queue_id, delivery.lock_token, reply_to))
+            reply_to = commands.ReplyTo(self._connection_id, number, index)
+            self._commands.append(commands.Complete(delivery.message.queue_id, delivery.lock_token, reply_to))
 
-    def _deleted(self, effect: Settled | SettlementFailed) -> None:
+    def _deleted(self, effect: effects.Settled | effects.SettlementFailed) -> None:
         number, index = effect.reply_to.link_number, effect.reply_to.number
         waiting = self._waits.get(number)
         if waiting is None:
             return
         waiting.completing.remove(index)
-        if isinstance(effect, SettlementFailed):  # its lock ended before: it is another receiver's now
+        if isinstance(
+            effect, effects.SettlementFailed
+        ):  # its lock ended before: it is another receiver's now
             del waiting.shown[index]
         if not waiting.completing:
             self._end(number, waiting.take.answer(list(waiting.shown.values())))
 
     def _set_credit(self, number: int, take: Take, *, drain: bool) -> None:
         size = TAKE_BYTES_MAX if take.count_max > 1 else 1
-        self._commands.append(SetCredit(self._link(number), take.count_max, size, drain))
+        self._commands.append(commands.SetCredit(self._link(number), take.count_max, size, drain))
 
     def _end(self, number: int, response: Response) -> None:
         self._forget(number)
@@ -267,14 +258,14 @@ class Receives:
         del self._waits[number]
         self._links -= 1
 
-    def _release(self, delivery: Deliver) -> None:
+    def _release(self, delivery: effects.Deliver) -> None:
         """Release a message that no client was sent (L-16)."""
         assert delivery.lock_token is not None
-        self._commands.append(Release(delivery.message.queue_id, delivery.lock_token, None))
+        self._commands.append(commands.Release(delivery.message.queue_id, delivery.lock_token, None))
 
-    def _release_all(self, deliveries: list[Deliver]) -> None:
+    def _release_all(self, deliveries: list[effects.Deliver]) -> None:
         for delivery in deliveries:
             self._release(delivery)
 
-    def _link(self, number: int) -> LinkId:
-        return LinkId(self._connection_id, number)
+    def _link(self, number: int) -> commands.LinkId:
+        return commands.LinkId(self._connection_id, number)

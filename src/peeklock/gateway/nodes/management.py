@@ -14,39 +14,7 @@ from typing import Any
 from peeklock.amqp.messaging import Sections
 from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
 from peeklock.auth import AuthorizationError, Right
-from peeklock.broker.vocabulary.commands import (
-    Address,
-    AddRule,
-    CancelScheduled,
-    Command,
-    DeleteMessages,
-    Disposition,
-    GetSessionState,
-    ListRules,
-    ListSessions,
-    Peek,
-    PurgeMessages,
-    ReceiveDeferred,
-    ReceiveMode,
-    RemoveRule,
-    RenewLocks,
-    RenewSessionLock,
-    Schedule,
-    SetSessionState,
-    SubQueue,
-    UpdateDisposition,
-)
-from peeklock.broker.vocabulary.effects import (
-    Effect,
-    Failed,
-    LocksRenewed,
-    MessagesDeleted,
-    MessagesFound,
-    MessagesScheduled,
-    RulesFound,
-    SessionLockRenewed,
-    SessionsFound,
-)
+from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -169,8 +137,8 @@ class ManagementNode:
     def _ask(self, request: Request, operation: Operation, command: Any, finds: bool) -> None:
         """Hand out the command of a request, and answer it later."""
 
-        def answered(effect: Effect, payloads: Payloads | None, answered_ms: int) -> bool:
-            if isinstance(effect, Failed):
+        def answered(effect: effects.Effect, payloads: Payloads | None, answered_ms: int) -> bool:
+            if isinstance(effect, effects.Failed):
                 self._finding -= finds
                 self._replies.refuse(request, effect.error, answered_ms)
                 return True
@@ -208,15 +176,15 @@ class Operation:
     """One operation: its right, its reading and its answer (None: a body is missing)."""
 
     right: Right
-    read: Callable[[Request, Scope], Command]
+    read: Callable[[Request, Scope], commands.Command]
     answer: Callable[[Any, Payloads | None], Answer | None]
 
 
 # Reading requests
 
 
-def _read_renew(request: Request, scope: Scope) -> Command:
-    return RenewLocks(request.node.address, fields.tokens(request.body), scope.reply_to)
+def _read_renew(request: Request, scope: Scope) -> commands.Command:
+    return commands.RenewLocks(request.node.address, fields.tokens(request.body), scope.reply_to)
 
 
 def _session_id(request: Request, scope: Scope) -> str | None:
@@ -232,47 +200,47 @@ def _session_id(request: Request, scope: Scope) -> str | None:
     return session_id
 
 
-def _read_peek(request: Request, scope: Scope) -> Command:
+def _read_peek(request: Request, scope: Scope) -> commands.Command:
     first = max(0, fields.integer(request.body, "from-sequence-number"))
     count = min(fields.positive(request.body, "message-count"), scope.limits.reply_count_max)
     session_id = _session_id(request, scope)
     bytes_max = scope.limits.reply_bytes_max
-    return Peek(request.node.address, first, count, bytes_max, scope.reply_to, session_id)
+    return commands.Peek(request.node.address, first, count, bytes_max, scope.reply_to, session_id)
 
 
-def _read_schedule(request: Request, scope: Scope) -> Command:
+def _read_schedule(request: Request, scope: Scope) -> commands.Command:
     messages: list[tuple[Message, Sections]] = request.body  # see `_read_messages`
     for message, _ in messages:
         if message.scheduled_at_ms is None:
             message.scheduled_at_ms = min(scope.now_ms, scope.wall_ms)  # past in either case
-    return Schedule(request.node.address, messages, scope.reply_to)
+    return commands.Schedule(request.node.address, messages, scope.reply_to)
 
 
-def _read_cancel(request: Request, scope: Scope) -> Command:
+def _read_cancel(request: Request, scope: Scope) -> commands.Command:
     numbers = fields.integers(request.body, "sequence-numbers")
-    return CancelScheduled(request.node.address, numbers, scope.reply_to)
+    return commands.CancelScheduled(request.node.address, numbers, scope.reply_to)
 
 
-def _read_deferred(request: Request, scope: Scope) -> Command:
+def _read_deferred(request: Request, scope: Scope) -> commands.Command:
     numbers = fields.integers(request.body, "sequence-numbers")
     session_id = _session_id(request, scope)
-    mode = ReceiveMode.PEEK_LOCK
+    mode = commands.ReceiveMode.PEEK_LOCK
     if request.body.get("receiver-settle-mode") is not None:
         if fields.integer(request.body, "receiver-settle-mode") == 0:
-            mode = ReceiveMode.RECEIVE_AND_DELETE
-    return ReceiveDeferred(request.node.address, numbers, mode, scope.reply_to, session_id)
+            mode = commands.ReceiveMode.RECEIVE_AND_DELETE
+    return commands.ReceiveDeferred(request.node.address, numbers, mode, scope.reply_to, session_id)
 
 
 _DISPOSITIONS = {
-    "completed": Disposition.COMPLETED,
-    "abandoned": Disposition.ABANDONED,
-    "suspended": Disposition.SUSPENDED,
-    "defered": Disposition.DEFERRED,
-    "deferred": Disposition.DEFERRED,
+    "completed": commands.Disposition.COMPLETED,
+    "abandoned": commands.Disposition.ABANDONED,
+    "suspended": commands.Disposition.SUSPENDED,
+    "defered": commands.Disposition.DEFERRED,
+    "deferred": commands.Disposition.DEFERRED,
 }
 
 
-def _read_disposition(request: Request, scope: Scope) -> Command:
+def _read_disposition(request: Request, scope: Scope) -> commands.Command:
     body = request.body
     status = fields.text(body, "disposition-status")
     disposition = _DISPOSITIONS.get((status or "").lower())
@@ -284,11 +252,11 @@ def _read_disposition(request: Request, scope: Scope) -> Command:
         raise ArgumentInvalid("'properties-to-modify' is not a map.")
     changed = {str(key): value for key, value in (properties or {}).items()}
     reason = description = None
-    if disposition is Disposition.SUSPENDED:
+    if disposition is commands.Disposition.SUSPENDED:
         reason = _dead_letter_text(body, "deadletter-reason", REASON, changed)
         description = _dead_letter_text(body, "deadletter-description", DESCRIPTION, changed)
     session_id = _session_id(request, scope)
-    return UpdateDisposition(
+    return commands.UpdateDisposition(
         request.node.address,
         tokens,
         disposition,
@@ -309,16 +277,16 @@ def _dead_letter_text(body: fields.Body, key: str, name: str, changed: dict[str,
     return None
 
 
-def _read_delete(request: Request, scope: Scope) -> Command:
+def _read_delete(request: Request, scope: Scope) -> commands.Command:
     count = fields.positive(request.body, "message-count")
     if count > DELETE_COUNT_MAX:
         raise ArgumentOutOfRange(f"'message-count' is {count}; the limit is {DELETE_COUNT_MAX}.")
     before = fields.integer(request.body, "enqueued-time-utc")
     session_id = fields.session_id(request.body)
-    return DeleteMessages(request.node.address, count, before, scope.reply_to, session_id)
+    return commands.DeleteMessages(request.node.address, count, before, scope.reply_to, session_id)
 
 
-def _read_purge(request: Request, scope: Scope) -> Command:
+def _read_purge(request: Request, scope: Scope) -> commands.Command:
     before = max(scope.now_ms, scope.wall_ms)
     # Other operations ignore unknown keys; here a misspelt one would empty the queue.
     unknown = sorted(str(key)[:64] for key in request.body if key != "enqueued-time-utc")
@@ -326,18 +294,22 @@ def _read_purge(request: Request, scope: Scope) -> Command:
         raise ArgumentInvalid(f"A purge takes no '{unknown[0]}', only 'enqueued-time-utc'.")
     if request.body.get("enqueued-time-utc") is not None:
         before = fields.integer(request.body, "enqueued-time-utc")
-    return PurgeMessages(request.node.address, before, scope.reply_to)
+    return commands.PurgeMessages(request.node.address, before, scope.reply_to)
 
 
-def _read_renew_session(request: Request, scope: Scope) -> Command:
-    return RenewSessionLock(request.node.address, fields.named_session_id(request.body), scope.reply_to)
+def _read_renew_session(request: Request, scope: Scope) -> commands.Command:
+    return commands.RenewSessionLock(
+        request.node.address, fields.named_session_id(request.body), scope.reply_to
+    )
 
 
-def _read_get_state(request: Request, scope: Scope) -> Command:
-    return GetSessionState(request.node.address, fields.named_session_id(request.body), scope.reply_to)
+def _read_get_state(request: Request, scope: Scope) -> commands.Command:
+    return commands.GetSessionState(
+        request.node.address, fields.named_session_id(request.body), scope.reply_to
+    )
 
 
-def _read_set_state(request: Request, scope: Scope) -> Command:
+def _read_set_state(request: Request, scope: Scope) -> commands.Command:
     session_id = fields.named_session_id(request.body)
     if "session-state" not in request.body:
         raise ArgumentInvalid("'session-state' is missing; null clears the state.")
@@ -345,36 +317,36 @@ def _read_set_state(request: Request, scope: Scope) -> Command:
     if state is not None and type(state) is not bytes:
         raise ArgumentInvalid("'session-state' is not binary.")
     kept = state or None  # the Go client has no null for a state: its nil is the empty binary
-    return SetSessionState(request.node.address, session_id, kept, scope.reply_to)
+    return commands.SetSessionState(request.node.address, session_id, kept, scope.reply_to)
 
 
-def _read_sessions(request: Request, scope: Scope) -> Command:
+def _read_sessions(request: Request, scope: Scope) -> commands.Command:
     since: int | None = fields.integer(request.body, "last-updated-time")
     if since is not None and since >= ALL_SESSIONS_FROM_MS:
         since = None
     skip = fields.not_negative(request.body, "skip")
     top = min(fields.positive(request.body, "top"), scope.limits.reply_count_max)
-    return ListSessions(request.node.address, since, skip, top, scope.reply_to)
+    return commands.ListSessions(request.node.address, since, skip, top, scope.reply_to)
 
 
-def _read_add_rule(request: Request, scope: Scope) -> Command:
-    return AddRule(_ruled(request.node.address), rules.read_rule(request.body), scope.reply_to)
+def _read_add_rule(request: Request, scope: Scope) -> commands.Command:
+    return commands.AddRule(_ruled(request.node.address), rules.read_rule(request.body), scope.reply_to)
 
 
-def _read_remove_rule(request: Request, scope: Scope) -> Command:
-    return RemoveRule(_ruled(request.node.address), rules.read_name(request.body), scope.reply_to)
+def _read_remove_rule(request: Request, scope: Scope) -> commands.Command:
+    return commands.RemoveRule(_ruled(request.node.address), rules.read_name(request.body), scope.reply_to)
 
 
-def _read_rules(request: Request, scope: Scope) -> Command:
+def _read_rules(request: Request, scope: Scope) -> commands.Command:
     path = _ruled(request.node.address)
     skip = fields.not_negative(request.body, "skip")
     top = min(fields.positive(request.body, "top"), scope.limits.reply_count_max)
-    return ListRules(path, skip, top, scope.reply_to)
+    return commands.ListRules(path, skip, top, scope.reply_to)
 
 
-def _ruled(address: Address) -> str:
+def _ruled(address: commands.Address) -> str:
     """Return the path of an entity that may have rules: the broker checks that it is a subscription."""
-    if address.sub_queue is not SubQueue.MAIN:
+    if address.sub_queue is not commands.SubQueue.MAIN:
         raise InvalidOperation(f"'{shown(address)}' has no rules; its subscription has.")
     return address.path
 
@@ -382,19 +354,19 @@ def _ruled(address: Address) -> str:
 # Answers
 
 
-def _answer_done(effect: Effect, payloads: Payloads | None) -> Answer:
+def _answer_done(effect: effects.Effect, payloads: Payloads | None) -> Answer:
     return 200, None, {}
 
 
-def _answer_renewed(effect: LocksRenewed, payloads: Payloads | None) -> Answer:
+def _answer_renewed(effect: effects.LocksRenewed, payloads: Payloads | None) -> Answer:
     return 200, None, {"expirations": Array.of(Timestamp, effect.locked_until_ms)}
 
 
-def _answer_scheduled(effect: MessagesScheduled, payloads: Payloads | None) -> Answer:
+def _answer_scheduled(effect: effects.MessagesScheduled, payloads: Payloads | None) -> Answer:
     return 200, None, {"sequence-numbers": Array.of(Long, effect.sequence_numbers)}
 
 
-def _answer_found(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
+def _answer_found(effect: effects.MessagesFound, payloads: Payloads | None) -> Answer | None:
     if not effect.messages:
         return 204, None, {}
     found = []
@@ -409,7 +381,7 @@ def _answer_found(effect: MessagesFound, payloads: Payloads | None) -> Answer | 
     return 200, None, {"messages": found}
 
 
-def _answer_found_without_bodies(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
+def _answer_found_without_bodies(effect: effects.MessagesFound, payloads: Payloads | None) -> Answer | None:
     """Answer with all sections but the bodies. Source: wire contract C8."""
     answer = _answer_found(effect, payloads)
     if answer is not None:
@@ -418,19 +390,19 @@ def _answer_found_without_bodies(effect: MessagesFound, payloads: Payloads | Non
     return answer
 
 
-def _answer_deleted(effect: MessagesDeleted, payloads: Payloads | None) -> Answer:
+def _answer_deleted(effect: effects.MessagesDeleted, payloads: Payloads | None) -> Answer:
     return (200 if effect.count else 204), None, {"message-count": Int(effect.count)}
 
 
-def _answer_purged(effect: MessagesDeleted, payloads: Payloads | None) -> Answer:
+def _answer_purged(effect: effects.MessagesDeleted, payloads: Payloads | None) -> Answer:
     return 200, None, {"message-count": Int(effect.count)}
 
 
-def _answer_session_renewed(effect: SessionLockRenewed, payloads: Payloads | None) -> Answer:
+def _answer_session_renewed(effect: effects.SessionLockRenewed, payloads: Payloads | None) -> Answer:
     return 200, None, {"expiration": Timestamp(effect.locked_until_ms)}
 
 
-def _answer_state(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
+def _answer_state(effect: effects.MessagesFound, payloads: Payloads | None) -> Answer | None:
     """Answer with the state, null where none is set: Python needs the key in either case."""
     if not effect.messages:
         return 200, None, {"session-state": None}
@@ -439,14 +411,14 @@ def _answer_state(effect: MessagesFound, payloads: Payloads | None) -> Answer | 
     return None if state is None else (200, None, {"session-state": state})
 
 
-def _answer_sessions(effect: SessionsFound, payloads: Payloads | None) -> Answer:
+def _answer_sessions(effect: effects.SessionsFound, payloads: Payloads | None) -> Answer:
     if not effect.session_ids:
         return 204, SESSION_NOT_FOUND, {}
     # Spelt like this on the wire (wire contract 5.2).
     return 200, None, {"skip": Int(effect.next_skip), "sessions-ids": Array.of(str, effect.session_ids)}
 
 
-def _answer_rules(effect: RulesFound, payloads: Payloads | None) -> Answer:
+def _answer_rules(effect: effects.RulesFound, payloads: Payloads | None) -> Answer:
     if not effect.rules:
         return 204, RULES_NOT_FOUND, {}
     return 200, None, {"rules": rules.encode_rules(effect.rules, RULES_BYTES_MAX)}
@@ -495,6 +467,11 @@ _CHANGING = frozenset(
 )
 """Requests that are refused in a transaction: the service has none of them, or not there."""
 
-_ENLISTABLE = (UpdateDisposition, Schedule, CancelScheduled, SetSessionState)
+_ENLISTABLE = (
+    commands.UpdateDisposition,
+    commands.Schedule,
+    commands.CancelScheduled,
+    commands.SetSessionState,
+)
 """Commands that a transaction can hold. Others are done at once, even in one. Source: wire
 contract 6, C30."""

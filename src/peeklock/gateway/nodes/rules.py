@@ -67,22 +67,11 @@ NOTATION = "amqp"
 """Of AMQP's types, in `AsGiven`."""
 
 _TYPE_NAMES: dict[type, str] = {
-    Byte: "byte",
-    Short: "short",
-    Int: "int",
-    Long: "long",
-    UByte: "ubyte",
-    UShort: "ushort",
-    UInt: "uint",
-    ULong: "ulong",
-    Float: "float",
-    Decimal32: "decimal",
-    Decimal64: "decimal",
-    Decimal128: "decimal",
-    Char: "char",
-    Symbol: "symbol",
-    UUID: "uuid",
-    Timestamp: "timestamp",
+    **dict.fromkeys((Decimal32, Decimal64, Decimal128), "decimal"),
+    **{
+        kind: kind.__name__.lower()
+        for kind in (Byte, Short, Int, Long, UByte, UShort, UInt, ULong, Float, Char, Symbol, UUID, Timestamp)
+    },
 }
 _OF_ADMINISTRATION: dict[str, Callable[[Any], Any]] = {
     "byte": Byte,
