@@ -71,8 +71,7 @@ def encode_for_receiver(
     """Encode a message as a reader sees it; `payload` is as the sender sent it.
 
     Args:
-        over_link: a delivery over a link shows a message that was scheduled as scheduled (wire contract C10);
-            all others show the current state.
+        over_link: a delivery over a link: a message that was scheduled is shown as scheduled (C10).
         tag_only: the lock token is a delivery tag and locks nothing (receive and delete).
         partitioned: the top 16 bits of the sequence number are the partition.
     """
@@ -106,22 +105,17 @@ def encode_for_receiver(
         front = layout.pack(
             head, view.delivery_count,
             layout.delivery_annotations, *_MICROSOFT_GUID(token),  # type: ignore[arg-type]  # a lock has one
-            layout.message_annotations, message.enqueued_at_ms,
-            _SEQUENCE_NUMBER, message.sequence_number,
-            _ENQUEUE_SEQUENCE_NUMBER, message.enqueued_sequence_number,
-            _MESSAGE_STATE, state,
+            layout.message_annotations, message.enqueued_at_ms, _SEQUENCE_NUMBER, message.sequence_number,
+            _ENQUEUE_SEQUENCE_NUMBER, message.enqueued_sequence_number, _MESSAGE_STATE, state,
             _LOCKED_UNTIL, view.locked_until_ms or INSTANT_MS_MAX,  # in a session: C28
         )  # fmt: skip
     else:
         front = layout.pack(
-            head, view.delivery_count,
-            layout.message_annotations, message.enqueued_at_ms,
-            _SEQUENCE_NUMBER, message.sequence_number,
-            _ENQUEUE_SEQUENCE_NUMBER, message.enqueued_sequence_number,
-            _MESSAGE_STATE, state,
+            head, view.delivery_count, layout.message_annotations, message.enqueued_at_ms,
+            _SEQUENCE_NUMBER, message.sequence_number, _ENQUEUE_SEQUENCE_NUMBER,
+            message.enqueued_sequence_number, _MESSAGE_STATE, state,
         )  # fmt: skip
-    further = layout.further_annotations
-    if not further:
+    if not (further := layout.further_annotations):
         return front + bare
     if own and own[0] is _LOCKED_BY_ANOTHER[0]:
         further = _LOCKED_BY_ANOTHER_KEY + _MS.pack(view.locked_until_ms) + further[len(own[0]) :]
