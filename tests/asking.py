@@ -16,7 +16,7 @@ from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority, gene
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
-from peeklock.rest.waiting import Body
+from peeklock.rest.receives import Body
 from peeklock.server.net.hub import Requests
 from peeklock.testing.inprocess import InProcessBroker
 

@@ -7,6 +7,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from peeklock.admin.api import Administration, AdminRequest, Pending, Response
+from peeklock.admin.exchange import AdminContext
 from peeklock.auth import ALL_RIGHTS, Authority, Right, SasRule, generate
 from peeklock.broker.vocabulary.commands import ReplyTo
 from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
@@ -39,14 +40,16 @@ class Client:
             ]
         )
         self.admin = Administration(
-            self.authority,
-            tracking=lambda: "6c1b1f2e-0000-4000-8000-000000000001",
-            keys=lambda: f"fresh key {next(self.keys)}",
-            owns=HostNames(["broker.lan"]).owns,
-            log=lambda event, fields: self.logged.append((event, fields)),
-            namespace="home",
-            limits=limits,
-            created_at_ms=NOW_MS - 1000,
+            AdminContext(
+                self.authority,
+                tracking=lambda: "6c1b1f2e-0000-4000-8000-000000000001",
+                keys=lambda: f"fresh key {next(self.keys)}",
+                owns=HostNames(["broker.lan"]).owns,
+                log=lambda event, fields: self.logged.append((event, fields)),
+                name="home",
+                limits=limits,
+                created_at_ms=NOW_MS - 1000,
+            )
         )
         self.token = generate("https://localhost:5300", "root", "key", NOW_MS + 60_000)
 

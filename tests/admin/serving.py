@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from peeklock.admin.api import Administration
+from peeklock.admin.exchange import AdminContext
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.vocabulary.commands import Command, ReplyTo
@@ -61,13 +62,15 @@ class World:
         """The addresses that bad tokens came from."""
         self._numbers = itertools.count(1)
         self._admin = Administration(
-            Authority.development(),
-            tracking=lambda: str(uuid.uuid4()),
-            keys=lambda: base64.b64encode(os.urandom(32)).decode(),
-            owns=HostNames().owns,
-            log=lambda event, fields: self.logged.append((event, fields)),
-            limits=limits,
-            created_at_ms=now_ms(),
+            AdminContext(
+                Authority.development(),
+                tracking=lambda: str(uuid.uuid4()),
+                keys=lambda: base64.b64encode(os.urandom(32)).decode(),
+                owns=HostNames().owns,
+                log=lambda event, fields: self.logged.append((event, fields)),
+                limits=limits,
+                created_at_ms=now_ms(),
+            )
         )
 
     async def submit(self, make: Callable[[ReplyTo], Command]) -> Effect:

@@ -209,12 +209,12 @@ def test_a_value_of_no_kind_is_told_with_its_element(client: Client, element: st
         (
             '<Filter i:type="CorrelationFilter"><Properties><KeyValueOfstringanyType><Key>k</Key>'
             f'<Value i:type="x:int">{LONG}</Value></KeyValueOfstringanyType></Properties></Filter>',
-            "of 'k' in Properties is no int",
+            "of 'k' in Properties is not a valid int",
         ),
         (
             '<Filter i:type="CorrelationFilter"><Properties><KeyValueOfstringanyType><Key>k</Key>'
             f'<Value i:type="x:duration">P{LONG}</Value></KeyValueOfstringanyType></Properties></Filter>',
-            "of 'k' in Properties is no duration",
+            "of 'k' in Properties is not a valid duration",
         ),
     ],
 )

@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.admin.elements import Shown
-from peeklock.admin.queues import read_queue, write_queue
+from peeklock.admin.elements import Shown, read_queue, write_description
 from peeklock.admin.reading import read_description
 from peeklock.broker.vocabulary.descriptions import EntityStatus, QueueDescription
 from peeklock.broker.vocabulary.effects import EntityView
@@ -40,7 +39,9 @@ DESCRIPTIONS = st.builds(with_addresses, BARE_DESCRIPTIONS, SCHEMES)
 
 def entry(description: QueueDescription) -> bytes:
     view = EntityView(1, description, 1, 2, 3, 4, 5, 6, 7, 8)
-    return f"<entry><content>{write_queue(Shown(view, 'localhost:5300', 256))}</content></entry>".encode()
+    return (
+        f"<entry><content>{write_description(Shown(view, 'localhost:5300', 256))}</content></entry>".encode()
+    )
 
 
 @given(DESCRIPTIONS)

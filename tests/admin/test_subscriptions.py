@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.admin.elements import Shown
+from peeklock.admin.elements import Shown, read_first_rule, read_subscription, write_description
 from peeklock.admin.reading import read_description
-from peeklock.admin.subscriptions import read_first_rule, read_subscription, write_subscription
 from peeklock.broker.vocabulary.descriptions import EntityStatus, RuleDescription, SubscriptionDescription
 from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.rules.filters import CorrelationFilter, SqlAction, TrueFilter
@@ -38,7 +37,7 @@ DESCRIPTIONS = st.builds(with_addresses, BARE_DESCRIPTIONS, SCHEMES)
 
 def written(description: SubscriptionDescription, accessed_at_ms: int = 0) -> str:
     view = EntityView(1, description, 1_704_067_200_500, 2, accessed_at_ms, 4096, 5, 0, 3, 2)
-    return write_subscription(Shown(view, "localhost:5300", 256))
+    return write_description(Shown(view, "localhost:5300", 256))
 
 
 @given(DESCRIPTIONS)

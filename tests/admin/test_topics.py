@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.admin.elements import Shown
+from peeklock.admin.elements import Shown, read_topic, write_description
 from peeklock.admin.reading import read_description
-from peeklock.admin.topics import read_topic, write_topic
 from peeklock.broker.vocabulary.descriptions import EntityStatus, TopicDescription
 from peeklock.broker.vocabulary.effects import EntityView
 from tests.admin.strategies import DURATIONS, NAMES, XML_TEXT
@@ -32,7 +31,7 @@ DESCRIPTIONS = st.builds(
 
 def written(description: TopicDescription) -> str:
     view = EntityView(1, description, 1_704_067_200_500, 2, 0, 4096, 0, 6, 0, 0, 11, 12, 13)
-    return write_topic(Shown(view, "localhost:5300", 256))
+    return write_description(Shown(view, "localhost:5300", 256))
 
 
 def read(text: str, **settings: object) -> TopicDescription:

@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 from peeklock.admin.exchange import AdminRequest, Response
 from peeklock.api.api import Api
-from peeklock.api.exchange import Ask, Show, Step, Stream, Take
+from peeklock.api.exchange import Ask, Show, Stream
 from peeklock.api.waits import Waits
+from peeklock.rest.exchange import Step, Take
 from tests.asking import CONNECTION_ID, Answer, AskedBroker, raise_defect
 
 

@@ -7,8 +7,13 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-from peeklock.admin import queues, subscriptions, topics
-from peeklock.admin.elements import AUTHORIZATION_RULES, Setting
+from peeklock.admin.elements import (
+    AUTHORIZATION_RULES,
+    QUEUE_ELEMENTS,
+    SUBSCRIPTION_ELEMENTS,
+    TOPIC_ELEMENTS,
+    Setting,
+)
 from peeklock.broker.vocabulary.descriptions import (
     KINDS,
     UNLIMITED_MS,
@@ -28,11 +33,11 @@ PAGE = (REFERENCE / "entities.md").read_text(encoding="utf-8")
 CONFIG_PAGE = (REFERENCE / "config-json.md").read_text(encoding="utf-8")
 TIERS = (BASIC, STANDARD, PREMIUM)
 IN_ADMINISTRATION = {
-    kind: {row.element: row for row in module.ELEMENTS if isinstance(row, Setting)}
-    for kind, module in (
-        (QueueDescription, queues),
-        (TopicDescription, topics),
-        (SubscriptionDescription, subscriptions),
+    kind: {row.element: row for row in table if isinstance(row, Setting)}
+    for kind, table in (
+        (QueueDescription, QUEUE_ELEMENTS),
+        (TopicDescription, TOPIC_ELEMENTS),
+        (SubscriptionDescription, SUBSCRIPTION_ELEMENTS),
     )
 }
 NOT_IN_FILE = AUTHORIZATION_RULES.element

@@ -65,10 +65,17 @@ UNREACHED = frozenset(
         "claims.Claims.__init__",
         "errors.Reporter.__init__",
         "link_table.LinkTable.__init__",
+        "link_table.LinkTable._effect_handlers",
+        "link_table.LinkTable._event_handlers",
         "management.ManagementNode.__init__",
-        "namespaces.OneNamespace.__init__",
         "node_links.RequestNodes.__init__",
-        "via.ViaEntities.__init__",
+        "requests.ReplyLinks.__init__",
+        "transactions.Transactions.__init__",
+        "admission.Admission.__init__",
+        "admission.one_namespace",
+        "context.Backlog.__init__",
+        "context.Output.__init__",
+        "connection.Gateway._event_handlers",
         "annotations._symbol",
         "connection.raise_defect",
         # Behind it: the connection is over.
@@ -77,7 +84,6 @@ UNREACHED = frozenset(
         "receiver_endpoint.ReceiverEndpoint._pass_over",
         # These have no body.
         "incoming_link.IncomingLink.received",
-        "namespaces.Namespaces.find",
     }
 )
 """Functions of the gateway that no chapter calls, and why."""
@@ -269,7 +275,7 @@ def test_a_defect_in_any_function_ends_its_connection_and_no_other(chapter: Chap
 
 def test_a_gap_in_the_border_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def handle(gateway: Gateway, effects: Any, payloads: Any, now_ms: int) -> None:
-        gateway._context.payloads = payloads
+        gateway._output.payloads = payloads
         for effect in effects:
             gateway._on_effect[type(effect)](effect, now_ms)
 

@@ -19,9 +19,9 @@ from peeklock.broker.vocabulary.commands import (
     Send,
 )
 from peeklock.broker.vocabulary.effects import Accepted, Drained, EntityFound, MessagesFound
-from peeklock.gateway.connection import SASL_MECHANISMS, Gateway
+from peeklock.gateway.admission import SASL_MECHANISMS
+from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
-from peeklock.gateway.namespaces import NamespaceEntry
 from tests.gateway.harness import CONNECTION_ID, KEY, KEY_NAME, Harness, message_bytes, view_of_queue
 
 NOW_MS = 1_700_000_000_000
@@ -36,10 +36,9 @@ class ByName:
         self.entries = entries
         self.asked: list[str | None] = []
 
-    def find(self, host_name: str | None) -> NamespaceEntry | None:
+    def __call__(self, host_name: str | None) -> Authority | None:
         self.asked.append(host_name)
-        authority = self.entries.get((host_name or "").partition(".")[0])
-        return None if authority is None else NamespaceEntry(authority)
+        return self.entries.get((host_name or "").partition(".")[0])
 
 
 def gateway_for(namespaces: ByName) -> Gateway:

@@ -11,7 +11,7 @@ from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import ACCEPTED, Modified, Rejected
 from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp, UInt
 from peeklock.broker.vocabulary.quotas import PREMIUM
-from peeklock.gateway.annotations import INSTANT_MS_MAX
+from peeklock.gateway.rewriting import INSTANT_MS_MAX
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.harness import LiveHarness
 from tests.gateway.live import (

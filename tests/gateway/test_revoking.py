@@ -9,10 +9,10 @@ from peeklock.amqp.types import Role
 from peeklock.auth import Authority, Grant, KeysUnavailable, OpenAuthority, Right, SasRule, generate
 from peeklock.broker.vocabulary.commands import CloseLink, LookUp, OpenReceiver
 from peeklock.broker.vocabulary.effects import EntityFound, ReceiverOpened
+from peeklock.gateway.admission import one_namespace
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.links.attach import SESSION_FILTER
-from peeklock.gateway.namespaces import OneNamespace
 from tests.gateway.harness import KEY, KEY_NAME, QUEUE_ID, Harness, section, view_of_queue
 
 AUDIENCE = "sb://localhost/orders"
@@ -191,7 +191,7 @@ def test_each_refusal_is_told_to_whoever_counts_them(mechanism: str) -> None:
 
             return Gateway(
                 1,
-                namespaces=OneNamespace(self.authority),
+                namespaces=one_namespace(self.authority),
                 tracking=lambda: "id",
                 log=lambda event, fields: None,
                 now_ms=self.clock.now_ms,

@@ -20,7 +20,7 @@ from peeklock.amqp.types import Array, Described, Int, Long, Role, Symbol, Times
 from peeklock.broker.queue.lapsed_sessions import DETACH_AFTER_MS
 from peeklock.broker.vocabulary.commands import DeleteEntity, UpdateEntity
 from peeklock.broker.vocabulary.descriptions import QueueDescription
-from peeklock.gateway.annotations import INSTANT_MS_MAX
+from peeklock.gateway.rewriting import INSTANT_MS_MAX
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.harness import LiveHarness, message_bytes, section
 from tests.gateway.live import (

@@ -16,7 +16,7 @@ from peeklock.amqp.types import Array, Described, Int, Long, Role, Symbol, Times
 from peeklock.auth import Authority, Right, SasRule
 from peeklock.broker.vocabulary.commands import DeleteEntity
 from peeklock.broker.vocabulary.descriptions import RuleDescription
-from peeklock.gateway.annotations import INSTANT_MS_MAX
+from peeklock.gateway.rewriting import INSTANT_MS_MAX
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.harness import KEY, KEY_NAME, LiveHarness, message_bytes, section

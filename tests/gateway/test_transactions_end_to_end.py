@@ -748,7 +748,7 @@ def test_a_transaction_that_ran_out_is_not_remembered(
     rig: LiveHarness, broker: InProcessBroker, controller: Controller
 ) -> None:
     """Whether it was used or not, and whoever is asked. Req: F-03, R-05, C34."""
-    transactions = rig.gateway._context.transactions
+    transactions = rig.gateway._transactions.open
     used, empty = controller.declare(), controller.declare()
     controller.send(used, rig.sender("orders"), message("out"))
     assert set(transactions) == {used, empty}

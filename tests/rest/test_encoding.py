@@ -13,8 +13,8 @@ from peeklock.amqp.messaging import Header, Properties, Sections
 from peeklock.amqp.types import Timestamp
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
 from peeklock.broker.vocabulary.message import Message
-from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.inspection import take_in
+from peeklock.gateway.rewriting import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.rest.broker_properties import BrokerProperties
 from peeklock.rest.encoding import message_of
 from tests.gateway.harness import everything

@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from dataclasses import fields
 from datetime import UTC, datetime
 
 import pytest
 
 from peeklock.rules.compiled import compile_action, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
-from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter, TrueFilter
+from peeklock.rules.filters import (
+    CORRELATION_FIELDS,
+    CorrelationFilter,
+    FalseFilter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 from peeklock.rules.index import RuleIndex
 from peeklock.rules.subject import ID_LENGTH_MAX
 from tests.rules.effort import least_cpu_s
@@ -48,6 +56,11 @@ def test_a_filter_matches_only_where_its_condition_is_true() -> None:
 def test_importing_the_rules_does_not_load_lark() -> None:
     code = "import sys, peeklock.rules.compiled, peeklock.rules.index; sys.exit('lark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_table_of_fields_names_each_system_property() -> None:
+    names = [field.name for field in fields(CorrelationFilter)]
+    assert [*CORRELATION_FIELDS, "properties", "as_given"] == names
 
 
 def test_a_correlation_filter_compares_values_exactly_and_names_without_regard_to_case() -> None:

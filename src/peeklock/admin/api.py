@@ -1,39 +1,33 @@
-"""The administration over HTTP, sans-IO: a request becomes an answer, or a command and a use for its effect.
+"""The administration over HTTP, sans-IO: routes, and the namespace's properties.
 
-Owns: routes, and what is shown of the namespace. Must not know: sockets, HTTP syntax, where commands are run.
-Source: wire contract 7; Learn "Service Bus REST API" (entities).
-
-Theory of operation: `handle` authorizes, routes and parses, then answers at once or gives `Pending(command,
-render)`. The owner has the command run and calls `render` with the effect, which answers or gives a further
-`Pending` (an update that leaves out what cannot be changed looks the entity up first). Every refusal carries
-a tracking id, which stands in the log line of that refusal too.
+Theory of operation: `handle` authorizes, routes and parses, then answers at once or returns `Pending(command,
+render)`. The owner runs the command and calls `render` with its effect, which answers or returns another
+`Pending` (an update that leaves out what cannot be changed looks the entity up first). Every refusal has a
+tracking id, in its log line too. Source: wire contract 7; Learn "Service Bus REST API" (entities).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Protocol
 from urllib.parse import unquote
 
 from peeklock.admin import atom
-from peeklock.admin.entity_requests import list_entities, of_queue_or_topic, of_subscription
+from peeklock.admin.atom import write_element
+from peeklock.admin.entity_requests import EntityRequests, list_entities, of_queue_or_topic, of_subscription
 from peeklock.admin.exchange import AdminCommand, AdminContext, AdminRequest, Exchange, Pending, Response
-from peeklock.admin.markup import write_element
 from peeklock.admin.reading import BODY_BYTES_MAX
 from peeklock.admin.rule_requests import RuleRequests, list_rules
-from peeklock.auth.authority import Authority
 from peeklock.auth.errors import AuthorizationError
 from peeklock.broker.vocabulary.commands import NOWHERE, ReplyTo
 from peeklock.broker.vocabulary.descriptions import EntityKind
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
-from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 
 __all__ = ["BODY_BYTES_MAX", "AdminCommand", "AdminRequest", "Administration", "Pending", "Response"]
 
 _LISTS = {"$resources/queues": EntityKind.QUEUE, "$resources/topics": EntityKind.TOPIC}
 
-# A topic's name may have slashes and even this word in it; those of subscriptions and rules cannot have any.
+# A topic's name may contain slashes and even this word; names of subscriptions and rules contain no slash.
 _UNDER_TOPIC = re.compile(
     r"(?P<topic>.+?)/subscriptions(?:/(?P<subscription>[^/]+)(?P<rules>/rules(?:/(?P<rule>[^/]+))?)?)?",
     re.IGNORECASE | re.DOTALL,
@@ -43,36 +37,11 @@ _UNDER_TOPIC = re.compile(
 class Administration:
     """The administration of one namespace."""
 
-    def __init__(
-        self,
-        authority: Authority,
-        *,
-        tracking: Callable[[], str],
-        keys: Callable[[], str],
-        owns: Callable[[str, str], bool],
-        log: Callable[[str, dict[str, Any]], None],
-        namespace: str = "peeklock",
-        limits: TierLimits = STANDARD,
-        created_at_ms: int = 0,
-    ) -> None:
-        """Take what the answers show.
-
-        Args:
-            authority: who may do what.
-            tracking: gives a fresh GUID as text at each call.
-            keys: gives a fresh key at each call, for authorization rules that come without.
-            owns: whether a host, with or without a port, is this broker's, for a request with this `Host`.
-            log: takes an event and its fields; called once for each refusal.
-            namespace: its name, for the namespace's properties and the author of entries.
-            limits: of the tier, which is shown as the SKU.
-            created_at_ms: of the namespace, UTC ms.
-        """
-        self.admin_context = AdminContext(
-            authority, tracking, keys, owns, log, namespace, limits, created_at_ms
-        )
+    def __init__(self, admin_context: AdminContext) -> None:
+        self.admin_context = admin_context
 
     def handle(self, request: AdminRequest, reply_to: ReplyTo, now_ms: int) -> Response | Pending:
-        """Answer a request, or say what has to be done first. Never raises for what a client sent."""
+        """Answer a request, or return the command to run first. Never raises for what a client sent."""
         exchange = Exchange(self.admin_context, request, reply_to, now_ms)
 
         def answer() -> Response | Pending:
@@ -82,21 +51,14 @@ class Administration:
         return exchange.guarded(answer)
 
     def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
-        """Answer a request that is refused for its token, before its body is there; None = it is not."""
+        """Return the refusal of a request for its token, before its body is there; None = it
+        is not refused."""
         exchange = Exchange(self.admin_context, request, NOWHERE, now_ms)
         try:
             exchange.authorize()
         except AuthorizationError as failure:
             return exchange.refusal(failure)
         return None
-
-
-class _Resource(Protocol):
-    """What can be got, put and deleted."""
-
-    def get(self) -> Response | Pending: ...
-    def put(self) -> Response | Pending: ...
-    def delete(self) -> Response | Pending: ...
 
 
 def _route(exchange: Exchange) -> Response | Pending:
@@ -131,7 +93,7 @@ def _entity(exchange: Exchange) -> Response | Pending:
     return _list(exchange, "queue or topic", exchange.nothing_here)
 
 
-def _one(exchange: Exchange, resource: _Resource) -> Response | Pending:
+def _one(exchange: Exchange, resource: EntityRequests | RuleRequests) -> Response | Pending:
     match exchange.request.method:
         case "GET":
             return resource.get()
@@ -143,7 +105,7 @@ def _one(exchange: Exchange, resource: _Resource) -> Response | Pending:
 
 
 def _list(exchange: Exchange, kind: str, give: Callable[[], Response | Pending]) -> Response | Pending:
-    """Serve a path whose last name is missing: all that have one can be listed there."""
+    """Serve a path whose last name is missing: a list."""
     match exchange.request.method:
         case "GET":
             return give()

@@ -1,8 +1,7 @@
 """ATOM and XML as text: what the administration answers.
 
-Owns: the envelope (entry, feed, error), escaping and time stamps. Must not know: what an entry is about, or
-commands. Source: wire contract 7.2; RFC 4287. Written as text, not through a tree: JavaScript and Python
-clients look at prefixes and at the order of elements, so every byte is ours.
+It is written as text, not through a tree: JavaScript and Python clients depend on prefixes and on the order
+of elements. Source: wire contract 7.2; RFC 4287.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 SERVICE_BUS_NAMESPACE = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 SCHEMA_INSTANCE_NAMESPACE = "http://www.w3.org/2001/XMLSchema-instance"
@@ -27,7 +27,7 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a feed, or an answer of its own."""
+    """One entry, alone or in a feed."""
 
     title: str
     href: str
@@ -39,10 +39,43 @@ class Entry:
 
 
 def escape(text: str) -> str:
-    """Make text fit for content and for attributes in double quotes; what XML cannot carry becomes U+FFFD."""
+    """Escape text for content and for attributes in double quotes; illegal characters become U+FFFD."""
     text = _ILLEGAL.sub("\ufffd", text).replace("&", "&amp;")
     text = text.replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
     return text.replace("\r", "&#13;")  # a bare one is read as a line feed: XML 1.0, 2.11
+
+
+class Markup(str):
+    """XML, escaped already."""
+
+    __slots__ = ()
+
+
+Text: TypeAlias = Markup | str | int | bool | None
+"""Content of an element; None = the element is left out."""
+
+
+def write_element(kind: str, children: Iterable[tuple[str, Text]]) -> str:
+    """Write an element of the service's namespace with its children."""
+    return (
+        f'<{kind} xmlns="{SERVICE_BUS_NAMESPACE}" xmlns:i="{SCHEMA_INSTANCE_NAMESPACE}">'
+        + write_children(children)
+        + f"</{kind}>"
+    )
+
+
+def write_children(children: Iterable[tuple[str, Text]]) -> str:
+    """Write elements one after another."""
+    return "".join(_element(name, value) for name, value in children if value is not None)
+
+
+def _element(name: str, value: Text) -> str:
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, bool):
+        return f"<{name}>{'true' if value else 'false'}</{name}>"
+    text = escape(str(value))
+    return f"<{name}>{text}</{name}>" if text else f"<{name}/>"
 
 
 def timestamp(ms: int) -> str:
@@ -54,7 +87,7 @@ def timestamp(ms: int) -> str:
 
 
 def entry(item: Entry, author: str, *, alone: bool = True) -> str:
-    """Write an entry; `alone` = it is the whole document."""
+    """Write an entry; `alone`: it is the whole document."""
     namespace = ' xmlns="http://www.w3.org/2005/Atom"' if alone else ""
     href = escape(item.href)
     return (
@@ -70,7 +103,7 @@ def feed(
 ) -> str:
     """Write a page of a list.
 
-    The link to the next page is the second of exactly two: that is how the Python client knows there is one.
+    The link to the next page is the second of exactly two: the Python client finds it by that.
     """
     further = f'<link rel="next" href="{escape(next_href)}"/>' if next_href is not None else ""
     return (
@@ -83,7 +116,7 @@ def feed(
 
 
 def nothing_here(identity: str, updated_ms: int) -> str:
-    """Write what the service answers to a look-up of something absent: a feed without entries or links."""
+    """Write the service's answer to a look-up of something absent: a feed without entries or links."""
     return (
         '<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">Publicly Listed Services</title>'
         f"<id>uuid:{escape(identity)}</id><updated>{timestamp(updated_ms)}</updated></feed>"

@@ -1,17 +1,11 @@
-"""AuthorizationRules: the shared access rules of one entity, in the element that clients send and are sent.
-
-Owns: their elements and order; which keys a rule has that comes without. Must not know: HTTP, which names,
-rights and keys there may be (the broker's), where fresh keys come from.
-Source: wire contract 7.3.
-"""
+"""AuthorizationRules: the shared access rules of an entity in XML. Source: wire contract 7.3."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from peeklock.admin.atom import timestamp
-from peeklock.admin.markup import Markup, write_children
+from peeklock.admin.atom import Markup, timestamp, write_children
 from peeklock.admin.reading import Description, cut
 from peeklock.broker.vocabulary.descriptions import AuthorizationRule
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
@@ -22,9 +16,9 @@ _CLAIM_VALUE = "None"
 
 
 def read_authorization_rules(given: Description, name: str) -> tuple[AuthorizationRule, ...]:
-    """Read the rules; a key that is left out is empty. What is said of their times does not count.
+    """Read the rules; a key that is left out is empty, times are ignored.
 
-    Raises: ArgumentInvalid; it shows no key.
+    Raises: ArgumentInvalid, without keys in its text.
     """
     return tuple(_read(rule) for rule in given.child(name).items("AuthorizationRule"))
 
@@ -32,7 +26,7 @@ def read_authorization_rules(given: Description, name: str) -> tuple[Authorizati
 def with_keys(
     rules: Iterable[AuthorizationRule], existing: Iterable[AuthorizationRule], fresh: Callable[[], str]
 ) -> tuple[AuthorizationRule, ...]:
-    """Give each rule that lacks a key the one that it has already, or a fresh one."""
+    """Return the rules with the existing key, or a fresh one, where one is missing."""
     known = {rule.name.lower(): rule for rule in existing}
 
     def completed(rule: AuthorizationRule) -> AuthorizationRule:
@@ -47,11 +41,9 @@ def with_keys(
 
 
 def write_authorization_rules(rules: Iterable[AuthorizationRule], *, with_times: bool) -> Markup:
-    """Write the rules, keys and all.
+    """Write the rules with their keys.
 
-    Args:
-        rules: of one entity.
-        with_times: with CreatedTime and ModifiedTime, which the answer to a PUT lacks (wire contract C16).
+    `with_times`: with CreatedTime and ModifiedTime, which the answer to a PUT lacks (wire contract C16).
     """
     written = "".join(_write(rule, with_times) for rule in rules)
     return Markup(

@@ -1,17 +1,15 @@
 """Requests for queues, topics and subscriptions: from HTTP to a command, from its effect to an answer.
 
-Owns: what can be asked of an entity, and the entries that show one. Must not know: routes, elements of
-descriptions.
 Source: wire contract 7.1, 7.2, 7.8.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
-from peeklock.admin import atom, queues, subscriptions, topics
+from peeklock.admin import atom, elements
 from peeklock.admin.authorization_rules import with_keys
 from peeklock.admin.elements import AUTHORIZATION_RULES, Shown
 from peeklock.admin.exchange import AdminEffect, Exchange, Pending, Response
@@ -29,7 +27,6 @@ from peeklock.broker.vocabulary.commands import (
 )
 from peeklock.broker.vocabulary.descriptions import (
     GIVEN_FORWARDS,
-    KINDS,
     EntityKind,
     SubscriptionDescription,
     subscription_path,
@@ -46,29 +43,14 @@ _FORWARD_TOKENS = {
 
 _RULES = AUTHORIZATION_RULES.element
 
-_WRITERS: dict[EntityKind, Callable[[Shown], str]] = {
-    EntityKind.QUEUE: queues.write_queue,
-    EntityKind.TOPIC: topics.write_topic,
-    EntityKind.SUBSCRIPTION: subscriptions.write_subscription,
-}
-
 _Read: TypeAlias = Callable[[Description, EntityDescription | None], EntityDescription]
-"""Reads what was given, with what is there already."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Readable:
-    """A kind of description that may be put somewhere."""
-
-    read: _Read
-    kept: tuple[str, ...]
-    """Elements that an update may leave out, and then means what is there."""
+"""Reads a description, given the existing one."""
 
 
 class EntityRequests:
-    """What is asked of one path that names an entity."""
+    """Requests for one path that names an entity."""
 
-    def __init__(self, exchange: Exchange, path: str, readable: dict[str, _Readable]) -> None:
+    def __init__(self, exchange: Exchange, path: str, readable: dict[str, _Read]) -> None:
         self._exchange = exchange
         self._path = path
         self._readable = readable
@@ -85,10 +67,10 @@ class EntityRequests:
             raise ArgumentInvalid(f"The content is a {cut(given.kind)!r}, not a {known}.")
         if not self._exchange.updates:
             return self._create(given)
-        kept = self._readable[given.kind].kept
-        # Rules may come without their keys, and a foreign address may be what is there.
+        kept = elements.KEPT[given.kind]
+        # Rules may come without their keys, and a foreign address may be the existing one.
         complete = all(given.has(element) for element in kept) and not given.has_children(_RULES)
-        if complete and not list(self._foreign_forwards(self._readable[given.kind].read(given, None))):
+        if complete and not list(self._foreign_forwards(self._readable[given.kind](given, None))):
             return self._update(given, None)
         return self._look_up_and_update(given)
 
@@ -107,7 +89,7 @@ class EntityRequests:
 
     def _create(self, given: Description) -> Pending:
         description = self._read(given, None)
-        rule = subscriptions.read_first_rule(given) if given.kind == "SubscriptionDescription" else None
+        rule = elements.read_first_rule(given) if given.kind == "SubscriptionDescription" else None
         return Pending(
             CreateEntity(description, self._exchange.reply_to, rule), lambda effect: self._answer(201, effect)
         )
@@ -123,21 +105,21 @@ class EntityRequests:
         return Pending(LookUp(Address(self._path), self._exchange.reply_to), found)
 
     def _update(self, given: Description, existing: EntityView | None) -> Pending:
-        """Update an entity; `existing`: how it is, where that matters for what was left out."""
+        """Update an entity; `existing` completes what was left out."""
         wanted = self._exchange.if_match
         description = self._read(given, None if existing is None else existing.description)
 
         def updated(effect: AdminEffect) -> Response | Pending:
             if isinstance(effect, Failed) and type(effect.error) is PreconditionFailed and wanted is None:
-                return self._look_up_and_update(given)  # it was changed since we looked
+                return self._look_up_and_update(given)  # it has changed since
             return self._answer(200, effect)
 
         if_match = (existing.version,) if wanted is None and existing is not None else wanted
         return Pending(UpdateEntity(description, self._exchange.reply_to, if_match), updated)
 
     def _read(self, given: Description, existing: EntityDescription | None) -> EntityDescription:
-        """Read what an entity is to be. Raises: ArgumentInvalid, AuthorizationError."""
-        description = self._readable[given.kind].read(given, existing)
+        """Read and complete a description. Raises: ArgumentInvalid, AuthorizationError."""
+        description = self._readable[given.kind](given, existing)
         for field, address in self._foreign_forwards(description):
             if existing is None or address != getattr(existing, field):
                 raise ArgumentInvalid(
@@ -161,17 +143,15 @@ class EntityRequests:
         return self._exchange.entry(status, _entry(self._exchange, view, after_put=after_put), view.version)
 
     def _foreign_forwards(self, description: EntityDescription) -> Iterator[tuple[str, str]]:
-        """Find the addresses that name a host which is not ours, each with its field."""
+        """Yield each field that forwards to another host, with its address."""
         for field in GIVEN_FORWARDS.values():
             address = getattr(description, field)
             if address is not None and not self._exchange.owns(authority_of(address)):
                 yield field, address
 
     def _authorize_forwards(self, description: EntityDescription) -> None:
-        """Require Send on each entity that is forwarded to, by a token for it or by the request's own.
-
-        Raises: AuthorizationError.
-        """
+        """Raise AuthorizationError unless a token for each target of a forward, or the
+        request's, has Send."""
         headers = self._exchange.request.headers
         for field, header in _FORWARD_TOKENS.items():
             target = getattr(description, field)
@@ -183,7 +163,7 @@ class EntityRequests:
         try:
             grant = self._exchange.granted(token, target)
         except AuthorizationError as failure:
-            # A token of this entity alone is refused there without a word about what it lacks.
+            # The refusal of a token for this entity alone would not name what it lacks.
             refusal = type(failure)(f"{missing}: {failure}")
             refusal.key_name = failure.key_name
             raise refusal from failure
@@ -192,38 +172,29 @@ class EntityRequests:
 
 
 def of_queue_or_topic(exchange: Exchange, name: str) -> EntityRequests:
-    """Serve a path that names a queue or a topic; which one is to be created, the content says."""
+    """Serve a path that names a queue or a topic; the content says which one to create."""
     size_kb = exchange.admin_context.limits.message_size_kb_default
     return EntityRequests(
         exchange,
         name,
         {
-            "QueueDescription": _Readable(
-                lambda given, existing: queues.read_queue(given, name, size_kb, existing), queues.KEPT
-            ),
-            "TopicDescription": _Readable(
-                lambda given, existing: topics.read_topic(given, name, size_kb, existing), topics.KEPT
-            ),
+            "QueueDescription": lambda given, existing: elements.read_queue(given, name, size_kb, existing),
+            "TopicDescription": lambda given, existing: elements.read_topic(given, name, size_kb, existing),
         },
     )
 
 
 def of_subscription(exchange: Exchange, topic: str, name: str) -> EntityRequests:
     """Serve a path that names a subscription."""
-    return EntityRequests(
-        exchange,
-        subscription_path(topic, name),
-        {
-            "SubscriptionDescription": _Readable(
-                lambda given, existing: subscriptions.read_subscription(given, topic, name, existing),
-                subscriptions.KEPT,
-            )
-        },
-    )
+
+    def read(given: Description, existing: EntityDescription | None) -> EntityDescription:
+        return elements.read_subscription(given, topic, name, existing)
+
+    return EntityRequests(exchange, subscription_path(topic, name), {"SubscriptionDescription": read})
 
 
 def list_entities(exchange: Exchange, kind: EntityKind, topic: str | None = None) -> Pending:
-    """Give a page of all queues or topics, or of a topic's subscriptions.
+    """Answer with a page of all queues or topics, or of a topic's subscriptions.
 
     Raises: ArgumentInvalid, ArgumentOutOfRange.
     """
@@ -249,5 +220,5 @@ def _entry(exchange: Exchange, view: EntityView, *, after_put: bool = False) -> 
         href=exchange.href(about.name),
         published_ms=view.created_at_ms,
         updated_ms=view.updated_at_ms,
-        content=_WRITERS[KINDS[type(about)]](shown),
+        content=elements.write_description(shown),
     )

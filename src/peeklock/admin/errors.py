@@ -1,107 +1,64 @@
-"""What a refusal is called over HTTP: one table, every leaf of the broker's and of authorization's errors.
+"""HTTP statuses of refusals: one table, every leaf of the broker's and of authorization's errors.
 
-Owns: leaf class -> status, and the administration's own refusal. Must not know: how the body is written.
-Source: wire contract 7.2. Official clients retry 408, 429, 500, 502, 503 and 504; 501 is not among them, so
-what is not offered is told at once.
+Official clients retry 408, 429, 500, 502, 503 and 504. Source: wire contract 7.2.
 """
 
 from __future__ import annotations
 
-from peeklock.auth.errors import (
-    AudienceNotCovered,
-    AuthorizationError,
-    ClaimMissing,
-    IssuerRefused,
-    KeyRefused,
-    KeysUnavailable,
-    SignatureInvalid,
-    TokenExpired,
-    TokenMalformed,
-    TokenNotYetValid,
-    TokenTypeUnsupported,
-)
-from peeklock.broker.vocabulary.errors import (
-    ArgumentInvalid,
-    ArgumentOutOfRange,
-    ClaimCommitted,
-    ClaimNotFound,
-    CursorNotFound,
-    EntityAlreadyExists,
-    EntityDeleted,
-    EntityDisabled,
-    EntityNotFound,
-    InvalidOperation,
-    LowSpace,
-    MessageLockLost,
-    MessageNotFound,
-    MessageSizeExceeded,
-    NameInvalid,
-    NotSupported,
-    PreconditionFailed,
-    QuotaExceeded,
-    RuleAlreadyExists,
-    RuleNotFound,
-    ServerBusy,
-    ServiceBusError,
-    SessionCannotBeLocked,
-    SessionLockLost,
-    SessionWaitTimedOut,
-    TransactionRolledBack,
-    TransactionTimedOut,
-    TransactionUnknown,
-)
+from peeklock.auth import errors as auth
+from peeklock.broker.vocabulary import errors as broker
 
-Refusal = ServiceBusError | AuthorizationError
+Refusal = broker.ServiceBusError | auth.AuthorizationError
 
 STATUSES: dict[type[Refusal], int] = {
-    ArgumentInvalid: 400,
-    ArgumentOutOfRange: 400,
-    AudienceNotCovered: 401,
-    ClaimCommitted: 404,
-    ClaimMissing: 401,  # the service does not answer 403 here: that means quota to its clients
-    ClaimNotFound: 404,
-    CursorNotFound: 404,
-    EntityAlreadyExists: 409,
-    RuleNotFound: 404,
-    RuleAlreadyExists: 409,
-    EntityDeleted: 404,
-    EntityDisabled: 403,
-    EntityNotFound: 404,
-    InvalidOperation: 403,
-    IssuerRefused: 401,
-    KeyRefused: 401,
-    KeysUnavailable: 503,
-    LowSpace: 403,
-    MessageLockLost: 404,
-    MessageNotFound: 404,
-    MessageSizeExceeded: 403,
-    NameInvalid: 400,
-    NotSupported: 400,  # not in the tier
-    PreconditionFailed: 412,
-    QuotaExceeded: 403,
-    ServerBusy: 503,
-    SessionCannotBeLocked: 409,
-    SessionLockLost: 404,
-    SessionWaitTimedOut: 408,
-    SignatureInvalid: 401,
-    TokenExpired: 401,
-    TokenMalformed: 401,
-    TokenNotYetValid: 401,
-    TokenTypeUnsupported: 401,
-    TransactionRolledBack: 409,
-    TransactionTimedOut: 408,
-    TransactionUnknown: 404,
+    broker.ArgumentInvalid: 400,
+    broker.ArgumentOutOfRange: 400,
+    auth.AudienceNotCovered: 401,
+    broker.ClaimCommitted: 404,
+    auth.ClaimMissing: 401,  # the service does not answer 403 here: that means quota to its clients
+    broker.ClaimNotFound: 404,
+    broker.CursorNotFound: 404,
+    broker.EntityAlreadyExists: 409,
+    broker.RuleNotFound: 404,
+    broker.RuleAlreadyExists: 409,
+    broker.EntityDeleted: 404,
+    broker.EntityDisabled: 403,
+    broker.EntityNotFound: 404,
+    broker.InvalidOperation: 403,
+    auth.IssuerRefused: 401,
+    auth.KeyRefused: 401,
+    auth.KeysUnavailable: 503,
+    broker.LowSpace: 403,
+    broker.MessageLockLost: 404,
+    broker.MessageNotFound: 404,
+    broker.MessageSizeExceeded: 403,
+    broker.NameInvalid: 400,
+    broker.NotSupported: 400,  # not in the tier
+    broker.PreconditionFailed: 412,
+    broker.QuotaExceeded: 403,
+    broker.ServerBusy: 503,
+    broker.SessionCannotBeLocked: 409,
+    broker.SessionLockLost: 404,
+    broker.SessionWaitTimedOut: 408,
+    auth.SignatureInvalid: 401,
+    auth.TokenExpired: 401,
+    auth.TokenMalformed: 401,
+    auth.TokenNotYetValid: 401,
+    auth.TokenTypeUnsupported: 401,
+    broker.TransactionRolledBack: 409,
+    broker.TransactionTimedOut: 408,
+    broker.TransactionUnknown: 404,
 }
 
 _SUB_CODES: dict[type[Refusal], str] = {
-    NameInvalid: "SubCode=40000. ",
-    InvalidOperation: "SubCode=40301. ",
-    EntityDisabled: "SubCode=40301. ",
+    broker.NameInvalid: "SubCode=40000. ",
+    broker.InvalidOperation: "SubCode=40301. ",
+    broker.EntityDisabled: "SubCode=40301. ",
 }
-"""As the service has them; by those of 403 the JavaScript client tells an invalid operation from a full
-quota. Source: wire contract 7.2, C32."""
+"""The service's. By those of 403 the JavaScript client tells an invalid operation from a full quota. Source:
+wire contract 7.2, C32."""
 
 
 def status_of(error: Refusal) -> tuple[int, str]:
-    """Give the status and the text of a refusal."""
+    """Return the status and the text of a refusal."""
     return STATUSES[type(error)], _SUB_CODES.get(type(error), "") + str(error)

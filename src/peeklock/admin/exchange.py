@@ -1,7 +1,5 @@
-"""One request on its way to its answer: what the requests for all kinds of resources have in common.
+"""A request and its answer: authorization, refusals with their tracking ids, addresses, pages.
 
-Owns: requests and answers as values, authorization, refusals with their tracking ids, addresses, pages. Must
-not know: sockets, HTTP syntax, routes, what an entry is about.
 Source: wire contract 7.1 and 7.2.
 """
 
@@ -10,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote, unquote
 
 from peeklock.admin import atom
@@ -39,7 +37,9 @@ from peeklock.broker.vocabulary.errors import (
     InvalidOperation,
     ServiceBusError,
 )
-from peeklock.broker.vocabulary.quotas import TierLimits
+from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
+
+T = TypeVar("T")
 
 PAGE_MAX = 100
 """Entries in a page; a larger $top is taken as this. Source: wire contract 7.1."""
@@ -65,7 +65,7 @@ class AdminRequest:
     """Names in lower case."""
     body: bytes = b""
     peer: str | None = None
-    """Address and port of who asks, for the log; None = not known."""
+    """Address and port of the client, for the log; None = not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A command to run; its effect, given to `render`, leads to the answer."""
+    """A command to run; `render` turns its effect into the answer."""
 
     command: AdminCommand
     render: Callable[[Any], Response | Pending]
@@ -94,23 +94,28 @@ class AdminContext:
 
     authority: Authority
     tracking: Callable[[], str]
-    """Gives a fresh GUID as text at each call."""
+    """Returns a fresh GUID text a call."""
     keys: Callable[[], str]
-    """Gives a fresh key of an authorization rule at each call."""
+    """Returns a fresh key a call, for authorization rules that come without."""
     owns: Callable[[str, str], bool]
     """Whether a host, with or without a port, is this broker's, for a request with this `Host`."""
     log: Callable[[str, dict[str, Any]], None]
     """Takes an event and its fields; called once for each refusal."""
-    name: str
-    limits: TierLimits
-    created_at_ms: int
+    name: str = "peeklock"
+    """Of the namespace: its property, and the author of entries."""
+    limits: TierLimits = STANDARD
+    """Of the tier, which is shown as the SKU."""
+    created_at_ms: int = 0
+    """Of the namespace, UTC ms."""
 
 
 class Exchange:
-    """One request on its way to its answer."""
+    """One request."""
 
     refused_event = "administration request refused"
-    """What a refusal is called in the log."""
+    """Event of a refusal in the log."""
+    refused_on: tuple[type[Exception], ...] = (ServiceBusError, AuthorizationError)
+    """Exceptions that are refusals."""
 
     def __init__(
         self, admin_context: AdminContext, request: AdminRequest, reply_to: ReplyTo, now_ms: int
@@ -130,18 +135,18 @@ class Exchange:
 
     @property
     def updates(self) -> bool:
-        """Whether a PUT is to change what is there, not to create it."""
+        """Whether a PUT updates an entity, not creates it."""
         return "if-match" in self.request.headers
 
     @property
     def if_match(self) -> IfMatch:
-        """Which versions what shall be changed may have; None = any. Source: RFC 9110, 13.1.1."""
+        """Accepted current versions (If-Match); None = any. Source: RFC 9110, 13.1.1."""
         tags = [tag.strip() for tag in self.request.headers.get("if-match", "*").split(",")]
         return None if "*" in tags else tuple(tag.strip('"') for tag in tags)
 
     @property
     def shown_request(self) -> AdminRequest:
-        """What a refusal shows of the request, without its body and other headers: kept by who waits."""
+        """What a refusal shows of the request, without its body and other headers, for long waits."""
         request = self.request
         return AdminRequest(request.method, request.path, headers={"host": self.host}, peer=request.peer)
 
@@ -149,17 +154,17 @@ class Exchange:
         """Return whether a host, with or without a port, is this broker's."""
         return self.admin_context.owns(authority, self.host)
 
-    def guarded(self, answer: Callable[[], Response | Pending]) -> Response | Pending:
-        """Answer, with a refusal if one is raised."""
+    def guarded(self, answer: Callable[[], T]) -> T | Response:
+        """Return an answer, or that to a refusal that it raises."""
         try:
             return answer()
-        except (ServiceBusError, AuthorizationError) as failure:
-            return self.refusal(failure)
+        except self.refused_on as failure:
+            return self.refusal(failure)  # type: ignore[arg-type]  # one of `refused_on`
 
     # Authorization
 
     def authorize(self) -> None:
-        """Require Manage on the path. Raises: AuthorizationError."""
+        """Raise AuthorizationError unless the token has Manage on the path."""
         if Right.MANAGE in self.granted(self.token, self.path).rights:
             return
         # The service's own texts. Source: wire contract C19.
@@ -177,12 +182,11 @@ class Exchange:
         token, kind = token.strip(), SAS_TOKEN_TYPE
         if token[:7].lower() == "bearer ":
             token, kind = token[7:], JWT_TOKEN_TYPE
-        # A path that could be taken for a URI of another path names no entity: only a namespace's token
-        # will do.
+        # A path that could be taken for a URI names no entity: only a namespace's token covers it.
         return self.admin_context.authority.authorize(token, "" if "://" in path else path, self.now_ms, kind)
 
     def granted_here(self, path: str) -> Grant:
-        """Verify the request's token for a path, or for just the address asked and what lies above it.
+        """Verify the request's token for a path, or for the very address of the request or a path above it.
 
         Raises: AuthorizationError.
         """
@@ -204,11 +208,9 @@ class Exchange:
         """Answer with a page of a list.
 
         Args:
-            title: of the list.
-            where: its path.
+            where: the path of the list.
             page: how many entries were skipped, and how many were asked for.
-            entries: what is in it.
-            more: whether there are entries behind it.
+            more: whether there are further entries.
         """
         skip, top = page
         items = list(entries)
@@ -226,7 +228,7 @@ class Exchange:
         """Answer a deletion."""
         if isinstance(effect, Failed):
             if type(effect.error) is InvalidOperation:
-                # Only a lock on the namespace forbids to delete, which is called thus in Azure.
+                # Only a lock on the namespace forbids a deletion; this is Azure's name for it.
                 return self.refused(409, f"ScopeLocked: {effect.error}")
             return self.refusal(effect.error)
         assert isinstance(effect, Done)
@@ -245,7 +247,7 @@ class Exchange:
     def refused(
         self, status: int, text: str, headers: tuple[tuple[str, str], ...] = (), *, key_name: str = ""
     ) -> Response:
-        """Answer with a status and a text that says why, and log both under one tracking id."""
+        """Answer with a status and a reason, and log both under one tracking id."""
         tracking = f"{self.admin_context.tracking()}_G0"
         stamp = atom.timestamp(self.now_ms)[:19]
         where = f"{self.host}:{self.path}"
@@ -254,7 +256,7 @@ class Exchange:
         return Response(status, atom.ERROR_TYPE, atom.error(status, detail).encode(), headers)
 
     def log_refusal(self, tracking_id: str, status: int, reason: str, key_name: str) -> None:
-        """Add the line of a refusal to the log; `key_name`: of a token that named one, else empty."""
+        """Log a refusal; `key_name`: of a token that named one, else empty."""
         self.admin_context.log(
             self.refused_event,
             {
@@ -271,12 +273,12 @@ class Exchange:
     # Addresses and pages
 
     def href(self, path: str, more: str = "") -> str:
-        """Make the address of a path, which is given as plain text."""
+        """Return the address of a path, which is plain text."""
         version = quote(self._query.get("api-version", ["2021-05"])[-1], safe="")
         return f"https://{self.host}/{quote(path, safe='/$')}?api-version={version}{more}"
 
     def asked_page(self) -> tuple[int, int]:
-        """Read how many entries to skip, and how many to give.
+        """Read how many entries to skip, and how many to return.
 
         Raises: ArgumentInvalid, ArgumentOutOfRange.
         """

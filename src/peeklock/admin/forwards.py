@@ -1,6 +1,5 @@
-"""Where an entity forwards to, as clients name it: a name, or an address such as `sb://host/name`.
+"""The target of a forward as clients write it: a name, or an address such as `sb://host/name`.
 
-Owns: the form of these texts. Must not know: which hosts are ours, which entities there are.
 Source: wire contract 7.8, C14, C41.
 """
 
@@ -18,7 +17,7 @@ _ADDRESS = re.compile(r"(?:sb|https?|amqps?)://(?P<authority>[^/?#]*)(?P<path>/[
 
 
 def read_forward(text: str) -> tuple[str | None, str | None]:
-    """Return the name of the target, and the text itself where it is an address; None = there is none.
+    """Return the name of the target, and the text itself if it is an address.
 
     Raises: ValueError: it is neither.
     """

@@ -1,8 +1,8 @@
 """XML that clients send: from bytes to the description element and its typed values.
 
-Owns: parsing and its limits. Must not know: what a value means. Everything is found by local name, in any
-order and with any prefix: the official clients differ in prefixes, and Python removes some of its own by
-text replacement. `defusedxml` is imported at the first parse: most brokers never see one.
+Elements are found by local name, in any order and with any prefix: the official clients differ in prefixes,
+and Python removes some of its own by text replacement. `defusedxml` is imported at the first parse, which
+most brokers never need.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BODY_BYTES_MAX = 512 * 1024
 character is escaped. Our choice: the parser takes 7 ms for as many line feeds, each of which is an event."""
 
 MARKS_MAX = 5_000
-"""Tags and attributes of a body together, which cost more than its bytes: 0.6 us a tag and 0.8 to 1.5 us an
+"""Tags and attributes of a body together. They cost more than its bytes: 0.6 us a tag and 0.8 to 1.5 us an
 attribute, so 7.5 ms at most. 70,000 attributes in one element take 0.1 to 0.2 s. Our choice: a rule with a
 hundred parameters has about a thousand."""
 
@@ -34,7 +34,7 @@ _TYPE = "{http://www.w3.org/2001/XMLSchema-instance}type"
 
 
 def read_description(body: bytes) -> Description:
-    """Find the description in an entry's content.
+    """Parse the description in an entry's content.
 
     Raises: ArgumentInvalid: too large, not XML, with a DTD or entities, or not an entry with one element as
     content.
@@ -46,8 +46,8 @@ def read_description(body: bytes) -> Description:
 
     if len(body) > BODY_BYTES_MAX:
         raise ArgumentInvalid(f"The body is larger than {BODY_BYTES_MAX} bytes.")
-    # Before the parser, which shows a tag only when it has made all of its attributes. Each of them has
-    # a "="; one in a text counts too.
+    # Before the parser, which reports a tag only with all of its attributes. Each has a "="; one in a text
+    # counts too.
     if body.count(b"<") + body.count(b"=") > MARKS_MAX:
         raise ArgumentInvalid(f"The body has more than {MARKS_MAX} tags and attributes.")
     try:
@@ -65,13 +65,13 @@ def read_description(body: bytes) -> Description:
 
 
 def cut(text: str) -> str:
-    """Shorten what a client sent so that it can be told."""
+    """Shorten a client's text for an error."""
     return text if len(text) <= TOLD_MAX else f"{text[:TOLD_MAX]}..."
 
 
 class Description:
-    """A description element, or one in it; values are read by the name of their element, of which there is
-    one at most."""
+    """A description element, or one in it; values are read by the name of their element, which
+    must be unique."""
 
     def __init__(self, element: Element) -> None:
         self.kind = _local(element)
@@ -79,7 +79,7 @@ class Description:
         self.type = (element.get(_TYPE) or "").rpartition(":")[2].strip()
         """Its `i:type` without the prefix, such as `SqlFilter`; empty = none."""
         self.content = element.text or ""
-        """Its text as it stands."""
+        """Its text, unchanged."""
         self._element = element
         self._children: dict[str, Element] = {}
         self._repeated: set[str] = set()
@@ -91,21 +91,21 @@ class Description:
                 self._children[name] = child
 
     def has(self, name: str) -> bool:
-        """Tell whether an element is there (and is not nil). Raises: ArgumentInvalid: more than once."""
+        """Return whether an element is there and not nil. Raises: ArgumentInvalid: more than once."""
         if name in self._repeated:
             raise ArgumentInvalid(f"There is more than one {name} in a {cut(self.kind)}.")
         return name in self._children
 
     def has_children(self, name: str) -> bool:
-        """Tell whether an element is there and holds others. Raises: as `has`."""
+        """Return whether an element is there and holds others. Raises: as `has`."""
         return self.has(name) and len(self._children[name]) > 0
 
     def child(self, name: str) -> Description:
-        """Give an element that is there."""
+        """Return an element that is there."""
         return Description(self._children[name])
 
     def items(self, name: str) -> list[Description]:
-        """Give all elements of a name, in their order."""
+        """Return all elements of a name, in order."""
         return [Description(child) for child in self._element if _local(child) == name]
 
     def text(self, name: str) -> str:
@@ -113,7 +113,7 @@ class Description:
         return (self._children[name].text or "").strip()
 
     def exact_text(self, name: str) -> str:
-        """Read an element's text as it stands."""
+        """Read an element's text unchanged."""
         return self._children[name].text or ""
 
     def boolean(self, name: str) -> bool:

@@ -1,7 +1,5 @@
 """Requests for the rules of a subscription: from HTTP to a command, from its effect to an answer.
 
-Owns: what can be asked of a rule, and the entries that show one. Must not know: routes, elements of
-descriptions.
 Source: wire contract 7.1, 7.2, 7.6.
 """
 
@@ -18,7 +16,7 @@ from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
 
 class RuleRequests:
-    """What is asked of a path that names a rule."""
+    """Requests for one path that names a rule."""
 
     def __init__(self, exchange: Exchange, topic: str, subscription: str, name: str) -> None:
         self._exchange = exchange
@@ -62,7 +60,7 @@ class RuleRequests:
 
 
 def list_rules(exchange: Exchange, topic: str, subscription: str) -> Pending:
-    """Give a page of a subscription's rules. Raises: ArgumentInvalid, ArgumentOutOfRange."""
+    """Answer with a page of a subscription's rules. Raises: ArgumentInvalid, ArgumentOutOfRange."""
     page = exchange.asked_page()
     path = subscription_path(topic, subscription)
 

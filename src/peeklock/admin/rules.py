@@ -1,40 +1,32 @@
-"""RuleDescription: the element that clients send and are sent.
-
-Owns: filters and actions in XML. Must not know: HTTP, what an expression means (whether it can be is the
-broker's to say). Source: wire contract 7.6.
-"""
+"""RuleDescription in XML: filters and actions. Expressions are checked by the broker. Source:
+wire contract 7.6."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import assert_never
 
-from peeklock.admin.atom import timestamp
-from peeklock.admin.markup import Markup, Text, write_children, write_element
+from peeklock.admin.atom import Markup, Text, timestamp, write_children, write_element
 from peeklock.admin.reading import Description, cut
 from peeklock.admin.values import read_pairs, write_pairs
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
-from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAction, SqlFilter, TrueFilter
+from peeklock.rules.filters import (
+    CORRELATION_FIELDS,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
 
 _COMPATIBILITY_LEVEL = 20
-"""The only version of the language that there still is."""
-
-_CORRELATION = {
-    "CorrelationId": "correlation_id",
-    "MessageId": "message_id",
-    "To": "to",
-    "ReplyTo": "reply_to",
-    "Label": "label",
-    "SessionId": "session_id",
-    "ReplyToSessionId": "reply_to_session_id",
-    "ContentType": "content_type",
-}
-"""Element -> field of CorrelationFilter, in the service's order."""
+"""The only version of the language."""
 
 
 def read_rule(given: Description, name: str) -> RuleDescription:
-    """Read a rule; without a filter it takes all messages. What it calls itself in there does not count.
+    """Read a rule; without a filter it matches all messages. Its own Name element is ignored.
 
     Raises: ArgumentInvalid.
     """
@@ -69,7 +61,7 @@ def _read_filter(given: Description) -> Filter:
         case "CorrelationFilter":
             fields = {
                 field: given.exact_text(element)
-                for element, field in _CORRELATION.items()
+                for field, element in CORRELATION_FIELDS.items()
                 if given.has(element)
             }
             properties, as_given = read_pairs(given, "Properties")
@@ -107,7 +99,7 @@ def _write_filter(asked: Filter) -> Markup:
             return _typed("Filter", "FalseFilter", _sql(SqlFilter("1=0")))
         case CorrelationFilter():
             fields: list[tuple[str, Text]] = [
-                (element, getattr(asked, field)) for element, field in _CORRELATION.items()
+                (element, getattr(asked, field)) for field, element in CORRELATION_FIELDS.items()
             ]
             fields.append(("Properties", write_pairs("Properties", asked.properties, asked.as_given)))
             return _typed("Filter", "CorrelationFilter", fields)
@@ -129,5 +121,5 @@ def _sql(written: SqlFilter | SqlAction) -> list[tuple[str, Text]]:
 
 
 def _typed(name: str, kind: str, children: Iterable[tuple[str, Text]]) -> Markup:
-    # The JavaScript client looks for an attribute of just this name.
+    # The JavaScript client looks for an attribute of exactly this name.
     return Markup(f'<{name} i:type="{kind}">{write_children(children)}</{name}>')

@@ -1,7 +1,7 @@
 """Typed values in XML: parameters of expressions, properties of correlation filters.
 
-Owns: names with values, in order, as `KeyValueOfstringanyType`, and the XML Schema types of values. Must not
-know: what a value is compared with. Source: wire contract 7.6; XML Schema Part 2.
+They are `KeyValueOfstringanyType` elements with XML Schema types. Source: wire contract 7.6; XML
+Schema Part 2.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from decimal import Decimal
 from math import isinf, isnan
 from uuid import UUID
 
-from peeklock.admin.atom import escape
-from peeklock.admin.markup import Markup
+from peeklock.admin.atom import Markup, escape
 from peeklock.admin.reading import Description, cut
 from peeklock.broker.vocabulary.durations import format_span, parse_span
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
@@ -26,7 +25,7 @@ from peeklock.rules.filters import AllAsGiven, AsGiven, Pairs, Value, join_given
 _LONG_MAX = 2**63 - 1
 _SCHEMA = "http://www.w3.org/2001/XMLSchema"
 _SERIALIZATION = "http://schemas.microsoft.com/2003/10/Serialization/"
-"""Where .NET has types that XML Schema lacks."""
+"""Of .NET's types that XML Schema lacks."""
 
 _PAIR = "KeyValueOfstringanyType"
 
@@ -73,13 +72,13 @@ def _read_pair(pair: Description, where: str) -> tuple[str, Value | None, AsGive
         value = read(element.content)
     except (ValueError, ArithmeticError) as failure:
         raise ArgumentInvalid(
-            f"The value {element.content[:80]!r} of {cut(key)!r} in {where} is no {kind}: {failure}."
+            f"The value {element.content[:80]!r} of {cut(key)!r} in {where} is not a valid {kind}: {failure}."
         ) from failure
     return key, value, _as_given(kind, element.content, value)
 
 
 def _as_given(kind: str, content: str, value: Value) -> AsGiven | None:
-    """Return how a value was given where that does not follow from it. Source: wire contract C35."""
+    """Return how a value was given, unless that follows from the value. Source: wire contract C35."""
     if kind == "string":
         return None
     text = content.strip()
@@ -88,7 +87,7 @@ def _as_given(kind: str, content: str, value: Value) -> AsGiven | None:
     return None if (kind, text) == written(value) else AsGiven(f"{NOTATION}:{kind}", text)
 
 
-# Reading. Python's own constructors are more liberal than XML Schema, hence the expressions.
+# Reading. Python's constructors accept more than XML Schema, hence the expressions.
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 _FLOAT_MAX = (2 - 2**-24) * 2.0**127
@@ -136,7 +135,7 @@ def _read_decimal(text: str) -> Decimal:
         raise ValueError("a decimal number of up to 40 digits on each side of the point is expected")
     number = Decimal(text)
     if number.copy_abs() >= 2**96:  # abs() would round
-        raise ValueError("it does not fit into 96 bits, as .NET has for it")
+        raise ValueError("it does not fit into 96 bits, the size of .NET's decimal")
     return number
 
 
@@ -199,8 +198,8 @@ _OF_AMQP = {
     **dict.fromkeys(("timestamp", "datetime-offset"), "dateTime"),
     "timespan": "duration",
 }
-"""Type by which a value came over AMQP -> the nearest one that the clients of the administration API read:
-.NET's fails on a whole list for one type that it does not know. Source: wire contract C35."""
+"""AMQP type of a value -> the nearest one that clients of the administration API read: .NET's fails on a
+whole list for one unknown type. Source: wire contract C35."""
 
 
 def _write_value(value: Value | None, given: AsGiven | None) -> str:
@@ -220,7 +219,7 @@ def _write_value(value: Value | None, given: AsGiven | None) -> str:
 
 
 def written(value: Value) -> tuple[str, str]:
-    """Give the type and the text of a value."""
+    """Return the type and the text of a value."""
     match value:
         case bool():
             return "boolean", "true" if value else "false"

@@ -1,9 +1,6 @@
-"""Our own HTTP API: a request becomes an answer, or a command and a use for its effect.
+"""The API as a whole: the table of operations, and the steps of a request: find, authorize, read, handle.
 
-Owns: the table as a whole, and what each request goes through: found, authorized, read, handled. Must not
-know: sockets, HTTP syntax, where commands are run.
-
-Theory of operation: as in `rest.api`. `handle` answers at once, or says what comes next: a command to run
+Theory of operation: as in `rest.api`. `handle` answers at once, or returns the next step: a command to run
 (`Ask`, `Show`), more to read (`Step`), messages to wait for (`Take`, `Stream`). `waits` does all but `Step`.
 """
 
@@ -15,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import entities, history, locks, messages, model, openapi, scheduled, search, sessions
-from peeklock.api.exchange import JSON, Answer, ApiExchange, guarded, to_json
+from peeklock.api.exchange import JSON, Answer, ApiExchange, to_json
 from peeklock.api.problems import MethodNotAllowed, NotHere
 from peeklock.api.table import (
     ROOT,
@@ -33,7 +30,7 @@ from peeklock.broker.vocabulary.errors import MessageSizeExceeded
 from peeklock.gateway.address import Node
 
 DOCUMENT = "/$api/openapi.json"
-"""Shown without a token: it tells what anybody can read in the documentation."""
+"""Served without a token: it is public documentation."""
 
 _PARTS = (model, entities, messages, locks, sessions, search, scheduled, history)
 
@@ -63,7 +60,7 @@ class Api:
             return SMALL_BODY_BYTES_MAX
 
     def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
-        """Return the refusal of a request for its token, before its body is there; None = it is not."""
+        """Return the refusal of a request for its token, before its body is there; None = not refused."""
         exchange = ApiExchange(self._admin_context, request, now_ms)
         passed = Response(204)
 
@@ -71,17 +68,17 @@ class Api:
             _authorized(exchange)
             return passed
 
-        found = guarded(exchange, answer)
+        found = exchange.guarded(answer)
         assert isinstance(found, Response)
         return None if found is passed else found
 
     def too_large(self, request: AdminRequest, bytes_max: int, now_ms: int) -> Response:
         """Return the refusal of a request with a larger body than is read."""
-        text = f"The body is larger than {bytes_max} bytes, the most that is taken here."
+        text = f"The body is larger than {bytes_max} bytes, the limit of this operation."
         return ApiExchange(self._admin_context, request, now_ms).refusal(MessageSizeExceeded(text))
 
     def handle(self, request: AdminRequest, now_ms: int) -> Answer:
-        """Return the answer to a request that `wants` is true of, or what comes first.
+        """Return the answer to a request of this API, or the next step.
 
         Never raises for what a client sent.
         """
@@ -96,7 +93,7 @@ class Api:
             body = read_body(operation, request.body, content_type, TABLE.named)
             return operation.handle(Call(exchange, node, given, body, self._history))
 
-        return guarded(exchange, answer)
+        return exchange.guarded(answer)
 
 
 def _find(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
@@ -105,7 +102,7 @@ def _find(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
     if decoded == ["", *DOCUMENT.split("/")[1:]]:
         raise MethodNotAllowed(method, ["GET"])
     if "/".join(decoded[:3]) != ROOT:
-        raise NotHere(f"Nothing of this API is at {unquote(path)[:200]}: it begins with {ROOT}/.")
+        raise NotHere(f"This API has no {unquote(path)[:200]}: its paths begin with {ROOT}/.")
     methods, texts = TABLE.find(decoded[3:])
     if method not in methods:
         raise MethodNotAllowed(method, list(methods))
@@ -113,7 +110,7 @@ def _find(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
 
 
 def _authorized(exchange: ApiExchange) -> tuple[Operation, Mapping[str, str], Node | None]:
-    """Find what a request asks for, and the entity that it is about; require the right to it.
+    """Return the operation of a request, the texts of its path, and its entity; require the right to it.
 
     Raises: NotHere, MethodNotAllowed, ArgumentInvalid, AuthorizationError.
     """

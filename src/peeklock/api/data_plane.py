@@ -1,43 +1,32 @@
-"""The REST data plane as OpenAPI has it: what `rest.paths` takes, described.
-
-Owns: the descriptions. Must not know: how it is served.
-Source: wire contract 8.
-"""
+"""The REST data plane in the OpenAPI document. Source: wire contract 8."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from peeklock.api.schema import record
 from peeklock.rest.paths import Form
 from peeklock.rest.sending import BATCH_TYPE
 
-_ENTITY = {
-    "name": "entity",
-    "in": "path",
-    "required": True,
-    "description": "A queue, topic or subscription, or a dead-letter queue of one; with its slashes.",
-    "schema": {"type": "string", "minLength": 1, "examples": ["orders"]},
-}
+
+def _in_path(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, **schema}
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
+
+
+_ENTITY = _in_path(
+    "entity",
+    "A queue, topic or subscription, or a dead-letter queue of one; with its slashes.",
+    examples=["orders"],
+)
 _TIMEOUT = {
     "name": "timeout",
     "in": "query",
     "description": "For how many seconds to wait for a message: 60 unless given, and at most.",
     "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
 }
-_ID = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "Sequence number or message id of the message; it is not compared.",
-    "schema": {"type": "string", "minLength": 1},
-}
-_TOKEN = {
-    "name": "token",
-    "in": "path",
-    "required": True,
-    "description": "The token of the lock.",
-    "schema": {"type": "string", "minLength": 1},
-}
+_ID = _in_path("id", "Sequence number or message id of the message; it is not compared.")
+_TOKEN = _in_path("token", "The token of the lock.")
 _MESSAGE: dict[str, Any] = {"*/*": {"schema": {}}}
 _PROBLEM: dict[str, Any] = {"application/xml": {"schema": {"type": "object"}}}
 _MEANINGS = {
@@ -61,24 +50,19 @@ _PARAMETERS: dict[Form, list[dict[str, Any]]] = {
     Form.HEAD: [_ENTITY, _TIMEOUT],
     Form.LOCK: [_ENTITY, _ID, _TOKEN],
 }
-_BATCH = {
-    "type": "array",
-    "minItems": 1,
-    "maxItems": 4500,
-    "items": {
-        "type": "object",
-        "properties": {
-            "Body": {"type": "string"},
-            "BrokerProperties": {"type": "object"},
-            "UserProperties": {"type": "object"},
-        },
-        "additionalProperties": False,
+_MEMBER = record(
+    {
+        "Body": {"type": "string"},
+        "BrokerProperties": {"type": "object"},
+        "UserProperties": {"type": "object"},
     },
-}
+    (),
+)
+_BATCH = {"type": "array", "minItems": 1, "maxItems": 4500, "items": _MEMBER}
 
 
 def _responses(done: dict[int, tuple[str, bool]], *refused: int) -> dict[str, Any]:
-    """Describe answers: status -> text, and whether it has a message."""
+    """Describe answers; `done`: status -> text, and whether a message comes with it."""
     return {
         **{
             str(status): {"description": text, **({"content": _MESSAGE} if has_message else {})}
@@ -86,6 +70,11 @@ def _responses(done: dict[int, tuple[str, bool]], *refused: int) -> dict[str, An
         },
         **{str(status): {"description": _MEANINGS[status], "content": _PROBLEM} for status in refused},
     }
+
+
+def _on_lock(operation_id: str, summary: str, done: str) -> dict[str, Any]:
+    responses = _responses({200: (done, False)}, 400, 401, 403, 404, 410, 503)
+    return {"operationId": operation_id, "summary": summary, "responses": responses}
 
 
 _OPERATIONS: dict[tuple[Form, str], dict[str, Any]] = {
@@ -114,21 +103,9 @@ _OPERATIONS: dict[tuple[Form, str], dict[str, Any]] = {
             {200: ("The message.", True), 204: ("None came.", False)}, 400, 401, 403, 405, 410, 503
         ),
     },
-    (Form.LOCK, "POST"): {
-        "operationId": "restRenew",
-        "summary": "Renew a lock",
-        "responses": _responses({200: ("Renewed.", False)}, 400, 401, 403, 404, 410, 503),
-    },
-    (Form.LOCK, "PUT"): {
-        "operationId": "restAbandon",
-        "summary": "Abandon a message",
-        "responses": _responses({200: ("Abandoned.", False)}, 400, 401, 403, 404, 410, 503),
-    },
-    (Form.LOCK, "DELETE"): {
-        "operationId": "restComplete",
-        "summary": "Complete a message",
-        "responses": _responses({200: ("Completed.", False)}, 400, 401, 403, 404, 410, 503),
-    },
+    (Form.LOCK, "POST"): _on_lock("restRenew", "Renew a lock", "Renewed."),
+    (Form.LOCK, "PUT"): _on_lock("restAbandon", "Abandon a message", "Abandoned."),
+    (Form.LOCK, "DELETE"): _on_lock("restComplete", "Complete a message", "Completed."),
 }
 
 PATHS: dict[str, dict[str, Any]] = {
@@ -138,4 +115,4 @@ PATHS: dict[str, dict[str, Any]] = {
     }
     for form, path in _PATHS.items()
 }
-"""For the OpenAPI document. A method that `Form` takes and nobody described fails here."""
+"""For the OpenAPI document. A method of `Form` without a description fails here."""

@@ -1,8 +1,4 @@
-"""Entities with their figures: list them, show one.
-
-Owns: their schema and handlers. Must not know: XML, how entities are made and changed: that is the
-administration's.
-"""
+"""Operations on entities: list them, show one with its figures."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Any
 from peeklock.api.exchange import CURSOR_LENGTH_MAX, Answer, Ask, answer_json, from_cursor, to_cursor
 from peeklock.api.instants import written
 from peeklock.api.model import COUNT, INSTANT, entity_href
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import Address, ListEntities, LookUp
@@ -22,46 +18,28 @@ from peeklock.broker.vocabulary.descriptions import (
     EntityStatus,
     TopicDescription,
 )
-from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, EntityView, Failed
+from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, EntityView
 
 _COUNTS = ("active", "scheduled", "deadLetter", "transferDeadLetter")
 _ORDER = tuple(EntityKind)
 
-ENTITY: Schema = {
-    "type": "object",
-    "description": "A queue, topic or subscription.",
-    "required": [
-        "name",
-        "kind",
-        "href",
-        "status",
-        "createdAt",
-        "updatedAt",
-        "sizeBytes",
-        "counts",
-        "settings",
-    ],
-    "properties": {
+ENTITY: Schema = record(
+    {
         "name": {"type": "string"},
         "kind": {"type": "string", "enum": [kind.value for kind in EntityKind]},
         "href": {"type": "string", "format": "uri-reference"},
         "status": {"type": "string", "enum": [status.value for status in EntityStatus]},
         "createdAt": INSTANT,
         "updatedAt": INSTANT,
-        "accessedAt": {**INSTANT, "description": "Absent where nobody has used it since the start."},
+        "accessedAt": {**INSTANT, "description": "Absent if it was not used since the start."},
         "sizeBytes": COUNT,
-        "counts": {
-            "type": "object",
-            "description": "Messages; `active` counts locked and deferred ones too.",
-            "required": list(_COUNTS),
-            "properties": dict.fromkeys(_COUNTS, COUNT),
-            "additionalProperties": False,
-        },
+        "counts": record(
+            dict.fromkeys(_COUNTS, COUNT),
+            description="Messages; `active` counts locked and deferred ones too.",
+        ),
         "subscriptionCount": {**COUNT, "description": "Of a topic alone."},
-        "settings": {
-            "type": "object",
-            "description": "Durations are seconds; one that never ends is absent.",
-            "properties": {
+        "settings": record(
+            {
                 "autoDeleteOnIdle": {"type": "number"},
                 "deadLetteringOnExpiration": {"type": "boolean"},
                 "defaultTimeToLive": {"type": "number"},
@@ -74,39 +52,43 @@ ENTITY: Schema = {
                 "requiresDuplicateDetection": {"type": "boolean"},
                 "requiresSession": {"type": "boolean"},
             },
-            "additionalProperties": False,
-        },
+            (),
+            description="Durations are seconds; one that never ends is absent.",
+        ),
     },
-    "additionalProperties": False,
-}
+    [
+        "name",
+        "kind",
+        "href",
+        "status",
+        "createdAt",
+        "updatedAt",
+        "sizeBytes",
+        "counts",
+        "settings",
+    ],
+    description="A queue, topic or subscription.",
+)
 
-ENTITIES: Schema = {
-    "type": "object",
-    "required": ["entities"],
-    "properties": {
-        "entities": {"type": "array", "items": ref("Entity")},
-        "next": {"type": "string", "description": "The cursor of the next page. Absent at the end."},
-    },
-    "additionalProperties": False,
-}
+ENTITIES = page("entities", ref("Entity"))
 
 LIMIT_MAX = 250
-"""Of one page. Our choice: a message takes 70 us to be written."""
+"""Of one page. Our choice: encoding a message takes 70 us."""
 
 LIMIT = Parameter(
     "limit",
     {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100},
-    "How many a page has at most.",
+    "Most entries of a page.",
 )
 CURSOR = Parameter(
     "cursor",
     {"type": "string", "minLength": 1, "maxLength": CURSOR_LENGTH_MAX},
-    "`next` of the page before; it says where to go on.",
+    "`next` of the page before.",
 )
 
 
 def entity_json(view: EntityView) -> dict[str, Any]:
-    """Show an entity."""
+    """Return an entity as JSON."""
     description = view.description
     instants = {
         "createdAt": view.created_at_ms,
@@ -178,18 +160,18 @@ def _listed(call: Call, kind: int, skip: int, found: list[dict[str, Any]]) -> As
             return _listed(call, *following, found)
         return answer_json({"entities": found, "next": to_cursor(*following)})
 
-    return Ask(ListEntities(_ORDER[kind], skip, limit - len(found), call.exchange.reply_to), render)
+    return Ask(
+        call.exchange, ListEntities(_ORDER[kind], skip, limit - len(found), call.exchange.reply_to), render
+    )
 
 
 def show_entity(call: Call) -> Answer:
     """Show one entity."""
 
-    def render(effect: EntityFound | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return call.exchange.refusal(effect.error)
+    def render(effect: EntityFound) -> Answer:
         return answer_json(entity_json(effect.entity))
 
-    return Ask(LookUp(call.address, call.exchange.reply_to), render)
+    return Ask(call.exchange, LookUp(call.address, call.exchange.reply_to), render)
 
 
 NAMED = {"Entity": ENTITY, "Entities": ENTITIES}
@@ -204,6 +186,7 @@ OPERATIONS = (
         list_entities,
         query=(LIMIT, CURSOR),
         answer=ref("Entities"),
+        problems=(),
     ),
     Operation(
         "showEntity",

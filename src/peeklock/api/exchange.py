@@ -1,9 +1,4 @@
-"""One request of the API on its way to its answer.
-
-Owns: the answers that the room gives, rights, problems, JSON, cursors. Must not know: what a request is
-about.
-Source: RFC 9457 for problems.
-"""
+"""A request of the API and its possible answers; problems, JSON, cursors. Source: RFC 9457 for problems."""
 
 from __future__ import annotations
 
@@ -26,71 +21,56 @@ from peeklock.api.problems import (
 from peeklock.auth.errors import AuthorizationError
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import NOWHERE, Address, Command
-from peeklock.broker.vocabulary.effects import Deliver, Done, Failed
+from peeklock.broker.vocabulary.effects import Deliver, Done
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ServiceBusError
 from peeklock.broker.vocabulary.message import MessageView
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.rest.broker_properties import read_json
-from peeklock.rest.errors import RETRY_AFTER_S
+from peeklock.rest.exchange import RETRY_AFTER_S, Step, Take
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
 
 CURSOR_LENGTH_MAX = 2048
-"""Characters of a cursor. Our choice: the longest path of an entity, as JSON can make it."""
+"""Characters of a cursor. Our choice: the longest path of an entity, escaped as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A command to run; its effect, given to `render`, leads to the answer."""
+    """A command to run. A failure is answered with its problem; any other effect is given to `render`."""
 
+    exchange: ApiExchange
     command: Command
     render: Callable[[Any], Answer]
+    refusal: Callable[[ServiceBusError], ServiceBusError] = lambda error: error
+    """Returns the error to answer for a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """A command whose effect shows messages."""
-
-    command: Command
-    views: Callable[[Any], list[MessageView]]
-    """Takes the effect, and gives the messages whose bodies are wanted."""
-    render: Callable[[Any, list[bytes]], Answer]
-    """Takes the effect and the payloads of those, `LOST_BODY` for a damaged one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
-    """Wait for messages of an entity, and lock them."""
+    """A command whose effect shows messages. A failure is answered with its problem."""
 
     exchange: ApiExchange
-    """Without the request's headers and body: it is kept for as long as the wait lasts."""
-    address: Address
-    count_max: int
-    timeout_s: float
-    deletes: bool
-    render: Callable[[list[Deliver], list[bytes]], Response]
+    command: Command
+    views: Callable[[Any], list[MessageView]]
+    """Takes the effect, and returns the messages whose bodies are wanted."""
+    render: Callable[[Any, list[bytes]], Answer]
+    """Takes the effect and the payloads of those, `LOST_BODY` for a damaged one."""
+    refusal: Callable[[ServiceBusError], ServiceBusError] = lambda error: error
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Lock messages of an entity as they come, for as long as the client is there."""
+    """Lock messages of an entity as they come, until the client leaves."""
 
     exchange: ApiExchange
     """As of `Take`."""
     address: Address
     window: int
-    """Messages that may be locked at a time by this stream."""
+    """Messages that this stream may hold locked at a time."""
     render: Callable[[Deliver, bytes], bytes]
     """Makes an event."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """There is more to read than others can wait for: call `go_on` in another turn."""
-
-    go_on: Callable[[], Answer]
 
 
 Answer: TypeAlias = Response | Ask | Show | Take | Stream | Step
@@ -100,6 +80,7 @@ class ApiExchange(Exchange):
     """One request of the API."""
 
     refused_event = "API request refused"
+    refused_on = (*Exchange.refused_on, ApiRefusal, MessageMalformed)
 
     def __init__(self, admin_context: AdminContext, request: AdminRequest, now_ms: int) -> None:
         super().__init__(admin_context, request, NOWHERE, now_ms)
@@ -111,15 +92,17 @@ class ApiExchange(Exchange):
         return ApiExchange(self.admin_context, self.shown_request, self.now_ms)
 
     def require(self, right: Right, path: str) -> None:
-        """Require a right on a path. A token may also be for just this address and what lies above it.
+        """Raise AuthorizationError or RightMissing unless the token has a right on a path.
 
-        Raises: AuthorizationError, RightMissing.
+        A token may also be for this very address or a path above it.
         """
         if right not in self.granted_here(path).rights:
             raise RightMissing(f"{right.value} claim required for this operation.")
 
-    def refusal(self, failure: Refusal) -> Response:
-        """Return the problem that tells of a refusal, and log it under the same tracking id."""
+    def refusal(self, failure: Refusal | MessageMalformed) -> Response:
+        """Return the problem of a refusal, and log it under the same tracking id."""
+        if isinstance(failure, MessageMalformed):
+            failure = ArgumentInvalid(str(failure))
         kind = type(failure)
         status = self.statuses[kind]
         key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
@@ -131,10 +114,6 @@ class ApiExchange(Exchange):
         elif isinstance(failure, MethodNotAllowed):
             headers = (("Allow", ", ".join(failure.allowed)),)
         return self.problem(status, words_of(kind), str(failure), headers, key_name=key_name)
-
-    def done(self, effect: Done | Failed) -> Response:
-        """Return the answer to what has nothing to show."""
-        return self.refusal(effect.error) if isinstance(effect, Failed) else Response(204)
 
     def problem(
         self,
@@ -158,18 +137,13 @@ class ApiExchange(Exchange):
         return Response(status, PROBLEM, to_json(members), headers)
 
 
-def guarded(exchange: ApiExchange, answer: Callable[[], Answer]) -> Answer:
-    """Return an answer, or the problem that tells of a refusal that is raised."""
-    try:
-        return answer()
-    except MessageMalformed as failure:
-        return exchange.refusal(ArgumentInvalid(str(failure)))
-    except (ServiceBusError, AuthorizationError, ApiRefusal) as failure:
-        return exchange.refusal(failure)
+def done(effect: Done) -> Response:
+    """Return the answer without content."""
+    return Response(204)
 
 
 def to_json(value: Any) -> bytes:
-    """Write JSON in ASCII, so that each text can be written."""
+    """Encode JSON in ASCII, so that every text can be encoded."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -179,12 +153,12 @@ def answer_json(value: Any, status: int = 200) -> Response:
 
 
 def to_cursor(*parts: int | str) -> str:
-    """Make a cursor of what says where to go on."""
+    """Encode a position as a cursor."""
     return base64.urlsafe_b64encode(to_json(parts)).decode().rstrip("=")
 
 
 def from_cursor(text: str, *kinds: type) -> list[Any]:
-    """Read a cursor. Raises: ArgumentInvalid: it is none of those that are given out here."""
+    """Decode a cursor. Raises: ArgumentInvalid."""
     try:
         padded = text + "=" * (-len(text) % 4)
         parts = read_json(base64.b64decode(padded, b"-_", validate=True), "The cursor")
@@ -198,5 +172,5 @@ def from_cursor(text: str, *kinds: type) -> list[Any]:
 
 
 def cursor_unknown() -> ArgumentInvalid:
-    """Return the refusal of a cursor that is none of those that are given out here."""
-    return ArgumentInvalid("The parameter 'cursor' is none that was given here.")
+    """Return the refusal of a cursor that this API has not returned."""
+    return ArgumentInvalid("The parameter 'cursor' is not a cursor of this API.")

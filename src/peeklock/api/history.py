@@ -1,7 +1,4 @@
-"""Messages that left lately: what was sent, and who took it.
-
-Owns: their schema and handler. Must not know: how they are remembered.
-"""
+"""The operation on the history: messages that left lately, what was sent and who received it."""
 
 from __future__ import annotations
 
@@ -12,74 +9,58 @@ from peeklock.api.exchange import Answer, Ask, answer_json, from_cursor, to_curs
 from peeklock.api.instants import written
 from peeklock.api.model import COUNT, INSTANT, message_json
 from peeklock.api.problems import NotHere
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.search import ENTITY_PARAMETER
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.record.history import Delivery, Ending, Entry, Outcome
 from peeklock.broker.vocabulary.commands import LookUp
-from peeklock.broker.vocabulary.effects import EntityFound, Failed
 from peeklock.broker.vocabulary.message import EMPTY_PAYLOAD
 from peeklock.gateway.address import shown
 
 _OUTCOMES = [outcome.value for outcome in Outcome]
 
 LOOKED_AT_MAX = 5000
-"""Entries that are looked at for one page. Our choice: 5 ms."""
+"""Entries that are read for one page. Our choice: 5 ms."""
 
-ENTRY: Schema = {
-    "type": "object",
-    "description": "A message that left a queue.",
-    "required": ["number", "leftAt", "outcome", "message", "bodyCut", "deliveries", "deliveriesTotal"],
-    "properties": {
+ENTRY: Schema = record(
+    {
         "number": {**COUNT, "description": "Entries are numbered 1, 2, ... since the broker's start."},
         "leftAt": INSTANT,
         "outcome": {"type": "string", "enum": _OUTCOMES},
         "reason": {"type": "string", "description": "Of a dead letter."},
-        "movedTo": {"type": "string", "description": "The dead-letter queue where it is now."},
+        "movedTo": {"type": "string", "description": "The dead-letter queue that has it now."},
         "connection": {
             **COUNT,
-            "description": "Who asked for it, by number; this API is one. Absent where its time was up.",
+            "description": "Number of the connection that asked for it; this API is one. Absent on expiry.",
         },
-        "message": {**ref("Message"), "description": "How it was. Without a body where that is not known."},
-        "bodyCut": {"type": "boolean", "description": "Only the first 4 KiB of the body are there, or less."},
+        "message": {**ref("Message"), "description": "As it was; without a body if that is not known."},
+        "bodyCut": {"type": "boolean", "description": "Only the first 4 KiB of the body are shown, or less."},
         "deliveries": {
             "type": "array",
-            "description": "The last 16 of those that are known.",
-            "items": {
-                "type": "object",
-                "required": ["at", "connection"],
-                "properties": {
+            "description": "The last 16 known ones.",
+            "items": record(
+                {
                     "at": INSTANT,
                     "connection": COUNT,
-                    "link": {"type": "string", "description": "What the client calls its link."},
+                    "link": {"type": "string", "description": "The client's name of its link."},
                     "ended": {
                         "type": "string",
                         "enum": [ending.value for ending in Ending],
-                        "description": "Absent where the message left with it.",
+                        "description": "Absent if the message left with it.",
                     },
                     "endedAt": INSTANT,
                 },
-                "additionalProperties": False,
-            },
+                ["at", "connection"],
+            ),
         },
         "deliveriesTotal": COUNT,
     },
-    "additionalProperties": False,
-}
+    ["number", "leftAt", "outcome", "message", "bodyCut", "deliveries", "deliveriesTotal"],
+    description="A message that left a queue.",
+)
 
-ENTRIES: Schema = {
-    "type": "object",
-    "required": ["entries"],
-    "properties": {
-        "entries": {"type": "array", "items": ref("HistoryEntry")},
-        "next": {
-            "type": "string",
-            "description": "The cursor of the next page, which may be empty. Absent at the end.",
-        },
-    },
-    "additionalProperties": False,
-}
+ENTRIES = page("entries", ref("HistoryEntry"), may_be_empty=True)
 
 NAMED = {"HistoryEntry": ENTRY, "HistoryEntries": ENTRIES}
 
@@ -93,22 +74,21 @@ def list_history(call: Call) -> Answer:
     if "cursor" in call.given:
         (before,) = from_cursor(call.given["cursor"], int)
     looked_at = history.newest(before, LOOKED_AT_MAX)
-    page = [entry for entry in looked_at if _is_wanted(entry, call)][: call.given["limit"]]
-    last = page[-1] if len(page) == call.given["limit"] else looked_at[-1] if looked_at else None
+    chosen = [entry for entry in looked_at if _is_wanted(entry, call)][: call.given["limit"]]
+    last = chosen[-1] if len(chosen) == call.given["limit"] else looked_at[-1] if looked_at else None
     more = {"next": to_cursor(last.no)} if last is not None and history.newest(last.no, 1) else {}
-    answer = answer_json({"entries": [entry_json(entry) for entry in page], **more})
+    answer = answer_json({"entries": [entry_json(entry) for entry in chosen], **more})
     if before is None and not more and not any(_is_of_entity(entry, call) for entry in looked_at):
         return _unless_absent(call, answer)
     return answer
 
 
 def _unless_absent(call: Call, answer: Answer) -> Answer:
-    """Refuse a filter by an entity that neither exists nor has entries: those of a deleted one are shown."""
+    """Answer 404 for an entity that neither exists nor has entries; a deleted one may have some."""
 
-    def render(effect: EntityFound | Failed) -> Answer:
-        return call.exchange.refusal(effect.error) if isinstance(effect, Failed) else answer
-
-    return answer if call.node is None else Ask(LookUp(call.address, call.exchange.reply_to), render)
+    if call.node is None:
+        return answer
+    return Ask(call.exchange, LookUp(call.address, call.exchange.reply_to), lambda effect: answer)
 
 
 def _is_wanted(entry: Entry, call: Call) -> bool:
@@ -121,7 +101,7 @@ def _is_of_entity(entry: Entry, call: Call) -> bool:
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    """Show a message that left."""
+    """Return a message that left as JSON."""
     payload = entry.payload
     message = message_json(entry.view, EMPTY_PAYLOAD if payload is None else payload, entity=entry.address)
     if payload is None:
@@ -156,9 +136,9 @@ OPERATIONS = (
         "List the messages that left lately, the newest first",
         Right.LISTEN,
         list_history,
-        "With what was sent, who took each, and what became of it. From memory: a start begins with none. "
-        "The last 1,000 in development mode, none else; `--history N` says how many. Entries outlive their "
-        "entity: 404 says that `entity` neither exists nor has an entry.",
+        "With what was sent, who received each message, and its outcome. Kept in memory, so empty after a "
+        "start: the last 1,000 in development mode, otherwise as many as `--history N` sets. Entries outlive "
+        "their entity: 404 means that `entity` neither exists nor has an entry.",
         query=(
             ENTITY_PARAMETER,
             Parameter("outcome", {"type": "string", "enum": _OUTCOMES}, "Only those that left like this."),

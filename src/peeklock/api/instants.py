@@ -1,7 +1,4 @@
-"""Instants as the API writes them: RFC 3339, in UTC and to the millisecond.
-
-Owns: reading and writing them. Must not know: what happens then.
-"""
+"""Instants of the API: RFC 3339, in UTC and to the millisecond."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _INSTANT = re.compile(
 
 
 def write_instant(at_ms: int) -> str | None:
-    """Write `2024-01-01T00:00:00.000Z`; None = it lies beyond the years 1 to 9999."""
+    """Write `2024-01-01T00:00:00.000Z`; None = outside the years 1 to 9999."""
     if not has_date(at_ms):
         return None
     at = _EPOCH + timedelta(milliseconds=at_ms)
@@ -27,7 +24,7 @@ def write_instant(at_ms: int) -> str | None:
 
 
 def written(instants: Mapping[str, int]) -> dict[str, str]:
-    """Write instants by name; 0 is none, and is left out like what cannot be written."""
+    """Write instants by name, without those that are 0 or cannot be written."""
     found = {name: write_instant(at_ms) for name, at_ms in instants.items() if at_ms}
     return {name: text for name, text in found.items() if text is not None}
 
@@ -48,5 +45,5 @@ def read_instant(text: str, where: str) -> int:
                 raise ValueError
             ms -= (int(hours) * 60 + int(minutes)) * (60_000 if sign == "+" else -60_000)
     except ValueError:
-        raise ArgumentInvalid(f"{where} is no instant such as 2024-01-01T00:00:00Z.") from None
+        raise ArgumentInvalid(f"{where} is not an instant such as 2024-01-01T00:00:00Z.") from None
     return ms

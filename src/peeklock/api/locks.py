@@ -1,30 +1,30 @@
-"""Messages that are received and settled: lock them, receive deferred ones, renew, settle; as a stream too.
-
-Owns: the handlers of locks. Must not know: how a wait for messages is done.
-"""
+"""Operations on locks: receive messages or a stream of them, receive deferred ones, renew, settle."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import Answer, Ask, Show, Stream, Take, answer_json, to_json
+from peeklock.api.exchange import Answer, Ask, Show, Stream, answer_json, done, to_json
 from peeklock.api.instants import write_instant
 from peeklock.api.messages import views_found
 from peeklock.api.model import INSTANT, SEQUENCE_NUMBER, VALUES, delivery_json, lock_json, message_json
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import (
+    Command,
     Disposition,
     ReceiveDeferred,
     ReceiveMode,
     RenewLocks,
     UpdateDisposition,
 )
-from peeklock.broker.vocabulary.effects import Deliver, Done, Failed, LocksRenewed, MessagesFound
+from peeklock.broker.vocabulary.effects import Deliver, LocksRenewed, MessagesFound
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.broker.vocabulary.message import LOST_BODY
+from peeklock.rest.exchange import Take
 from peeklock.rest.paths import lock_refusal, lock_token
 from peeklock.rest.properties import read_member
 
@@ -40,14 +40,13 @@ _OUTCOMES = {
 }
 _MODES = ("peekLock", "receiveAndDelete")
 
-RECEIVE: Schema = {
-    "type": "object",
-    "properties": {
+RECEIVE: Schema = record(
+    {
         "mode": {
             "type": "string",
             "enum": list(_MODES),
             "default": "peekLock",
-            "description": "`receiveAndDelete` locks nothing: what is answered is gone.",
+            "description": "`receiveAndDelete` locks nothing: the messages of the answer are deleted.",
         },
         "max": {"type": "integer", "minimum": 1, "maximum": RECEIVE_MAX, "default": 1},
         "wait": {
@@ -55,7 +54,7 @@ RECEIVE: Schema = {
             "minimum": 0,
             "maximum": WAIT_S_MAX,
             "default": 0,
-            "description": "For how many seconds to wait for the first message.",
+            "description": "Seconds to wait for the first message.",
         },
         "sequenceNumbers": {
             "type": "array",
@@ -65,39 +64,31 @@ RECEIVE: Schema = {
             "description": "Receive exactly these deferred messages, or none; `max` and `wait` are ignored.",
         },
     },
-    "additionalProperties": False,
-}
+    (),
+)
 
-SETTLE: Schema = {
-    "type": "object",
-    "required": ["outcome"],
-    "properties": {
+SETTLE: Schema = record(
+    {
         "outcome": {"type": "string", "enum": list(_OUTCOMES)},
         "reason": {
             "type": "string",
             "maxLength": _REASON_LENGTH_MAX,
-            "description": "Why it is dead-lettered.",
+            "description": "Why the message is dead-lettered.",
         },
-        "description": {"type": "string", "maxLength": _REASON_LENGTH_MAX, "description": "More about that."},
+        "description": {
+            "type": "string",
+            "maxLength": _REASON_LENGTH_MAX,
+            "description": "Details of the reason.",
+        },
         "properties": {**VALUES, "description": "Properties of the message to change."},
     },
-    "additionalProperties": False,
-    "examples": [{"outcome": "deadLetter", "reason": "burnt"}],
-}
+    ["outcome"],
+    examples=[{"outcome": "deadLetter", "reason": "burnt"}],
+)
 
-DELIVERIES: Schema = {
-    "type": "object",
-    "required": ["deliveries"],
-    "properties": {"deliveries": {"type": "array", "items": ref("Delivery")}},
-    "additionalProperties": False,
-}
+DELIVERIES: Schema = record({"deliveries": {"type": "array", "items": ref("Delivery")}})
 
-RENEWED: Schema = {
-    "type": "object",
-    "required": ["lockedUntil"],
-    "properties": {"lockedUntil": INSTANT},
-    "additionalProperties": False,
-}
+RENEWED: Schema = record({"lockedUntil": INSTANT})
 
 NAMED = {"Receive": RECEIVE, "Settle": SETTLE, "Deliveries": DELIVERIES, "Renewed": RENEWED}
 
@@ -109,24 +100,22 @@ def receive(call: Call) -> Answer:
         return _receive_deferred(call, call.body["sequenceNumbers"], deletes=deletes)
     address = call.address
 
-    def render(deliveries: list[Deliver], payloads: list[bytes]) -> Any:
-        found = [
-            delivery_json(delivery, payload, address, deleted=deletes)
-            for delivery, payload in zip(deliveries, payloads, strict=True)
-        ]
-        return answer_json({"deliveries": found})
+    def show(delivery: Deliver, payload: bytes) -> dict[str, Any]:
+        return delivery_json(delivery, payload, address, deleted=deletes)
 
     count_max, wait_s = call.body.get("max", 1), float(call.body.get("wait", 0))
-    return Take(call.exchange.slim(), address, count_max, wait_s, deletes, render)
+    return Take(call.exchange.slim(), address, count_max, wait_s, deletes, show, _deliveries)
+
+
+def _deliveries(found: list[dict[str, Any]]) -> Response:
+    return answer_json({"deliveries": found})
 
 
 def _receive_deferred(call: Call, numbers: list[int], *, deletes: bool) -> Answer:
     exchange, address = call.exchange, call.address
     mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
 
-    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
         found: list[dict[str, Any]] = []
         for view, payload in zip(effect.messages, payloads, strict=True):
             if payload is not LOST_BODY:
@@ -134,18 +123,18 @@ def _receive_deferred(call: Call, numbers: list[int], *, deletes: bool) -> Answe
                 found.append({**lock, "message": message_json(view, payload)})
         return answer_json({"deliveries": found})
 
-    return Show(ReceiveDeferred(address, numbers, mode, exchange.reply_to), views_found, render)
+    return Show(
+        call.exchange, ReceiveDeferred(address, numbers, mode, exchange.reply_to), views_found, render
+    )
 
 
 def renew(call: Call) -> Answer:
     """Renew a lock."""
 
-    def render(effect: LocksRenewed | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return _refused(call, effect)
+    def render(effect: LocksRenewed) -> Answer:
         return answer_json({"lockedUntil": write_instant(effect.locked_until_ms[0])})
 
-    return Ask(RenewLocks(call.address, [lock_token(call.given["token"])], call.exchange.reply_to), render)
+    return _ask_for_lock(call, RenewLocks(call.address, _tokens(call), call.exchange.reply_to), render)
 
 
 def complete(call: Call) -> Answer:
@@ -172,23 +161,24 @@ def _settle(
     description: str | None = None,
     changed: dict[str, Any] | None = None,
 ) -> Answer:
-    def render(effect: Done | Failed) -> Answer:
-        return _refused(call, effect) if isinstance(effect, Failed) else call.exchange.done(effect)
-
     command = UpdateDisposition(
         call.address,
-        [lock_token(call.given["token"])],
+        _tokens(call),
         disposition,
         call.exchange.reply_to,
         reason,
         description,
         changed,
     )
-    return Ask(command, render)
+    return _ask_for_lock(call, command, done)
 
 
-def _refused(call: Call, effect: Failed) -> Response:
-    return call.exchange.refusal(lock_refusal(effect.error, call.given["token"]))
+def _tokens(call: Call) -> list[bytes]:
+    return [lock_token(call.given["token"])]
+
+
+def _ask_for_lock(call: Call, command: Command, render: Callable[[Any], Answer]) -> Ask:
+    return Ask(call.exchange, command, render, lambda error: lock_refusal(error, call.given["token"]))
 
 
 def deliver(call: Call) -> Answer:
@@ -216,7 +206,6 @@ OPERATIONS = (
         body=ref("Receive"),
         body_required=False,
         answer=ref("Deliveries"),
-        problems=(404, 409),
     ),
     Operation(
         "renewLock",
@@ -226,7 +215,6 @@ OPERATIONS = (
         Right.LISTEN,
         renew,
         answer=ref("Renewed"),
-        problems=(404, 409),
     ),
     Operation(
         "completeMessage",
@@ -236,7 +224,6 @@ OPERATIONS = (
         Right.LISTEN,
         complete,
         status=204,
-        problems=(404, 409),
     ),
     Operation(
         "settleMessage",
@@ -247,7 +234,6 @@ OPERATIONS = (
         settle,
         body=ref("Settle"),
         status=204,
-        problems=(404, 409),
     ),
     Operation(
         "streamDeliveries",

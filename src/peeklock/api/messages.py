@@ -1,7 +1,4 @@
-"""Messages of one entity: peek, show one, send, schedule, cancel, purge.
-
-Owns: their handlers. Must not know: how a message is written as JSON.
-"""
+"""Operations on the messages of one entity: peek, show one, send, schedule, cancel, purge."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ from peeklock.api.exchange import (
     Answer,
     Ask,
     Show,
-    Step,
     answer_json,
+    done,
     from_cursor,
-    guarded,
     to_cursor,
 )
 from peeklock.api.instants import read_instant
@@ -31,66 +27,51 @@ from peeklock.api.model import (
     read_message,
 )
 from peeklock.api.problems import SEND_STATUSES
-from peeklock.api.schema import Schema, check, ref
+from peeklock.api.schema import Schema, check, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import CancelScheduled, LookUp, Peek, PurgeMessages, Schedule
-from peeklock.broker.vocabulary.effects import (
-    Done,
-    EntityFound,
-    Failed,
-    MessagesDeleted,
-    MessagesFound,
-    MessagesScheduled,
-    Rejected,
-)
+from peeklock.broker.vocabulary.effects import EntityFound, MessagesDeleted, MessagesFound, MessagesScheduled
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 from peeklock.gateway.address import shown
 from peeklock.rest.encoding import Encoded
+from peeklock.rest.exchange import Step
 
 PAGE_BYTES_MAX = 1024 * 1024
-"""Of the messages in a page, unless one is larger. Our choice: what is read and written in some 20 ms."""
+"""Of the messages in a page, unless one is larger. Our choice: it is read and encoded in some 20 ms."""
 
 SEND_BYTES_MAX = 1024 * 1024
 """Of JSON with messages; a larger message is sent by the REST data plane. Our choice: see `rest.sending`."""
 
 SEND_MAX = 1000
-"""Messages of one array. Our choice: their JSON is read and their schema looked at in some 20 ms."""
+"""Messages of one array. Our choice: their JSON is read and checked in some 20 ms."""
 
 SLICE_MESSAGES = 32
-"""Of an array, made in one turn. Our choice: 3 ms, and 20 with as many properties as they may have."""
+"""Messages of an array that are encoded in one turn. Our choice: 3 ms, and 20 with the most properties."""
 
 _ARRAY: Schema = {"type": "array", "minItems": 1, "maxItems": SEND_MAX}
 
-SENT: Schema = {
-    "type": "object",
-    "required": ["sequenceNumbers"],
-    "properties": {
+SENT: Schema = record(
+    {
         "sequenceNumbers": {
             "type": "array",
             "items": SEQUENCE_NUMBER,
             "description": "In the order of the messages; of a duplicate that of the first one.",
         }
-    },
-    "additionalProperties": False,
-}
+    }
+)
 
-DELETED: Schema = {
-    "type": "object",
-    "required": ["deleted"],
-    "properties": {"deleted": COUNT},
-    "additionalProperties": False,
-}
+DELETED: Schema = record({"deleted": COUNT})
 
 NAMED = {"Sent": SENT, "Deleted": DELETED}
 
 STATE = Parameter(
     "state",
     {"type": "string", "enum": list(STATES.values())},
-    "Only messages in this state. A page holds those of the messages that were looked at.",
+    "Only messages in this state: those of the messages of the page.",
 )
-FROM = Parameter("from", SEQUENCE_NUMBER, "The first sequence number to look at.")
+FROM = Parameter("from", SEQUENCE_NUMBER, "The first sequence number.")
 
 
 def peek(call: Call) -> Answer:
@@ -103,9 +84,7 @@ def peek(call: Call) -> Answer:
         call.address, first, call.given["limit"], PAGE_BYTES_MAX, exchange.reply_to, call.given.get("session")
     )
 
-    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
         page = zip(effect.messages, payloads, strict=True)
         found: dict[str, Any] = {
             "messages": [
@@ -118,28 +97,28 @@ def peek(call: Call) -> Answer:
             found["next"] = to_cursor(effect.messages[-1].message.sequence_number + 1)
         return answer_json(found)
 
-    return Show(command, views_found, render)
+    return Show(call.exchange, command, views_found, render)
 
 
-def views_found(effect: MessagesFound | Failed) -> list[MessageView]:
+def views_found(effect: MessagesFound) -> list[MessageView]:
     """Return the messages of an answer."""
-    return [] if isinstance(effect, Failed) else effect.messages
+    return effect.messages
 
 
 def show_message(call: Call) -> Answer:
-    """Show the message with a number."""
+    """Show the message with a sequence number."""
     number, exchange = call.given["number"], call.exchange
 
-    def render(effect: MessagesFound | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
         is_there = effect.messages and effect.messages[0].message.sequence_number == number
         if not is_there or payloads[0] is LOST_BODY:
             text = f"No message of '{shown(call.address)}' has the sequence number {number}."
             return exchange.refusal(MessageNotFound(text))
         return answer_json(message_json(effect.messages[0], payloads[0]))
 
-    return Show(Peek(call.address, number, 1, PAGE_BYTES_MAX, exchange.reply_to), views_found, render)
+    return Show(
+        call.exchange, Peek(call.address, number, 1, PAGE_BYTES_MAX, exchange.reply_to), views_found, render
+    )
 
 
 def send(call: Call) -> Answer:
@@ -170,60 +149,51 @@ def _read_on(call: Call, encoded: Iterator[Encoded], read: list[Encoded]) -> Ans
     count = len(read)
     read += islice(encoded, SLICE_MESSAGES)
     if len(read) - count == SLICE_MESSAGES:
-        return Step(lambda: guarded(call.exchange, lambda: _read_on(call, encoded, read)))
+        return Step(lambda: call.exchange.guarded(lambda: _read_on(call, encoded, read)))
     stored = _store(call, read)
     return _require_ids(call, stored) if "Idempotency-Key" in call.given else stored
 
 
 def _require_ids(call: Call, then: Ask) -> Ask:
-    """Go on if the entity drops a message whose id it has seen."""
+    """Continue if the entity detects duplicates."""
 
-    def render(effect: EntityFound | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return call.exchange.refusal(effect.error)
+    def render(effect: EntityFound) -> Answer:
         if not effect.entity.description.requires_duplicate_detection:
             return call.exchange.refusal(
                 ArgumentInvalid(
-                    f"The header Idempotency-Key means nothing to '{shown(call.address)}', which does not "
+                    f"The header Idempotency-Key has no effect on '{shown(call.address)}', which does not "
                     f"detect duplicates."
                 )
             )
         return then
 
-    return Ask(LookUp(call.address, call.exchange.reply_to), render)
+    return Ask(call.exchange, LookUp(call.address, call.exchange.reply_to), render)
 
 
 def _store(call: Call, messages: list[Encoded]) -> Ask:
-    def render(effect: MessagesScheduled | Rejected | Failed) -> Answer:
-        if not isinstance(effect, MessagesScheduled):
-            return call.exchange.refusal(effect.error)
+    def render(effect: MessagesScheduled) -> Answer:
         return answer_json({"sequenceNumbers": effect.sequence_numbers}, 201)
 
-    # A schedule is what answers numbers; what has no time, or one that is past, is enqueued at once.
-    return Ask(Schedule(call.address, messages, call.exchange.reply_to), render)
+    # A schedule answers with numbers; messages without a time, or with a past one, are enqueued at once.
+    return Ask(call.exchange, Schedule(call.address, messages, call.exchange.reply_to), render)
 
 
 def cancel(call: Call) -> Answer:
     """Cancel a scheduled message."""
-
-    def render(effect: Done | Failed) -> Answer:
-        return call.exchange.done(effect)
-
-    return Ask(CancelScheduled(call.address, [call.given["number"]], call.exchange.reply_to), render)
+    command = CancelScheduled(call.address, [call.given["number"]], call.exchange.reply_to)
+    return Ask(call.exchange, command, done)
 
 
 def purge(call: Call) -> Answer:
-    """Delete what is active or deferred and not locked."""
+    """Delete active and deferred messages that are not locked."""
     before_ms = call.exchange.now_ms
     if "before" in call.given:
         before_ms = read_instant(call.given["before"], "The parameter 'before'")
 
-    def render(effect: MessagesDeleted | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return call.exchange.refusal(effect.error)
+    def render(effect: MessagesDeleted) -> Answer:
         return answer_json({"deleted": effect.count})
 
-    return Ask(PurgeMessages(call.address, before_ms, call.exchange.reply_to), render)
+    return Ask(call.exchange, PurgeMessages(call.address, before_ms, call.exchange.reply_to), render)
 
 
 OPERATIONS = (
@@ -234,10 +204,9 @@ OPERATIONS = (
         "Peek: show messages in any state, by sequence number",
         Right.LISTEN,
         peek,
-        "Nothing is locked and no delivery counted.",
+        "It locks nothing and counts no delivery.",
         query=(FROM, STATE, LIMIT, CURSOR),
         answer=ref("Messages"),
-        problems=(404, 409),
     ),
     Operation(
         "sendMessages",
@@ -266,23 +235,19 @@ OPERATIONS = (
         body_bytes_max=SEND_BYTES_MAX,
         status=201,
         answer=ref("Sent"),
-        problems=(404, 409),
     ),
     Operation(
         "purgeMessages",
         "DELETE",
         "/entities/{entity}/messages",
-        "Purge: delete all active and deferred messages that nobody holds",
+        "Purge: delete all active and deferred messages that are not locked",
         Right.LISTEN,
         purge,
         "Scheduled messages stay. Answered when all are gone.",
         query=(
-            Parameter(
-                "before", INSTANT, "Only messages enqueued at this instant or before. Now, unless given."
-            ),
+            Parameter("before", INSTANT, "Only messages enqueued at this instant or before. Default: now."),
         ),
         answer=ref("Deleted"),
-        problems=(404, 409),
     ),
     Operation(
         "showMessage",
@@ -292,7 +257,6 @@ OPERATIONS = (
         Right.LISTEN,
         show_message,
         answer=ref("Message"),
-        problems=(404, 409),
     ),
     Operation(
         "cancelMessage",
@@ -302,6 +266,5 @@ OPERATIONS = (
         Right.SEND,
         cancel,
         status=204,
-        problems=(404, 409),
     ),
 )

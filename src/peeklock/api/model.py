@@ -1,7 +1,6 @@
-"""Messages as JSON: as they are sent, and as they are shown.
+"""Messages as JSON: their schemas, read and written.
 
-Owns: their schemas, reading and writing them. Must not know: how a message was come by, what becomes of it.
-Source: wire contract 3.2 and 3.4 for where a property stands in a message.
+Source: wire contract 3.2 and 3.4 for the place of each property in a message.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.decimals import number_of
-from peeklock.amqp.messaging import Sections, scan
+from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Char, Decimal32, Decimal64, Decimal128, Timestamp
 from peeklock.api.instants import read_instant, write_instant, written
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.table import ROOT
-from peeklock.broker.content.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
 from peeklock.broker.vocabulary.commands import Address
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, shown_source
 from peeklock.broker.vocabulary.effects import Deliver
@@ -32,7 +29,7 @@ from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.rest.broker_properties import BrokerProperties
 from peeklock.rest.encoding import Encoded, message_of
 from peeklock.rest.properties import read_member
-from peeklock.rest.showing import application_properties_of, body_of
+from peeklock.rest.showing import application_properties_of, body_of, known_texts
 
 SEQUENCE_NUMBER: Schema = {"type": "integer", "format": "int64", "minimum": 0, "maximum": (1 << 63) - 1}
 INSTANT: Schema = {"type": "string", "format": "date-time"}
@@ -58,6 +55,8 @@ _TEXTS = {
 }
 """Member -> field of BrokerProperties."""
 
+_SHOWN_TEXTS = {"contentType": "content_type", **_TEXTS}
+
 _IDS = ("messageId", "partitionKey", "replyToSessionId", "sessionId", "viaPartitionKey")
 
 VALUES: Schema = {
@@ -67,10 +66,8 @@ VALUES: Schema = {
     "examples": [{"priority": "high", "count": 1}],
 }
 
-MESSAGE_TO_SEND: Schema = {
-    "type": "object",
-    "description": "A message that is sent.",
-    "properties": {
+MESSAGE_TO_SEND: Schema = record(
+    {
         "body": {"type": "string", "description": "The body as text, sent in UTF-8."},
         "bodyBase64": {
             "type": "string",
@@ -86,22 +83,13 @@ MESSAGE_TO_SEND: Schema = {
         },
         "properties": {**VALUES, "description": "The message's own properties."},
     },
-    "additionalProperties": False,
-    "examples": [{"body": "one pizza", "messageId": "order-1", "properties": {"priority": "high"}}],
-}
+    (),
+    description="A message that is sent.",
+    examples=[{"body": "one pizza", "messageId": "order-1", "properties": {"priority": "high"}}],
+)
 
-MESSAGE: Schema = {
-    "type": "object",
-    "description": "A message as it stands in an entity.",
-    "required": [
-        "sequenceNumber",
-        "enqueuedSequenceNumber",
-        "state",
-        "deliveryCount",
-        "sizeBytes",
-        "properties",
-    ],
-    "properties": {
+MESSAGE: Schema = record(
+    {
         "entity": {"type": "string", "description": "Where it stands; of a search alone."},
         "sequenceNumber": SEQUENCE_NUMBER,
         "enqueuedSequenceNumber": SEQUENCE_NUMBER,
@@ -127,40 +115,32 @@ MESSAGE: Schema = {
             "description": "Its own properties. What JSON has no type for is text; bytes are base64.",
         },
     },
-    "additionalProperties": False,
-}
+    [
+        "sequenceNumber",
+        "enqueuedSequenceNumber",
+        "state",
+        "deliveryCount",
+        "sizeBytes",
+        "properties",
+    ],
+    description="A message as it stands in an entity.",
+)
 
-MESSAGES: Schema = {
-    "type": "object",
-    "required": ["messages"],
-    "properties": {
-        "messages": {"type": "array", "items": ref("Message")},
-        "next": {
-            "type": "string",
-            "description": "The cursor of the next page, which may be empty. Absent at the end.",
-        },
-    },
-    "additionalProperties": False,
-}
+MESSAGES = page("messages", ref("Message"), may_be_empty=True)
 
-LOCK: Schema = {
-    "type": "object",
-    "required": ["token", "lockedUntil", "href"],
-    "properties": {
+LOCK: Schema = record(
+    {
         "token": {"type": "string", "format": "uuid"},
         "lockedUntil": INSTANT,
         "href": {"type": "string", "format": "uri-reference", "description": "The address of the lock."},
-    },
-    "additionalProperties": False,
-}
+    }
+)
 
-DELIVERY: Schema = {
-    "type": "object",
-    "description": "A message that was received. `lock` is absent where it was deleted.",
-    "required": ["message"],
-    "properties": {"lock": ref("Lock"), "message": ref("Message")},
-    "additionalProperties": False,
-}
+DELIVERY: Schema = record(
+    {"lock": ref("Lock"), "message": ref("Message")},
+    ["message"],
+    description="A message that was received. `lock` is absent where it was deleted.",
+)
 
 NAMED: Mapping[str, Schema] = {
     "MessageToSend": MESSAGE_TO_SEND,
@@ -172,12 +152,9 @@ NAMED: Mapping[str, Schema] = {
 
 
 def read_message(given: Mapping[str, Any], now_ms: int, where: str) -> Encoded:
-    """Make a message of one that a schema has allowed.
+    """Encode a message whose JSON the schema allows; `where` precedes the names of members in a refusal.
 
-    Args:
-        where: what stands before the names of its members in a refusal.
-
-    Raises: ArgumentInvalid, ArgumentOutOfRange, InvalidOperation: as the message is.
+    Raises: ArgumentInvalid, ArgumentOutOfRange, InvalidOperation.
     """
     found = BrokerProperties()
     for member, name in _TEXTS.items():
@@ -201,7 +178,7 @@ def read_message(given: Mapping[str, Any], now_ms: int, where: str) -> Encoded:
 
 
 def message_json(view: MessageView, payload: bytes, *, entity: Address | None = None) -> dict[str, Any]:
-    """Show a message; `entity` where its reader does not know it."""
+    """Return a message as JSON; with its entity if one is given."""
     message = view.message
     sections = scan(encode_for_receiver(view, payload))
     instants = {
@@ -228,13 +205,14 @@ def message_json(view: MessageView, payload: bytes, *, entity: Address | None = 
         found["heldByCursor"] = view.cursor
     if message.dead_letter_source is not None:
         found["deadLetterSource"] = shown_source(message.dead_letter_source)
-    found.update(_texts(sections))
+    texts, _ = known_texts(sections)
+    found.update({member: texts[field] for member, field in _SHOWN_TEXTS.items() if field in texts})
     found.update(body_json(body_of(sections)))
     return found
 
 
 def body_json(body: bytes) -> dict[str, str]:
-    """Show bytes: as text where they are some, else in base64."""
+    """Return a body as JSON: text if it is UTF-8, else base64."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -242,7 +220,7 @@ def body_json(body: bytes) -> dict[str, str]:
 
 
 def lock_json(delivery: MessageView, address: Address) -> dict[str, Any]:
-    """Show the lock of a message that was received."""
+    """Return the lock of a received message as JSON."""
     assert delivery.lock_token is not None
     token = str(UUID(bytes_le=delivery.lock_token))
     return {
@@ -253,38 +231,12 @@ def lock_json(delivery: MessageView, address: Address) -> dict[str, Any]:
 
 
 def entity_href(address: Address) -> str:
-    """Make the address of an entity."""
+    """Return the address of an entity."""
     return f"{ROOT}/entities/{quote(shown(address), safe='$')}"
 
 
-def _texts(sections: Sections) -> dict[str, str]:
-    """Show the properties that the broker knows."""
-    try:
-        properties = sections.decode_properties()
-        annotations = sections.decode_message_annotations()
-    except DecodeError:
-        return {}  # what its sender wrote there can be read by nobody
-    found = {
-        "contentType": properties.content_type,
-        "correlationId": properties.correlation_id,
-        "messageId": properties.message_id,
-        "partitionKey": key_text(annotations.get(PARTITION_KEY)),
-        "replyTo": properties.reply_to,
-        "replyToSessionId": properties.reply_to_group_id,
-        "sessionId": properties.group_id,
-        "subject": properties.subject,
-        "to": properties.to,
-        "viaPartitionKey": key_text(annotations.get(VIA_PARTITION_KEY)),
-    }
-    return {
-        name: value.hex() if isinstance(value, bytes) else str(value)
-        for name, value in found.items()
-        if value is not None
-    }
-
-
 def _plain(value: Any) -> Any:
-    """Show a property's value in a type of JSON."""
+    """Return a property's value in a type of JSON."""
     if isinstance(value, Timestamp):
         return write_instant(value) or str(int(value))
     if value is None or isinstance(value, bool):
@@ -301,6 +253,6 @@ def _plain(value: Any) -> Any:
 
 
 def delivery_json(delivery: Deliver, payload: bytes, address: Address, *, deleted: bool) -> dict[str, Any]:
-    """Show a message that was received."""
+    """Return a received message as JSON."""
     lock = {} if deleted else {"lock": lock_json(delivery, address)}
     return {**lock, "message": message_json(delivery, payload)}

@@ -1,8 +1,4 @@
-"""The OpenAPI document of what is asked over HTTP about messages: of this API and of the REST data plane.
-
-Owns: how the table becomes a document. Must not know: what an operation does.
-Source: OpenAPI 3.1.
-"""
+"""The OpenAPI document of this API and of the REST data plane. Source: OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -26,28 +22,28 @@ PROBLEM_SCHEMA: Schema = {
         },
         "title": {"type": "string"},
         "status": {"type": "integer"},
-        "detail": {"type": "string", "description": "What was wrong, with names and values."},
-        "trackingId": {"type": "string", "description": "Stands in the broker's log too."},
+        "detail": {"type": "string", "description": "What is wrong, with names and values."},
+        "trackingId": {"type": "string", "description": "In the broker's log too."},
     },
 }
 
 SHARED_PROBLEMS = (400, 401, 403, 503)
-"""Statuses that each request can be refused with."""
+"""Statuses of refusals that all operations share."""
 
 _MEANINGS = {
-    400: "A value is bad; the detail names it.",
-    401: "No token, or a bad one.",
+    400: "A value is invalid; the detail names it.",
+    401: "The token is missing or invalid.",
     403: "The token lacks the right.",
     404: "There is no such entity, message or lock.",
     409: "The entity does not allow this, or is full or disabled.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    503: "The disk is nearly full, the broker lags or stops; `Retry-After` says when to come again.",
+    503: "The disk is nearly full, the broker lags or stops; retry after `Retry-After`.",
 }
 
 
 def document(table: Table) -> dict[str, Any]:
-    """Make the document."""
+    """Return the document."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in table.operations:
         paths.setdefault(ROOT + operation.path, {})[operation.method.lower()] = _described(operation)
@@ -76,7 +72,7 @@ def document(table: Table) -> dict[str, Any]:
 
 
 def problems_of(operation: Operation) -> list[int]:
-    """Return the statuses that an operation can be refused with."""
+    """Return the statuses of an operation's refusals."""
     found = {*SHARED_PROBLEMS, *operation.problems}
     if operation.body is not None:
         found |= {413, 415}

@@ -1,6 +1,5 @@
-"""What a refusal is called in the API: one table, every leaf of the broker's and of authorization's errors.
+"""Statuses and names of problems: one table, every leaf of the broker's and of authorization's errors.
 
-Owns: leaf class -> status, and the names of problems. Must not know: how an answer is written.
 Source: RFC 9110 15.5; RFC 9457.
 """
 
@@ -21,11 +20,11 @@ from peeklock.broker.vocabulary.errors import (
 
 
 class ApiRefusal(Exception):
-    """Refused by the API itself: the broker was not asked."""
+    """Refused by the API, before the broker."""
 
 
 class RightMissing(ApiRefusal):
-    """The token is good, and lacks a right."""
+    """The token is valid and lacks a right."""
 
 
 class MediaTypeUnsupported(ApiRefusal):
@@ -62,7 +61,7 @@ STATUSES: dict[type[Refusal], int] = {
 }
 
 SEND_STATUSES = {**STATUSES, InvalidOperation: 400}
-"""Of messages that are sent, as over the data plane. Source: wire contract 8."""
+"""Of sends, as over the data plane. Source: wire contract 8."""
 
 _WORD = re.compile("[A-Z][a-z]*")
 

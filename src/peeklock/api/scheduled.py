@@ -1,17 +1,14 @@
-"""Scheduled messages, moved in time: tests need not wait.
-
-Owns: the handlers. Must not know: how an instant is moved.
-"""
+"""Operations on scheduled messages: move them in time, so that tests need not wait."""
 
 from __future__ import annotations
 
 from peeklock.api.exchange import Answer, Ask, answer_json
 from peeklock.api.model import COUNT, SEQUENCE_NUMBER
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, record, ref
 from peeklock.api.search import ENTITY_PARAMETER
 from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
-from peeklock.broker.vocabulary.effects import Failed, ScheduledShifted
+from peeklock.broker.vocabulary.effects import ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 
@@ -23,43 +20,32 @@ _NUMBERS: Schema = {
     "items": SEQUENCE_NUMBER,
     "minItems": 1,
     "maxItems": 1000,
-    "description": "Only these messages of the entity, which has to be named: all or none.",
+    "description": "Only these messages of the entity, all or none; `entity` is required then.",
 }
 
-SHIFT: Schema = {
-    "type": "object",
-    "required": ["by"],
-    "properties": {
+SHIFT: Schema = record(
+    {
         "by": {
             "type": "number",
             "minimum": -SHIFT_S_MAX,
             "maximum": SHIFT_S_MAX,
-            "description": "By how many seconds later; negative = earlier.",
+            "description": "Seconds later; negative = earlier.",
         },
         "sequenceNumbers": _NUMBERS,
     },
-    "additionalProperties": False,
-    "examples": [{"by": -3600}],
-}
+    ["by"],
+    examples=[{"by": -3600}],
+)
 
-DELIVER: Schema = {
-    "type": "object",
-    "properties": {"sequenceNumbers": _NUMBERS},
-    "additionalProperties": False,
-}
+DELIVER: Schema = record({"sequenceNumbers": _NUMBERS}, ())
 
-SHIFTED: Schema = {
-    "type": "object",
-    "required": ["shifted"],
-    "properties": {"shifted": COUNT},
-    "additionalProperties": False,
-}
+SHIFTED: Schema = record({"shifted": COUNT})
 
 NAMED = {"Shift": SHIFT, "DeliverNow": DELIVER, "Shifted": SHIFTED}
 
 
 def shift(call: Call) -> Answer:
-    """Move the instants of scheduled messages."""
+    """Move scheduled messages in time."""
     return _shifted(call, round(call.body["by"] * 1000))
 
 
@@ -74,13 +60,11 @@ def _shifted(call: Call, by_ms: int | None) -> Answer:
         raise ArgumentInvalid("The member 'sequenceNumbers' goes with the parameter 'entity'.")
     address = None if call.node is None else call.node.address
 
-    def render(effect: ScheduledShifted | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: ScheduledShifted) -> Answer:
         return answer_json({"shifted": effect.count})
 
     chosen = None if numbers is None else tuple(numbers)
-    return Ask(ShiftScheduled(exchange.reply_to, address, chosen, by_ms), render)
+    return Ask(call.exchange, ShiftScheduled(exchange.reply_to, address, chosen, by_ms), render)
 
 
 OPERATIONS = (
@@ -88,15 +72,14 @@ OPERATIONS = (
         "shiftScheduled",
         "POST",
         "/scheduled/shift",
-        "Enqueue scheduled messages earlier or later than they were to be",
+        "Enqueue scheduled messages earlier or later",
         Right.SEND,
         shift,
-        "In one durable step. A scheduled message keeps its sequence number, by which it can be cancelled. "
-        "Once it is enqueued it has a new one.",
+        "In one durable step. A scheduled message keeps its sequence number, by which it can be cancelled, "
+        "and gets a new one when it is enqueued.",
         query=(ENTITY_PARAMETER,),
         body=ref("Shift"),
         answer=ref("Shifted"),
-        problems=(404, 409),
     ),
     Operation(
         "deliverScheduled",
@@ -110,6 +93,5 @@ OPERATIONS = (
         body=ref("DeliverNow"),
         body_required=False,
         answer=ref("Shifted"),
-        problems=(404, 409),
     ),
 )

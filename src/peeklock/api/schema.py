@@ -1,6 +1,5 @@
-"""JSON Schema, as far as the API uses it: a value is held to the very schema that the OpenAPI document shows.
+"""The part of JSON Schema that the API uses: values are checked by the schemas of the OpenAPI document.
 
-Owns: checking a value, reading a parameter's text. Must not know: what a value is about.
 Source: JSON Schema 2020-12, which OpenAPI 3.1 uses.
 """
 
@@ -8,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.rest.broker_properties import has_surrogate
 from peeklock.rest.names import shortened, unknown
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -20,23 +20,42 @@ _INTEGER = re.compile("-?[0-9]{1,19}", re.ASCII)
 
 
 def ref(name: str) -> Schema:
-    """Refer to a schema by its name."""
+    """Return a reference to a named schema."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+def record(properties: Mapping[str, Schema], required: Collection[str] | None = None, **more: Any) -> Schema:
+    """Return the schema of an object with these members and no others; `required`: None = all."""
+    names = list(properties if required is None else required)
+    return {
+        "type": "object",
+        **({"required": names} if names else {}),
+        "properties": properties,
+        "additionalProperties": False,
+        **more,
+    }
+
+
+def page(name: str, items: Schema, *, may_be_empty: bool = False, **more: Any) -> Schema:
+    """Return the schema of a page of a list; `may_be_empty`: the next page may."""
+    text = f"The cursor of the next page{', which may be empty' if may_be_empty else ''}. Absent at the end."
+    following = {"type": "string", "description": text}
+    return record({name: {"type": "array", "items": items, **more}, "next": following}, [name])
+
+
 def resolved(schema: Schema, named: Mapping[str, Schema]) -> Schema:
-    """Return what a schema refers to; itself, if to none."""
+    """Return the schema that a reference names; any other schema as it is."""
     while "$ref" in schema:
         schema = named[schema["$ref"].rpartition("/")[2]]
     return schema
 
 
 def check(value: Any, schema: Schema, named: Mapping[str, Schema], where: str = "The body") -> Any:
-    """Return a value of JSON if a schema allows it; a number without a fraction becomes an integer.
+    """Return a JSON value that a schema allows; a number without a fraction becomes an integer.
 
     Args:
-        named: what `$ref` can name.
-        where: what the value is called in the refusal.
+        named: the schemas that `$ref` can name.
+        where: the value's name in a refusal.
 
     Raises: ArgumentInvalid.
     """
@@ -51,7 +70,7 @@ def check(value: Any, schema: Schema, named: Mapping[str, Schema], where: str = 
         if not any(_KINDS[name](value) for name in names):
             raise ArgumentInvalid(f"{where} is not {_a(' or '.join(names))}.")
     if "enum" in schema and value not in schema["enum"]:
-        raise ArgumentInvalid(f"{where} is none of {', '.join(map(str, schema['enum']))}.")
+        raise ArgumentInvalid(f"{where} is not one of {', '.join(map(str, schema['enum']))}.")
     if isinstance(value, str):
         _check_text(value, schema, where)
     elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -64,7 +83,7 @@ def check(value: Any, schema: Schema, named: Mapping[str, Schema], where: str = 
 
 
 def read_text(text: str, schema: Schema, where: str) -> Any:
-    """Read the text of a parameter, and hold it to its schema. Raises: ArgumentInvalid."""
+    """Read and check the text of a parameter. Raises: ArgumentInvalid."""
     value: Any = text
     kind = schema.get("type")
     if kind == "integer":
@@ -80,7 +99,7 @@ def read_text(text: str, schema: Schema, where: str) -> Any:
 
 
 def _check_any(value: Any, choices: list[Schema], named: Mapping[str, Schema], where: str) -> Any:
-    """Hold a value to the first choice of its kind."""
+    """Check a value by the first choice of its type."""
     for choice in choices:
         kind = resolved(choice, named).get("type")
         if isinstance(kind, str) and _KINDS[kind](value):
@@ -90,10 +109,8 @@ def _check_any(value: Any, choices: list[Schema], named: Mapping[str, Schema], w
 
 
 def _check_text(value: str, schema: Schema, where: str) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ArgumentInvalid(f"{where} has half a character: write it whole.") from None
+    if has_surrogate(value):
+        raise ArgumentInvalid(f"{where} contains an unpaired surrogate.")
     least, most = schema.get("minLength", 0), schema.get("maxLength", math.inf)
     if not least <= len(value) <= most:
         raise ArgumentInvalid(f"{where} has {len(value)} characters, not {_range(least, most)}.")

@@ -1,7 +1,4 @@
-"""Messages of all entities, by what they are: find them, delete them.
-
-Owns: the handlers. Must not know: how a filter is evaluated.
-"""
+"""Operations on the messages of all entities: search, delete."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from peeklock.api.entities import CURSOR, LIMIT
 from peeklock.api.exchange import Answer, Ask, Show, answer_json, cursor_unknown, from_cursor, to_cursor
 from peeklock.api.messages import PAGE_BYTES_MAX
 from peeklock.api.model import COUNT, message_json
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, record, ref
 from peeklock.api.table import PATH_PARAMETERS, Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import Address, SubQueue
-from peeklock.broker.vocabulary.effects import Failed, Match, MatchingDeleted, MessagesMatched
+from peeklock.broker.vocabulary.effects import Match, MatchingDeleted, MessagesMatched
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchCursor, SearchMessages
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
@@ -28,17 +25,14 @@ FILTER_LENGTH_MAX = 1024
 """Source: Learn "Service Bus quotas": of the expression of a SQL filter."""
 
 DELETE_AT_ONCE = 1000
-"""Messages that one command deletes. Our choice: some 10 ms; the next one follows by itself."""
+"""Messages that one command deletes; further commands follow. Our choice: some 10 ms."""
 
-DELETED_MATCHING: Schema = {
-    "type": "object",
-    "required": ["deleted", "locked"],
-    "properties": {
+DELETED_MATCHING: Schema = record(
+    {
         "deleted": COUNT,
-        "locked": {**COUNT, "description": "So many match and stay, since somebody holds them."},
-    },
-    "additionalProperties": False,
-}
+        "locked": {**COUNT, "description": "Messages that match and stay, since they are locked."},
+    }
+)
 
 NAMED = {"DeletedMatching": DELETED_MATCHING}
 
@@ -48,13 +42,11 @@ _FILTER: Schema = {
     "maxLength": FILTER_LENGTH_MAX,
     "examples": ["sys.Label = 'pizza' AND priority = 'high'"],
 }
-_FILTER_TEXT = (
-    "A SQL filter as of a rule of a subscription. One that cannot be evaluated of a message is false."
-)
+_FILTER_TEXT = "A SQL filter as in a rule of a subscription. It is false where it cannot be evaluated."
 ENTITY_PARAMETER = Parameter(
     "entity",
     PATH_PARAMETERS["entity"].schema,
-    "Only this entity; slashes need not be encoded here. Then the right on it suffices.",
+    "Only this entity; slashes need not be encoded here. The right on it is enough then.",
 )
 
 
@@ -66,7 +58,7 @@ def _where(call: Call) -> SqlFilter | None:
     try:
         compile_filter(where)
     except RuleError as failure:
-        raise ArgumentInvalid(f"The parameter 'filter' is no filter: {failure}") from None
+        raise ArgumentInvalid(f"The parameter 'filter' is not a filter: {failure}") from None
     return where
 
 
@@ -75,7 +67,7 @@ def _address(call: Call) -> Address | None:
 
 
 def _after(call: Call) -> SearchCursor | None:
-    """Read how far a search has come. Raises: ArgumentInvalid."""
+    """Read the position of a search. Raises: ArgumentInvalid."""
     if "cursor" not in call.given:
         return None
     path, sub_queue, number = from_cursor(call.given["cursor"], str, int, int)
@@ -91,12 +83,10 @@ def search(call: Call) -> Answer:
         exchange.reply_to, _where(call), _address(call), _after(call), call.given["limit"]
     )
 
-    def views(effect: MessagesMatched | Failed) -> list[MessageView]:
-        return [] if isinstance(effect, Failed) else [match.view for match in _page_of(effect)]
+    def views(effect: MessagesMatched) -> list[MessageView]:
+        return [match.view for match in _page_of(effect)]
 
-    def render(effect: MessagesMatched | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MessagesMatched, payloads: list[bytes]) -> Answer:
         shown = _page_of(effect)
         page = zip(shown, payloads, strict=True)
         found: dict[str, Any] = {
@@ -113,11 +103,11 @@ def search(call: Call) -> Answer:
             found["next"] = to_cursor(at.address.path, at.address.sub_queue.value, at.sequence_number)
         return answer_json(found)
 
-    return Show(command, views, render)
+    return Show(call.exchange, command, views, render)
 
 
 def _page_of(effect: MessagesMatched) -> list[Match]:
-    """Return the first matches, at least one if there is one, that are not too large together."""
+    """Return the first matches that are not too large together, at least one if there are any."""
     sizes = accumulate(match.view.message.size_bytes for match in effect.matches)
     fitting = sum(size <= PAGE_BYTES_MAX for size in sizes)
     return list(effect.matches[: max(fitting, 1)])
@@ -133,15 +123,15 @@ def _deleted(
 ) -> Ask:
     exchange = call.exchange
 
-    def render(effect: MatchingDeleted | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: MatchingDeleted) -> Answer:
         counts = (deleted + effect.deleted, locked + effect.locked)
         if effect.next is not None:
             return _deleted(call, where, effect.next, *counts)
         return answer_json(dict(zip(("deleted", "locked"), counts, strict=True)))
 
-    return Ask(DeleteMatching(exchange.reply_to, where, _address(call), after, DELETE_AT_ONCE), render)
+    return Ask(
+        call.exchange, DeleteMatching(exchange.reply_to, where, _address(call), after, DELETE_AT_ONCE), render
+    )
 
 
 OPERATIONS = (
@@ -152,16 +142,15 @@ OPERATIONS = (
         "Search the messages of all entities, or of one",
         Right.LISTEN,
         search,
-        "In order of the names of entities, then of sequence numbers, in any state. Each page looks at a "
-        "bounded number of messages, so that it may be empty and have a `next`.",
+        "By names of entities, then by sequence numbers, in any state. A page comes from a bounded number of "
+        "messages, so it may be empty and have a `next`.",
         query=(
-            Parameter("filter", _FILTER, f"{_FILTER_TEXT} All messages, unless given."),
+            Parameter("filter", _FILTER, f"{_FILTER_TEXT} Default: all messages."),
             ENTITY_PARAMETER,
             LIMIT,
             CURSOR,
         ),
         answer=ref("Messages"),
-        problems=(404, 409),
     ),
     Operation(
         "deleteMessages",
@@ -170,9 +159,8 @@ OPERATIONS = (
         "Delete the messages that match, of all entities or of one",
         Right.LISTEN,
         delete,
-        "Messages that somebody holds stay; scheduled ones are cancelled. `1 = 1` matches all.",
+        "Locked messages stay; scheduled ones are cancelled. `1 = 1` matches all.",
         query=(Parameter("filter", _FILTER, _FILTER_TEXT, True), ENTITY_PARAMETER),
         answer=ref("DeletedMatching"),
-        problems=(404, 409),
     ),
 )

@@ -1,7 +1,4 @@
-"""Sessions of an entity, read only: a session's lock lives with a link.
-
-Owns: the handlers. Must not know: how a session is held.
-"""
+"""Operations on the sessions of an entity. They only read: a session's lock belongs to a link."""
 
 from __future__ import annotations
 
@@ -12,47 +9,31 @@ from peeklock.api.exchange import Answer, Ask, Show, answer_json, from_cursor, t
 from peeklock.api.instants import write_instant
 from peeklock.api.messages import FROM, STATE, peek
 from peeklock.api.model import COUNT, INSTANT, body_json
-from peeklock.api.schema import Schema, ref
+from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import ListSessions, ShowSession
-from peeklock.broker.vocabulary.effects import Failed, SessionsFound, SessionShown
+from peeklock.broker.vocabulary.effects import SessionsFound, SessionShown
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
 
-SESSION: Schema = {
-    "type": "object",
-    "required": ["id", "counts"],
-    "properties": {
+SESSION: Schema = record(
+    {
         "id": {"type": "string"},
-        "lockedUntil": {**INSTANT, "description": "Absent where nobody holds the session."},
-        "counts": {
-            "type": "object",
-            "required": ["active", "deferred", "scheduled"],
-            "properties": {"active": COUNT, "deferred": COUNT, "scheduled": COUNT},
-            "additionalProperties": False,
-        },
-        "state": {
-            "type": "object",
-            "description": "Absent where none is set.",
-            "properties": {
+        "lockedUntil": {**INSTANT, "description": "Absent if the session is not locked."},
+        "counts": record({"active": COUNT, "deferred": COUNT, "scheduled": COUNT}),
+        "state": record(
+            {
                 "body": {"type": "string"},
                 "bodyBase64": {"type": "string", "contentEncoding": "base64"},
             },
-            "additionalProperties": False,
-        },
+            (),
+            description="Absent if none is set.",
+        ),
     },
-    "additionalProperties": False,
-}
+    ["id", "counts"],
+)
 
-SESSIONS: Schema = {
-    "type": "object",
-    "required": ["sessions"],
-    "properties": {
-        "sessions": {"type": "array", "items": {"type": "string"}, "description": "Ids."},
-        "next": {"type": "string", "description": "The cursor of the next page. Absent at the end."},
-    },
-    "additionalProperties": False,
-}
+SESSIONS = page("sessions", {"type": "string"}, description="Ids.")
 
 NAMED = {"Session": SESSION, "Sessions": SESSIONS}
 
@@ -63,33 +44,31 @@ def list_sessions(call: Call) -> Answer:
     if "cursor" in call.given:
         (skip,) = from_cursor(call.given["cursor"], int)
 
-    def render(effect: SessionsFound | Failed) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: SessionsFound) -> Answer:
         found: dict[str, Any] = {"sessions": effect.session_ids}
         if len(effect.session_ids) == limit:
             found["next"] = to_cursor(effect.next_skip)
         return answer_json(found)
 
-    return Ask(ListSessions(call.address, None, skip, limit, exchange.reply_to), render)
+    return Ask(call.exchange, ListSessions(call.address, None, skip, limit, exchange.reply_to), render)
 
 
 def show_session(call: Call) -> Answer:
     """Show one session with its state."""
     exchange = call.exchange
 
-    def views(effect: SessionShown | Failed) -> list[MessageView]:
-        return [] if isinstance(effect, Failed) or effect.state is None else [effect.state]
+    def views(effect: SessionShown) -> list[MessageView]:
+        return [] if effect.state is None else [effect.state]
 
-    def render(effect: SessionShown | Failed, payloads: list[bytes]) -> Answer:
-        if isinstance(effect, Failed):
-            return exchange.refusal(effect.error)
+    def render(effect: SessionShown, payloads: list[bytes]) -> Answer:
         held = {"lockedUntil": write_instant(effect.locked_until_ms)} if effect.locked_until_ms else {}
         state = {"state": body_json(payloads[0])} if payloads and payloads[0] is not LOST_BODY else {}
         counts = {"active": effect.active, "deferred": effect.deferred, "scheduled": effect.scheduled}
         return answer_json({"id": effect.session_id, **held, "counts": counts, **state})
 
-    return Show(ShowSession(call.address, call.given["session"], exchange.reply_to), views, render)
+    return Show(
+        call.exchange, ShowSession(call.address, call.given["session"], exchange.reply_to), views, render
+    )
 
 
 OPERATIONS = (
@@ -102,7 +81,6 @@ OPERATIONS = (
         list_sessions,
         query=(LIMIT, CURSOR),
         answer=ref("Sessions"),
-        problems=(404, 409),
     ),
     Operation(
         "showSession",
@@ -111,9 +89,8 @@ OPERATIONS = (
         "Show a session with its state",
         Right.LISTEN,
         show_session,
-        "Nobody has to hold it. Each id names a session; one without messages and state is empty.",
+        "It need not be locked. Each id names a session; one without messages and state is empty.",
         answer=ref("Session"),
-        problems=(404, 409),
     ),
     Operation(
         "peekSession",
@@ -124,6 +101,5 @@ OPERATIONS = (
         peek,
         query=(FROM, STATE, LIMIT, CURSOR),
         answer=ref("Messages"),
-        problems=(404, 409),
     ),
 )

@@ -1,7 +1,4 @@
-"""What the API offers, as values: each operation with its path, parameters, schemas, right and handler.
-
-Owns: the form of the table, and finding and reading a request by it. Must not know: what an operation does.
-"""
+"""The table of operations: path, parameters, schemas, right and handler of each; requests are read by it."""
 
 from __future__ import annotations
 
@@ -25,15 +22,15 @@ from peeklock.rest.names import unknown
 ROOT = "/$api/v1"
 
 HINT_SEGMENTS_MAX = 16
-"""Of a path that is looked at for an entity whose slashes are not encoded. Our choice."""
+"""Of a path that is checked for an entity whose slashes are not encoded. Our choice."""
 
 SMALL_BODY_BYTES_MAX = 16 * 1024
-"""Of a body that sends no messages."""
+"""Of a body without messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Of a path, a query or a head."""
+    """Of a path, a query or a header."""
 
     name: str
     schema: Schema
@@ -43,7 +40,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, read."""
+    """A request that was read."""
 
     exchange: ApiExchange
     node: Node | None
@@ -51,7 +48,7 @@ class Call:
     given: Mapping[str, Any]
     """Values of the parameters that were given, and of those with a default."""
     body: Any = None
-    """As JSON has it; None = there is none."""
+    """From JSON; None = there is none."""
     history: History | None = None
     """None = it is off."""
 
@@ -72,7 +69,7 @@ class Operation:
     """Below `ROOT`; `{name}` stands for one segment, percent-encoded."""
     summary: str
     right: Right
-    """On the entity that the request names; where it names none, Manage on the namespace is needed."""
+    """On the entity that the request names; without one, Manage on the namespace is needed."""
     handle: Callable[[Call], Answer]
     description: str = ""
     query: tuple[Parameter, ...] = ()
@@ -80,15 +77,15 @@ class Operation:
     body: Schema | None = None
     body_required: bool = True
     checks_body: bool = True
-    """False = the handler holds the body to its schema, in slices."""
+    """False = the handler checks the body, in slices."""
     body_bytes_max: int = SMALL_BODY_BYTES_MAX
     status: int = 200
     answer: Schema | None = None
     """Of its JSON; None = there is no body."""
     streams: bool = False
     """Its answer is a stream of events."""
-    problems: tuple[int, ...] = ()
-    """Statuses that it can be refused with, beside those that all share."""
+    problems: tuple[int, ...] = (404, 409)
+    """Statuses of its refusals, beside those that all operations share."""
 
     @property
     def answer_type(self) -> str | None:
@@ -142,9 +139,7 @@ class Table:
         parameters. Raises: NotHere."""
         found = self._match(segments)
         if found is None:
-            raise NotHere(
-                f"Nothing of this API is at {'/'.join([ROOT, *segments])[:200]}.{self._hint(segments)}"
-            )
+            raise NotHere(f"This API has no {'/'.join([ROOT, *segments])[:200]}.{self._hint(segments)}")
         return found
 
     def _match(self, segments: list[str]) -> tuple[dict[str, Operation], dict[str, str]] | None:
@@ -161,7 +156,7 @@ class Table:
         return None
 
     def _hint(self, segments: list[str]) -> str:
-        """Return what to write if these are the path of an entity whose slashes are not encoded."""
+        """Return a hint if these are the path of an entity whose slashes are not encoded."""
         if segments[:1] != ["entities"] or len(segments) > HINT_SEGMENTS_MAX:
             return ""
         for end in range(3, len(segments) + 1):
@@ -185,7 +180,7 @@ def node_of(text: str) -> Node:
 def read_parameters(
     operation: Operation, texts: Mapping[str, str], query: str, headers: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Read all parameters of a request, and give defaults. Raises: ArgumentInvalid."""
+    """Read all parameters of a request, with defaults. Raises: ArgumentInvalid."""
     given: dict[str, Any] = {}
     for name, text in texts.items():
         given[name] = read_text(text, PATH_PARAMETERS[name].schema, f"'{name}' of the path")
@@ -215,7 +210,7 @@ def read_body(operation: Operation, body: bytes, content_type: str, named: Mappi
     """Read the body of a request. Raises: ArgumentInvalid, MediaTypeUnsupported."""
     if operation.body is None:
         if body:
-            raise ArgumentInvalid("No body is taken here.")
+            raise ArgumentInvalid("This operation takes no body.")
         return None
     if not body and not operation.body_required:
         return {}

@@ -1,180 +1,90 @@
-"""What the API asks of the broker and waits for: effects, bodies, messages.
+"""Requests of the API that wait for the broker: commands, takes and streams.
 
-Owns: each such request from its first command to its answer, and streams to their end. Must not know: who
-waits, and what wakes it: time-outs and heartbeats come in as calls.
-
-Theory of operation: all are one connection to the broker, which never breaks. `Ask` and `Show` are requests
-of that connection. `Take` and `Stream` are receiver links, and a lock taken over them belongs to no link: it
-lasts until its own end (wire contract C26). A take is given what is there once its first message has come, by
-a drain. Messages that shall be deleted are locked first, and completed once all can be shown.
+Theory of operation: as in `rest.receives`, all are one connection to the broker. `Ask` and `Show` are
+requests of that connection, `Take` and `Stream` are receiver links.
 
 A stream has credit for a window of messages. A place in it is free again when a message is settled here, or
-when its lock has lapsed; whoever settles over AMQP waits for that.
+when its lock has lapsed; a message that is settled over AMQP keeps its place until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import Answer, Ask, Show, Step, Stream, Take
-from peeklock.broker.vocabulary.commands import (
-    DELIVERY_BYTES,
-    CloseLink,
-    Complete,
-    OpenReceiver,
-    ReceiveMode,
-    ReplyTo,
-    SetCredit,
-    UpdateDisposition,
-)
-from peeklock.broker.vocabulary.effects import (
-    Deliver,
-    DetachLink,
-    Done,
-    Drained,
-    Effect,
-    LinkRefused,
-    ReceiverOpened,
-    Settled,
-    SettlementFailed,
-)
+from peeklock.api.exchange import Answer, Ask, Show, Stream
+from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.errors import ServerBusy
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
-from peeklock.rest.waiting import Body, WaitingRequests
-
-TAKES_MAX = 10_000
-"""Requests that wait for messages at a time, streams among them. Our choice: as of `rest.receives`."""
-
-TAKE_BYTES_MAX = 1024 * 1024
-"""Of the messages of one answer, and of those that a stream has under way, unless one is larger. Our
-choice."""
-
-
-class _Bodies:
-    """Payloads of some messages, as they come."""
-
-    __slots__ = ("messages", "payloads")
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self.messages = messages
-        self.payloads: list[bytes | None] = [None] * len(messages)
-
-    def fill(self, body: Body) -> set[int]:
-        """Take what is in memory; return the rows that the rest is in."""
-        rows = set()
-        for number, message in enumerate(self.messages):
-            if self.payloads[number] is None:
-                self.payloads[number] = payload = body(message)
-                if payload is None:
-                    rows.add(message.body_row)
-        return rows
-
-    def all(self) -> list[bytes]:
-        return [payload for payload in self.payloads if payload is not None]
+from peeklock.rest.exchange import Take
+from peeklock.rest.receives import TAKE_BYTES_MAX, Body, OnDefect, Receives
 
 
 @dataclass(slots=True)
 class _Asking:
     answer: Ask | Show
     effect: Any = None
-    bodies: _Bodies | None = None
-
-
-@dataclass(slots=True)
-class _Taking:
-    take: Take
-    is_over: bool
-    """No longer waits: it is answered with what there is."""
-    deliveries: list[Deliver] = field(default_factory=list)
-    bodies: _Bodies | None = None
-    """Once no more are taken."""
-    completing: dict[int, Deliver] = field(default_factory=dict)
-    """Those that are being deleted."""
-    gone: dict[int, Deliver] = field(default_factory=dict)
-    """Those that were."""
+    messages: list[Message] = field(default_factory=list)
+    """Whose bodies the answer shows."""
+    payloads: list[bytes | None] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Streaming:
     stream: Stream
     begun: bool = False
-    waiting: list[Deliver] = field(default_factory=list)
-    """Whose bodies are not in memory, and those behind them."""
+    waiting: list[effects.Deliver] = field(default_factory=list)
+    """Deliveries whose bodies are not in memory, and those behind them."""
     under_way: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Lock token -> (end of the lock, size) of what was delivered and is not settled yet."""
+    """Lock token -> (end of the lock, size) of messages that are delivered and not settled yet."""
     freed: int = 0
     freed_bytes: int = 0
     is_slow: bool = False
 
 
-_Wait: TypeAlias = _Asking | _Taking | _Streaming
-
-
-class Waits(WaitingRequests):
+class Waits(Receives):
     """The requests of the API to one namespace that are not answered yet."""
 
-    def __init__(self, connection_id: int, on_defect: Callable[[Exception, dict[str, object]], None]) -> None:
-        """Begin with none; the arguments are those of `WaitingRequests`."""
+    def __init__(self, connection_id: int, on_defect: OnDefect) -> None:
         super().__init__(connection_id, on_defect)
-        self._waits: dict[int, _Wait] = {}
-        self._links = 0  # of those that wait for messages
-        self._missing: dict[int, set[int]] = {}  # body row -> the requests whose messages are in it
         self._streamed: dict[bytes, int] = {}  # lock token -> the stream that has delivered it
         self._events: list[tuple[int, bytes | None]] = []
 
-    def __len__(self) -> int:
-        return self._links
+    # From the clients
 
-    # From who waits
-
-    def begin(self, answer: Ask | Show | Take | Stream) -> int | Response:
+    def begin(self, asked: Ask | Show | Take | Stream) -> int | Response:
         """Begin a request, and return its number; or its answer, if there are too many."""
-        self._last = number = self._last + 1
-        if isinstance(answer, Ask | Show):
-            self._ask(number, answer)
-            return number
-        if self._links >= TAKES_MAX:
-            return answer.exchange.refusal(
-                ServerBusy(f"{TAKES_MAX} requests wait for messages, there is no room for another one")
-            )
-        self._links += 1
-        if isinstance(answer, Take):
-            taking = self._waits[number] = _Taking(answer, is_over=answer.timeout_s <= 0)
-            self._begin_take(number, taking)
-        else:
-            self._commands.append(OpenReceiver(self._link(number), answer.address, ReceiveMode.PEEK_LOCK))
-            streaming = self._waits[number] = _Streaming(answer)
-            self._credit_stream(number, streaming)
+        if isinstance(asked, Take):
+            return super().begin(asked)
+        if isinstance(asked, Ask | Show):
+            self._last += 1
+            self._ask(self._last, asked)
+            return self._last
+        refusal = self._opened(asked)
+        if refusal is not None:
+            return refusal
+        number = self._last
+        self._commands.append(
+            commands.OpenReceiver(self._link(number), asked.address, commands.ReceiveMode.PEEK_LOCK)
+        )
+        streaming = self._waits[number] = _Streaming(asked)
+        self._credit_stream(number, streaming)
         return number
 
-    def time_out(self, number: int) -> None:
-        """End a wait: the answer comes once it is certain that no message is under way."""
-        waiting = self._waits.get(number)
-        if isinstance(waiting, _Taking):
-            waiting.is_over = True
-            if not waiting.deliveries:
-                self._credit_take(number, waiting.take, drain=True)
-
     def cancel(self, number: int) -> None:
-        """Forget a request whose client is gone; messages that it was not told of are given back."""
         waiting = self._waits.get(number)
-        if waiting is None:
-            return
-        if isinstance(waiting, _Taking):
-            if not waiting.completing and not waiting.gone:
-                if waiting.bodies is None:
-                    self._commands.append(CloseLink(self._link(number)))
-                self._release_all(waiting.deliveries)
+        if isinstance(waiting, _Asking):
+            del self._waits[number]
         elif isinstance(waiting, _Streaming):
-            self._commands.append(CloseLink(self._link(number)))
+            self._commands.append(commands.CloseLink(self._link(number)))
             self._release_all(waiting.waiting)
-        self._forget(number)
+            self._forget(number)
+        else:
+            super().cancel(number)
 
     def slow(self, number: int, *, is_slow: bool) -> None:
-        """Take note that the client of a stream does not read as fast as messages come, or does again."""
+        """Note that the client of a stream reads slower than messages come, or fast again."""
         waiting = self._waits.get(number)
         if isinstance(waiting, _Streaming):
             waiting.is_slow = is_slow
@@ -189,190 +99,125 @@ class Waits(WaitingRequests):
                     self._free(token)
 
     def end_all(self) -> None:
-        """End all waits for messages, since the broker stops. What was asked for is done first."""
+        """End all waits for messages, since the broker stops. Commands under way are answered first."""
+        super().end_all()
         for number, waiting in list(self._waits.items()):
-            if isinstance(waiting, _Asking) or (isinstance(waiting, _Taking) and waiting.completing):
-                continue
-            exchange = waiting.take.exchange if isinstance(waiting, _Taking) else waiting.stream.exchange
-            self.cancel(number)
-            self._refused(number, waiting, exchange.refusal(ServerBusy("the broker stops")))
+            if isinstance(waiting, _Streaming):
+                self.cancel(number)
+                self._end_stream(
+                    number, waiting, waiting.stream.exchange.refusal(ServerBusy("the broker stops"))
+                )
 
     # From the broker
 
-    def handle(self, effect: Effect, body: Body) -> None:
-        """Take an effect; `body` returns a message's payload if it is in memory."""
-        if isinstance(effect, Deliver | ReceiverOpened | LinkRefused | DetachLink | Drained):
-            self._handle_link(effect, body)
-            return
-        reply_to = effect.reply_to  # type: ignore[union-attr]  # all that are asked for here have one
-        number: int = reply_to.link_number
-        waiting = self._waits.get(number)
-        if isinstance(waiting, _Taking):
-            assert isinstance(effect, Settled | SettlementFailed)
-            self._deleted(number, waiting, reply_to.number, is_gone=isinstance(effect, Settled))
-        elif isinstance(waiting, _Asking):
-            waiting.effect = effect
-            command = waiting.answer.command
-            if isinstance(command, UpdateDisposition) and isinstance(effect, Done):
-                for token in command.lock_tokens:
-                    self._free(token)
-            self._answer(number, waiting, body)
+    def handle(self, effect: effects.Effect, body: Body) -> None:
+        if isinstance(
+            effect,
+            effects.Deliver
+            | effects.ReceiverOpened
+            | effects.LinkRefused
+            | effects.DetachLink
+            | effects.Drained,
+        ):
+            waiting = self._waits.get(effect.link.number)
+            if isinstance(waiting, _Streaming):
+                self._handle_stream(effect.link.number, waiting, effect, body)
+                return
+        elif not isinstance(effect, effects.Settled | effects.SettlementFailed):
+            reply_to = getattr(effect, "reply_to", None)
+            if reply_to is not None:
+                self._answered(reply_to.link_number, effect, body)
+                return
+        super().handle(effect, body)
 
-    def _handle_link(
-        self, effect: Deliver | ReceiverOpened | LinkRefused | DetachLink | Drained, body: Body
+    def _handle_stream(
+        self,
+        number: int,
+        waiting: _Streaming,
+        effect: effects.Deliver
+        | effects.ReceiverOpened
+        | effects.LinkRefused
+        | effects.DetachLink
+        | effects.Drained,
+        body: Body,
     ) -> None:
-        number = effect.link.number
-        waiting = self._waits.get(number)
-        if isinstance(waiting, _Asking):
-            return
         match effect:
-            case Deliver():
-                if isinstance(waiting, _Streaming):
-                    self._stream(number, waiting, effect, body)
-                elif isinstance(waiting, _Taking) and waiting.bodies is None:
-                    self._take(number, waiting, effect, body)
-                else:  # its client has gone away meanwhile
-                    self._release(effect)
-            case ReceiverOpened() if isinstance(waiting, _Streaming):
+            case effects.Deliver():
+                self._stream(number, waiting, effect, body)
+            case effects.ReceiverOpened():
                 waiting.begun = True
                 self._events.append((number, b": messages come as they are locked\n\n"))
-            case LinkRefused() | DetachLink() if waiting is not None:
-                if isinstance(waiting, _Streaming):
-                    self._release_all(waiting.waiting)
-                    self._forget(number)
-                    self._refused(number, waiting, waiting.stream.exchange.refusal(effect.error))
-                elif waiting.deliveries:
-                    if waiting.bodies is None:
-                        self._taken(number, waiting, body)
-                else:
-                    self._end(number, waiting.take.exchange.refusal(effect.error))
-            case Drained() if isinstance(waiting, _Taking) and waiting.bodies is None:
-                self._taken(number, waiting, body)
-
-    def bodies_wanted(self) -> set[int]:
-        """Return the body rows that messages wait for."""
-        return set(self._missing)
-
-    def bodies_arrived(self, body: Body) -> None:
-        """Look again for the bodies that were missing."""
-        missing, self._missing = self._missing, {}
-        for number in sorted(set().union(*missing.values())):
-            waiting = self._waits.get(number)
-            if isinstance(waiting, _Asking):
-                self._show(number, waiting, body)
-            elif isinstance(waiting, _Taking):
-                self._show_taken(number, waiting, body)
-            elif isinstance(waiting, _Streaming):
-                self._send_on(number, waiting, body)
+            case effects.LinkRefused() | effects.DetachLink():
+                self._release_all(waiting.waiting)
+                self._forget(number)
+                self._end_stream(number, waiting, waiting.stream.exchange.refusal(effect.error))
 
     # For the owner
 
     def take_events(self) -> list[tuple[int, bytes | None]]:
         """Return what is to be written to streams since the last call; None = a stream has ended.
 
-        One that was refused at once is among `take_ended`.
+        A stream that was refused at once is in `take_ended`.
         """
         taken, self._events = self._events, []
         return taken
 
-    # Requests
+    # Commands
 
     def _ask(self, number: int, answer: Ask | Show) -> None:
         self._waits[number] = _Asking(answer)
         command: Any = answer.command
-        self._commands.append(replace(command, reply_to=ReplyTo(self._connection_id, number, 0)))
+        self._commands.append(replace(command, reply_to=commands.ReplyTo(self._connection_id, number, 0)))
 
-    def _answer(self, number: int, waiting: _Asking, body: Body) -> None:
+    def _answered(self, number: int, effect: Any, body: Body) -> None:
+        waiting = self._waits.get(number)
+        if not isinstance(waiting, _Asking):
+            return
+        waiting.effect = effect
         answer = waiting.answer
-        if isinstance(answer, Ask):
-            effect, render = waiting.effect, answer.render
-            self._end(number, self._rendered(lambda: render(effect), answer.command))
-            return
-        waiting.bodies = _Bodies([view.message for view in answer.views(waiting.effect)])
-        self._show(number, waiting, body)
+        if isinstance(answer.command, commands.UpdateDisposition) and isinstance(effect, effects.Done):
+            for token in answer.command.lock_tokens:
+                self._free(token)
+        if isinstance(answer, Show) and not isinstance(effect, effects.Failed):
+            waiting.messages = [view.message for view in answer.views(effect)]
+            waiting.payloads = [None] * len(waiting.messages)
+        self._look_again(number, waiting, body)
 
-    def _show(self, number: int, waiting: _Asking, body: Body) -> None:
-        answer, bodies = waiting.answer, waiting.bodies
-        assert isinstance(answer, Show)
-        assert bodies is not None
-        if self._misses(number, bodies.fill(body)):
-            return
-        effect, render = waiting.effect, answer.render
-        self._end(number, self._rendered(lambda: render(effect, bodies.all()), answer.command))
+    def _look_again(self, number: int, waiting: Any, body: Body) -> None:
+        if isinstance(waiting, _Streaming):
+            self._send_on(number, waiting, body)
+        elif not isinstance(waiting, _Asking):
+            super()._look_again(number, waiting, body)
+        elif self._fill(number, waiting.messages, waiting.payloads, body):
+            self._render(number, waiting)
 
-    def _rendered(self, render: Callable[[], Answer], about: object) -> Answer:
+    def _render(self, number: int, waiting: _Asking) -> None:
+        answer, effect = waiting.answer, waiting.effect
+        del self._waits[number]
+        found: Answer
         try:
-            return render()
-        except Exception as defect:  # it costs this request its answer, nobody else anything
-            self._on_defect(defect, {"request": type(about).__name__})
-            return Response(500, "text/plain", b"internal error")
-
-    # Takes
-
-    def _begin_take(self, number: int, waiting: _Taking) -> None:
-        take = waiting.take
-        self._commands.append(OpenReceiver(self._link(number), take.address, ReceiveMode.PEEK_LOCK))
-        self._credit_take(number, take, drain=waiting.is_over)
-
-    def _take(self, number: int, waiting: _Taking, delivery: Deliver, body: Body) -> None:
-        waiting.deliveries.append(delivery)
-        if len(waiting.deliveries) >= waiting.take.count_max:
-            self._taken(number, waiting, body)
-        elif len(waiting.deliveries) == 1 and waiting.take.timeout_s > 0:
-            self._credit_take(number, waiting.take, drain=True)
-
-    def _taken(self, number: int, waiting: _Taking, body: Body) -> None:
-        """Take no more."""
-        self._commands.append(CloseLink(self._link(number)))
-        waiting.bodies = _Bodies([delivery.message for delivery in waiting.deliveries])
-        self._show_taken(number, waiting, body)
-
-    def _show_taken(self, number: int, waiting: _Taking, body: Body) -> None:
-        bodies = waiting.bodies
-        assert bodies is not None
-        if self._misses(number, bodies.fill(body)):
+            if isinstance(effect, effects.Failed | effects.Rejected):
+                found = answer.exchange.refusal(answer.refusal(effect.error))
+            elif isinstance(answer, Ask):
+                found = answer.render(effect)
+            else:
+                found = answer.render(
+                    effect, [payload for payload in waiting.payloads if payload is not None]
+                )
+        except Exception as defect:  # it costs this request its answer
+            self._on_defect(defect, {"request": type(answer.command).__name__})
+            found = Response(500, "text/plain", b"internal error")
+        if isinstance(found, Response):
+            self._ended.append((number, found))
             return
-        if waiting.deliveries and all(payload is LOST_BODY for payload in bodies.all()):
-            # The broker has ended their locks and dead-letters them: the next ones are for who waits.
-            waiting.deliveries, waiting.bodies = [], None
-            self._begin_take(number, waiting)
-            return
-        if not waiting.take.deletes or not waiting.deliveries:
-            self._end_take(number, waiting, dict(enumerate(waiting.deliveries)))
-            return
-        for index, delivery in enumerate(waiting.deliveries):
-            waiting.completing[index] = delivery
-            assert delivery.lock_token is not None
-            reply_to = ReplyTo(self._connection_id, number, index)
-            self._commands.append(Complete(delivery.message.queue_id, delivery.lock_token, reply_to))
-
-    def _deleted(self, number: int, waiting: _Taking, index: int, *, is_gone: bool) -> None:
-        delivery = waiting.completing.pop(index)
-        if is_gone:  # else its lock ended before, and it is another receiver's
-            waiting.gone[index] = delivery
-        if not waiting.completing:
-            self._end_take(number, waiting, waiting.gone)
-
-    def _end_take(self, number: int, waiting: _Taking, taken: dict[int, Deliver]) -> None:
-        assert waiting.bodies is not None
-        payloads = waiting.bodies.all()
-        # A body that is damaged: the broker has ended its lock and dead-letters the message.
-        whole = {index: each for index, each in sorted(taken.items()) if payloads[index] is not LOST_BODY}
-        render = waiting.take.render
-        answer = self._rendered(
-            lambda: render(list(whole.values()), [payloads[index] for index in whole]), waiting.take
-        )
-        self._end(number, answer)
-
-    def _credit_take(self, number: int, take: Take, *, drain: bool) -> None:
-        size = TAKE_BYTES_MAX if take.count_max > 1 else 1
-        self._commands.append(SetCredit(self._link(number), take.count_max, size, drain))
+        assert isinstance(found, Ask | Show)
+        self._ask(number, found)  # the next command of the same request
 
     # Streams
 
-    def _stream(self, number: int, waiting: _Streaming, delivery: Deliver, body: Body) -> None:
+    def _stream(self, number: int, waiting: _Streaming, delivery: effects.Deliver, body: Body) -> None:
         assert delivery.lock_token is not None
-        size = delivery.message.size_bytes + DELIVERY_BYTES
+        size = delivery.message.size_bytes + commands.DELIVERY_BYTES
         waiting.under_way[delivery.lock_token] = (delivery.locked_until_ms, size)
         self._streamed[delivery.lock_token] = number
         waiting.waiting.append(delivery)
@@ -383,15 +228,16 @@ class Waits(WaitingRequests):
         """Send those whose bodies are there, in order."""
         while waiting.waiting:
             delivery = waiting.waiting[0]
-            payload = body(delivery.message)
-            if payload is None:
-                self._misses(number, {delivery.message.body_row})
+            payloads: list[bytes | None] = [None]
+            if not self._fill(number, [delivery.message], payloads, body):
                 return
+            [payload] = payloads
             waiting.waiting.pop(0)
             if payload is LOST_BODY:
                 assert delivery.lock_token is not None
                 self._free(delivery.lock_token)
                 continue
+            assert payload is not None
             try:
                 event = waiting.stream.render(delivery, payload)
             except Exception as defect:
@@ -414,39 +260,18 @@ class Waits(WaitingRequests):
             return
         count_max = waiting.stream.window + waiting.freed
         bytes_max = TAKE_BYTES_MAX + waiting.freed_bytes
-        self._commands.append(SetCredit(self._link(number), count_max, bytes_max))
+        self._commands.append(commands.SetCredit(self._link(number), count_max, bytes_max))
 
-    # Both
-
-    def _misses(self, number: int, rows: set[int]) -> bool:
-        for row in rows:
-            self._missing.setdefault(row, set()).add(number)
-        return bool(rows)
-
-    def _refused(self, number: int, waiting: _Wait, problem: Response) -> None:
-        """Tell a client that no message will come."""
-        if isinstance(waiting, _Streaming) and waiting.begun:
+    def _end_stream(self, number: int, waiting: _Streaming, problem: Response) -> None:
+        """Report to a stream that no more messages will come."""
+        if waiting.begun:
             self._events += [(number, b"event: end\ndata: %s\n\n" % problem.body), (number, None)]
         else:
             self._ended.append((number, problem))
 
-    def _end(self, number: int, answer: Answer) -> None:
-        self._forget(number)
-        assert not isinstance(answer, Step | Take | Stream)
-        if isinstance(answer, Response):
-            self._ended.append((number, answer))
-            return
-        self._ask(number, answer)  # the next command of the same request
-
     def _forget(self, number: int) -> None:
-        waiting = self._waits.pop(number)
-        if isinstance(waiting, _Asking):
-            return
-        self._links -= 1
+        waiting = self._waits[number]
+        super()._forget(number)
         if isinstance(waiting, _Streaming):
             for token in waiting.under_way:
                 self._streamed.pop(token, None)
-
-    def _release_all(self, deliveries: list[Deliver]) -> None:
-        for delivery in deliveries:
-            self._release(delivery)

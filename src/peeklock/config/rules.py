@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from peeklock.admin.values import READERS, written
@@ -20,6 +19,7 @@ from peeklock.broker.entities.validation import PART_NAME_LENGTH_MAX, is_part_na
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.config.form import Form, join, none_of, shown
 from peeklock.rules.filters import (
+    CORRELATION_FIELDS,
     CorrelationFilter,
     FalseFilter,
     Filter,
@@ -40,22 +40,6 @@ def is_short_name(text: str) -> bool:
 
 
 _PROPERTIES = ("FilterType", "CorrelationFilter", "SqlFilter", "Action")
-
-_SYSTEM_PROPERTIES = {
-    "ContentType": "content_type",
-    "CorrelationId": "correlation_id",
-    "Label": "label",
-    "MessageId": "message_id",
-    "ReplyTo": "reply_to",
-    "ReplyToSessionId": "reply_to_session_id",
-    "SessionId": "session_id",
-    "To": "to",
-}
-"""Key of a CorrelationFilter -> its field; beside them it has the application's `Properties`."""
-
-assert {*_SYSTEM_PROPERTIES.values(), "properties", "as_given"} == {
-    field.name for field in fields(CorrelationFilter)
-}
 
 
 def read_rule(form: Form, value: Any, path: str) -> RuleDescription | None:
@@ -141,13 +125,13 @@ def _write_expression(given: SqlFilter | SqlAction) -> dict[str, Any]:
 
 
 def _read_correlation(form: Form, value: Any, path: str) -> CorrelationFilter | None:
-    known = (*_SYSTEM_PROPERTIES, "Properties")
+    known = (*CORRELATION_FIELDS.values(), "Properties")
     given = form.object(value, path, known, other_words={"subject": "Label"})  # newer clients say so
     if given is None:
         return None
     texts = {
         field: form.value(_text, given[key], f"{path}.{key}")
-        for key, field in _SYSTEM_PROPERTIES.items()
+        for field, key in CORRELATION_FIELDS.items()
         if key in given
     }
     return CorrelationFilter(**texts, properties=_read_pairs(form, given, "Properties", path))
@@ -155,7 +139,7 @@ def _read_correlation(form: Form, value: Any, path: str) -> CorrelationFilter | 
 
 def _write_correlation(given: CorrelationFilter) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        key: text for key, field in _SYSTEM_PROPERTIES.items() if (text := getattr(given, field)) is not None
+        key: text for field, key in CORRELATION_FIELDS.items() if (text := getattr(given, field)) is not None
     }
     if given.properties:
         entry["Properties"] = _write_pairs(given.properties)

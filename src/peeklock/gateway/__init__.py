@@ -1,18 +1,18 @@
 """Service Bus over AMQP, sans-IO: AMQP events become broker commands, effects become frames.
 
-`connection.Gateway` is one AMQP connection. Bytes go in and commands come out of `receive`; effects go in by
-`handle` and bytes come out of `data_to_send`. Inside:
-
-- `links` knows which link is which and hands each its events and effects;
-- `attach` decides what a new one is: `sender_link`, `receiver_link`, `coordinator`, or half of a request node
-  (`requests`); those on which the client sends have `intake` in common;
-- `settlement` reads what a receiver's dispositions mean;
-- `cbs` and `management` are the two request nodes;
-- `inspection` reads what the broker must know of an arriving message, `annotations` writes what a receiver is
-  shown;
-- `address`, `claims`, `errors` are the leaves: names, rights, and the one table of conditions.
-
-Owns no rule of the broker: whether something is allowed by the state of an entity is decided below.
+connection    `Gateway`: one AMQP connection; the border that no exception passes
+admission     who the peer is: SASL, its namespace, how long it may go without a claim
+link_table    the links by handle and by number: which one gets an event or an effect
+links         links of clients to entities: attach, send, receive, settle, transact
+nodes         the `$management` and `$cbs` nodes: requests and responses
+answers       the broker's answers to requests, and those that wait for bodies
+transactions  open transactions, and the via entity of each session
+context       what the parts of a connection share: limits, backlog, output
+inspection    an arriving message: its record, and the checks that need no state
+annotations   a message as a receiver gets it
+rewriting     changes to its sections: overlay, absolute-expiry-time
+claims        the grants of a connection, until they expire
+bounds        what a peer may make the broker hold
+address       addresses in all spellings
+errors        the one table of conditions and statuses; tracking ids and log lines
 """
-
-from __future__ import annotations

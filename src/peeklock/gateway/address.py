@@ -1,8 +1,4 @@
-"""The many spellings of one entity, brought to one form.
-
-Owns: the normaliser of link addresses and audiences. Must not know: which entities exist.
-Source: wire contract 0.5.
-"""
+"""Link addresses and audiences in all spellings of the SDKs, normalised. Source: wire contract 0.5."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ _SUB_QUEUE_TEXTS = {SubQueue.MAIN: "", **{sub_queue: suffix for suffix, sub_queu
 
 
 class NodeKind(Enum):
-    """What stands behind an address."""
+    """What an address leads to."""
 
     ENTITY = "entity"
     MANAGEMENT = "management"
@@ -31,21 +27,21 @@ class NodeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What an address means."""
+    """An address, parsed."""
 
     kind: NodeKind
     address: Address
-    """The entity, spelt as the client did, and which of its queues; of the `$cbs` node: an empty path."""
+    """The entity as the client spells it, and its sub-queue; an empty path for `$cbs`."""
     path: str
-    """The whole path in lower case without outer slashes: what rights are checked against."""
+    """The whole path in lower case without outer slashes: rights are checked against it."""
 
 
 COORDINATOR = Node(NodeKind.COORDINATOR, Address("$coordinator"), "$coordinator")
-"""Not behind an address: a link's target says so. The name is for texts."""
+"""Has no address: a link's target is a coordinator. The name is for texts."""
 
 
 def parse_node(text: str) -> Node:
-    """Read an address in any SDK's spelling: absolute URI, leading slash, percent-encoded, any case."""
+    """Parse an address in any SDK's spelling: absolute URI, leading slash, percent-encoded, any case."""
     _, separator, rest = text.partition("://")
     if separator:
         text = rest.partition("/")[2]
@@ -68,5 +64,5 @@ def parse_node(text: str) -> Node:
 
 
 def shown(address: Address) -> str:
-    """Spell an address for a message to a client."""
+    """Return an address as text for a client."""
     return address.path + _SUB_QUEUE_TEXTS[address.sub_queue]

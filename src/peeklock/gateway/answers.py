@@ -1,93 +1,105 @@
-"""Answers of the broker to requests of `$management` and `$cbs`, and those that wait for bodies.
-
-Owns: which answer belongs to which request, and the payloads of an answer that is not complete. Must not
-know: what an answer says.
-"""
+"""The broker's answers to requests of `$management` and `$cbs`, and those that wait for bodies."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from peeklock.broker.vocabulary.effects import Effect, MessagesFound
+from peeklock.broker.vocabulary import effects
+from peeklock.broker.vocabulary.commands import NO_LINK, ReplyTo
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
-from peeklock.gateway.context import Context, Payloads
+from peeklock.gateway.context import Output, Payloads
+
+Answered = Callable[[effects.Effect, Payloads | None, int], bool]
+"""Takes the effect that answers a request, payloads and now_ms. Returns False where a body is not in memory:
+it is called again later."""
+
+EFFECTS = (
+    effects.Claimed, effects.ClaimsLeft, effects.CursorsFound, effects.Done, effects.EntitiesFound,
+    effects.EntityFound, effects.Failed, effects.LocksRenewed, effects.MessagesDeleted,
+    effects.MessagesFound, effects.MessagesScheduled, effects.RulesFound, effects.SessionLockRenewed,
+    effects.SessionsFound,
+)  # fmt: skip
+"""Effects that answer requests."""
 
 
 class Answers:
-    """The answers of one connection; the requests under way are in its `Context`."""
+    """The requests of one connection that the broker has not answered yet."""
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
+    def __init__(self, connection_id: int, output: Output) -> None:
+        self._connection_id = connection_id
+        self._output = output
+        self._requests: dict[int, Answered] = {}
+        self._number = 0
         self.waiting: list[_WaitingAnswer] = []
-        """Those that lack bodies."""
+        """Answers that lack bodies."""
+
+    def reply_to(self) -> ReplyTo:
+        """Return the reply-to of a new request."""
+        self._number += 1
+        return ReplyTo(self._connection_id, NO_LINK, self._number)
+
+    def expect(self, reply_to: ReplyTo, answered: Answered) -> None:
+        """Call `answered` with the answer to a request."""
+        self._requests[reply_to.number] = answered
 
     def take(self, effect: Any, now_ms: int) -> None:
-        """Hand an effect to whoever asked; it waits here while a body of it is not in memory."""
+        """Pass an answer on. It waits here while a body of it is not in memory."""
         self._answer(effect.reply_to.number, effect, now_ms)
 
     def body_rows_wanted(self) -> set[int]:
-        """Name the body rows that answers wait for."""
-        rows: set[int] = set()
-        for waiting in self.waiting:
-            rows |= waiting.rows_missing
-        return rows
+        """Return the body rows that answers wait for."""
+        return {row for waiting in self.waiting for row in waiting.rows_missing}
 
     def retry(self, now_ms: int) -> None:
         """Look again for the bodies that were missing."""
         waiting, self.waiting = self.waiting, []
         for answer in waiting:
-            answer.keep(self._context.payloads)
+            answer.keep(self._output.payloads)
             self._answer(answer.number, answer.effect, now_ms, answer)
 
     def clear(self) -> None:
         """Forget all: the connection is over."""
         self.waiting.clear()
-        self._context.requests.clear()
+        self._requests.clear()
 
     def _answer(
-        self, number: int, effect: Effect, now_ms: int, waiting: _WaitingAnswer | None = None
+        self, number: int, effect: effects.Effect, now_ms: int, waiting: _WaitingAnswer | None = None
     ) -> None:
-        context = self._context
-        answered = context.requests.get(number)
+        answered = self._requests.get(number)
         if answered is None:
             return
-        payloads = context.payloads
-        if waiting is not None:
-            context.payloads = waiting.payload
-        if isinstance(effect, MessagesFound) and context.payloads is not None:
-            _leave_out_lost(effect, context.payloads)
-        done = answered(effect, now_ms)
-        context.payloads = payloads
-        if done:
-            del context.requests[number]
-        else:
-            if waiting is None:
-                assert isinstance(effect, MessagesFound), "only messages have bodies to wait for"
-                waiting = _WaitingAnswer(number, effect)
-                waiting.keep(payloads)
-            self.waiting.append(waiting)
-
-
-def _leave_out_lost(effect: MessagesFound, payloads: Payloads) -> None:
-    """Leave out messages whose bodies are damaged: they are in the dead-letter queue now."""
-    if any(payloads(view.message) is LOST_BODY for view in effect.messages):
-        effect.messages = [view for view in effect.messages if payloads(view.message) is not LOST_BODY]
+        payloads = self._output.payloads if waiting is None else waiting.payload
+        if isinstance(effect, effects.MessagesFound) and payloads is not None:
+            # A message whose body is damaged is in the dead-letter queue now.
+            if any(payloads(view.message) is LOST_BODY for view in effect.messages):
+                effect.messages = [
+                    view for view in effect.messages if payloads(view.message) is not LOST_BODY
+                ]
+        if answered(effect, payloads, now_ms):
+            del self._requests[number]
+            return
+        if waiting is None:
+            assert isinstance(effect, effects.MessagesFound), "only messages have bodies to wait for"
+            waiting = _WaitingAnswer(number, effect)
+            waiting.keep(payloads)
+        self.waiting.append(waiting)
 
 
 @dataclass(slots=True)
 class _WaitingAnswer:
     """An answer of which some bodies are not in memory.
 
-    Those that are stay with it: a message that is removed while the others are read can be read nowhere else.
+    It keeps those that are: a message that is removed while the others are read can be read nowhere else.
     """
 
     number: int
-    effect: MessagesFound
+    effect: effects.MessagesFound
     kept: dict[int, bytes] = field(default_factory=dict)
     """Payloads by position: all messages of an answer are of one queue."""
     rows_missing: set[int] = field(default_factory=set)
-    """As they were when last looked for: a body that is moved meanwhile is found when the old row arrives."""
+    """As of the last look: a body that is moved meanwhile is found when the old row arrives."""
 
     def keep(self, payloads: Payloads | None) -> None:
         self.rows_missing.clear()

@@ -1,7 +1,4 @@
-"""What a connection may do: the grants it has been given, until they run out.
-
-Owns: the grants of one connection, by audience. Must not know: tokens, links. Source: wire contract 1.7.
-"""
+"""The grants of one connection, by audience, until they expire. Source: wire contract 1.7."""
 
 from __future__ import annotations
 
@@ -19,24 +16,24 @@ class Claims:
     """The grants of one connection."""
 
     def __init__(self, ahead_ms: Callable[[], int] = int) -> None:
-        """Begin with none; `ahead_ms`: how far the wall clock is ahead of the `now_ms` of each call."""
+        """`ahead_ms`: how far the wall clock is ahead of the `now_ms` of each call."""
         self._ahead_ms = ahead_ms
         self._grants: dict[str, Grant] = {}
         self.shown = False
-        """Whether there has ever been a valid claim: a grant, also one that has run out, or a token for an
-        entity that is absent."""
+        """Whether there has ever been a valid claim: a grant, even if it has expired, or a token for
+        an absent entity."""
         self.token_checked_at_ms: int | None = None
-        """When the first token for an absent entity came, until there is a grant."""
+        """When the first valid token came, while all were for absent entities."""
 
     def wall_ms(self, now_ms: int) -> int:
-        """Return what the wall clock says: whoever makes tokens has no other."""
+        """Return the time of the wall clock, which token issuers use."""
         return now_ms + self._ahead_ms()
 
     def add(self, grant: Grant) -> bool:
-        """Take a grant; one for the same audience is replaced (renewal).
+        """Add a grant; one for the same audience is replaced (renewal).
 
-        Answers whether less may be held than before: the one that was replaced had other rights, or hung on
-        a rule of another path.
+        Returns whether the peer may hold less than before: the old grant had other rights, or came from a
+        rule of another path.
 
         Raises:
             TooManyGrants: for one audience more than `GRANTS_MAX`.
@@ -49,14 +46,14 @@ class Claims:
         self.token_checked_at_ms = None
         return old is not None and (old.rights, _rule_path(old)) != (grant.rights, _rule_path(grant))
 
-    def vouch(self, now_ms: int) -> None:
-        """Take note that the peer has shown a valid token, although its entity is absent."""
+    def token_checked(self, now_ms: int) -> None:
+        """Note that the peer has shown a valid token, although its entity is absent."""
         if not self.shown:
             self.shown = True
             self.token_checked_at_ms = now_ms
 
     def allow(self, path: str | None, right: Right | None, now_ms: int) -> bool:
-        """Tell whether a right (None: any right at all) is held for a path (None: for anything)."""
+        """Return whether a right (None: any) is held for a path (None: any)."""
         wall_ms = self.wall_ms(now_ms)
         near = self._grants.values() if path is None else map(self._grants.get, scopes(path))
         for grant in near:
@@ -70,11 +67,7 @@ class Claims:
     def require(
         self, path: str | None, right: Right | None, now_ms: int, host_name: str = "localhost"
     ) -> None:
-        """Insist on a right for a path; None as in `allow`.
-
-        Raises:
-            ClaimMissing: it is not held.
-        """
+        """Raise ClaimMissing unless a right is held for a path; None as in `allow`."""
         if not self.allow(path, right, now_ms):
             wanted = "any" if right is None else right.value
             raise ClaimMissing(
@@ -83,20 +76,19 @@ class Claims:
             )
 
     def next_expiry_ms(self) -> int | None:
-        """Give when the first grant runs out, unless the wall clock is set; None when none ever does."""
+        """Return when the first grant expires, unless the wall clock is set; None = never."""
         ends = (at for grant in self._grants.values() if (at := grant.expires_at_ms) is not None)
         first_ms = min(ends, default=None)
         return None if first_ms is None else first_ms - self._ahead_ms()
 
     def expire(self, now_ms: int) -> int | None:
-        """Drop the grants that have run out; return when the last of them did, UTC ms, None where there was
-        none."""
+        """Drop the expired grants; return when the last of them expired, UTC ms, None if there is none."""
         wall_ms = self.wall_ms(now_ms)
         dropped = self._keep(lambda grant: grant.valid_at(wall_ms))
         return max((at for grant in dropped if (at := grant.expires_at_ms) is not None), default=None)
 
     def revoke(self, upheld: Callable[[Grant], bool]) -> bool:
-        """Drop the grants that are not upheld any more; tell whether there were any."""
+        """Drop the grants that are no longer upheld; return whether there were any."""
         return bool(self._keep(upheld))
 
     def _keep(self, good: Callable[[Grant], bool]) -> list[Grant]:

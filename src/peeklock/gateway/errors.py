@@ -1,9 +1,7 @@
 """One table: every refusal of the broker and of authorization -> AMQP condition and management status.
 
-Owns: the table, the gateway's own refusals, the text that a client sees, and how much one connection may say
-in the log. Must not know: why something was refused. A test requires every leaf class to be here. Conditions
-are chosen so that official clients retry what a retry can help and nothing else (T-03). Source: wire contract
-4.6.
+A test requires every leaf class to be here. Conditions make official clients retry what a retry can help and
+nothing else (T-03). Source: wire contract 4.6.
 """
 
 from __future__ import annotations
@@ -36,12 +34,12 @@ Log = Callable[[str, dict[str, object]], None]
 
 LOG_LINES_MAX = 20
 LOG_WINDOW_MS = 60_000
-"""Lines about one connection in the log, and in which time. Our choice: enough to see what is wrong with a
-client, while 1,000 bad ones write 330 lines a second and not as many as they can provoke."""
+"""Log lines of one connection, and in which time. Our choice: enough to see what is wrong with a client,
+while 1,000 bad ones write 330 lines a second and not as many as they can provoke."""
 
 
 class GatewayError(Exception):
-    """Refused by the gateway itself: the broker was not asked."""
+    """Refused by the gateway, before the broker."""
 
 
 class MessageMalformed(GatewayError):
@@ -49,7 +47,7 @@ class MessageMalformed(GatewayError):
 
 
 class AddressInvalid(GatewayError):
-    """A link names no node, or one that does not exist in this form."""
+    """A link names no node, or one that cannot be."""
 
 
 class FilterInvalid(GatewayError):
@@ -61,28 +59,28 @@ class FrameSettingInvalid(GatewayError):
 
 
 class TooManyGrants(GatewayError):
-    """A connection put tokens for more audiences than is sensible."""
+    """A connection holds tokens for too many audiences."""
 
 
 class TooManyLinks(GatewayError):
-    """A peer without a claim asks for more links than it needs to show one."""
+    """A peer without a claim attaches more links than it needs to show one."""
 
 
 class ClaimOverdue(GatewayError):
-    """Nobody knows who the peer is, and it has had time enough to say."""
+    """The peer has not shown a claim in time."""
 
 
 class Inactive(GatewayError):
-    """The peer may use the namespace, and has used nothing of it."""
+    """The peer has valid tokens and no link to an entity."""
 
 
 class TooManyRefusals(GatewayError):
-    """The peer goes on with tokens or keys that are refused."""
+    """The peer keeps sending tokens or keys that are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a refusal is told to a client."""
+    """What a client gets for a refusal."""
 
     condition: Symbol
     status: int
@@ -133,26 +131,32 @@ TABLE: dict[type[Exception], Answer] = {
     FrameSettingInvalid: Answer(NOT_ALLOWED, 400),
     TooManyGrants: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
     TooManyLinks: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
-    ClaimOverdue: Answer(CONNECTION_FORCED, 401),  # a client that comes again with a token is welcome
+    ClaimOverdue: Answer(CONNECTION_FORCED, 401),  # a client may reconnect with a token
     Inactive: Answer(CONNECTION_FORCED, 408),
     TooManyRefusals: Answer(UNAUTHORIZED_ACCESS, 401),
 }
 
 
 class Reporter:
-    """Makes the error that a client sees and its line in the log, with one tracking id in both.
+    """Makes the error that a client sees and its log line, with one tracking id in both.
 
-    After `LOG_LINES_MAX` lines, one that counts the rest is all there is until `LOG_WINDOW_MS` are over.
+    After `LOG_LINES_MAX` lines, only one more follows until `LOG_WINDOW_MS` are over: it counts the rest.
     """
 
     def __init__(
-        self, connection_id: int, tracking: Callable[[], str], log: Log, peer: Callable[[], str] = str
+        self,
+        connection_id: int,
+        tracking: Callable[[], str],
+        log: Log,
+        peer: Callable[[], str] = str,
+        first_uses: set[str] | None = None,
     ) -> None:
-        """`tracking` gives a fresh GUID text a call; `peer` the other end's address, empty = not known."""
+        """`tracking` returns a fresh GUID text a call; `peer` the other end's address, empty = not known."""
         self._connection_id = connection_id
         self._tracking = tracking
         self._log = log
         self._peer = peer
+        self._first_uses = set() if first_uses is None else first_uses
         self._window_ends_ms: int | None = None
         """Of the lines below; None before the next line."""
         self._lines = 0
@@ -160,9 +164,9 @@ class Reporter:
         self.host_name = "localhost"
 
     def report(self, error: Exception, entity: str, now_ms: int) -> AmqpError:
-        """Give a refusal its condition and text, and log it.
+        """Log a refusal; return its condition and text.
 
-        Source: requirement T-02; the layout of the text is the service's own.
+        Source: requirement T-02; the layout of the text is the service's.
         """
         condition = TABLE[type(error)].condition
         text = str(error)
@@ -182,7 +186,7 @@ class Reporter:
         )
 
     def track(self) -> str:
-        """Give a fresh id that a client is told and the log has."""
+        """Return a fresh tracking id."""
         return f"{self._tracking()}_G{self._connection_id}"
 
     def note(self, event: str, fields: Mapping[str, object], now_ms: int) -> None:
@@ -198,17 +202,23 @@ class Reporter:
         else:
             self._left_out += 1
 
+    def note_first_use(self, what: str, how: str, now_ms: int) -> None:
+        """Log, once for all connections, the use of something that Azure does differently."""
+        if what not in self._first_uses:
+            self._first_uses.add(what)
+            self.note("differs from azure", {"what": what, "how": how}, now_ms)
+
     def tick(self, now_ms: int) -> None:
-        """Let time pass: say how much was left out, once the window is over."""
+        """Log how many lines were left out, once the window is over."""
         if self._window_ends_ms is not None and now_ms >= self._window_ends_ms:
             self.finish()
 
     def next_deadline_ms(self) -> int | None:
-        """Give when `tick` has something to say, UTC ms; None for never."""
+        """Return when `tick` has something to log, UTC ms; None for never."""
         return self._window_ends_ms if self._left_out else None
 
     def finish(self) -> None:
-        """Say now how much was left out; the next line begins a new window."""
+        """Log now how many lines were left out; the next line begins a new window."""
         if self._left_out:
             self._log("log lines left out", {"count": self._left_out, "connection": self._connection_id})
         self._lines = self._left_out = 0

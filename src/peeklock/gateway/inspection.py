@@ -1,8 +1,7 @@
-"""What the broker must know of an arriving message, read once; and what makes a message unacceptable.
+"""What the broker needs of an arriving message, read once, and the checks of wire contract 3.3 without state.
 
-Owns: the checks of wire contract 3.3 that need no state. Must not know: entities, links. On the usual path
-only the offsets of sections are found; fields are decoded only where a section is long enough to break a
-rule, or the entity routes by them.
+Usually only the offsets of sections are found. Fields are decoded only where a section is long enough to
+break a rule, or where the entity routes by them.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from peeklock.broker.vocabulary.errors import (
     MessageSizeExceeded,
 )
 from peeklock.broker.vocabulary.message import Message
-from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.errors import MessageMalformed
+from peeklock.gateway.rewriting import INSTANT_MS_MAX, TTL_MS_MAX
 
 BATCH_MESSAGES_MAX = 4_500
 """Messages in one batch or one schedule. Source: Azure/azure-service-bus issue 397: the service takes no more
@@ -52,21 +51,21 @@ _HEADER_BYTES_MAX = 64
 """Our choice: its five fields take 28 bytes in their longest legal forms."""
 
 _PREFIX_BYTES_MAX = 256
-"""Longer ones are unlikely to repeat, and are not remembered."""
+"""Longer ones are unlikely to repeat, and are not cached."""
 
 _Prefix = tuple[int | None, int | None, str | None, str | None, tuple[int, ...]]
-"""Time-to-live and scheduled enqueue time in ms, the partition key, that of the way, and where keys of
-annotations are strings."""
+"""Time-to-live and scheduled enqueue time in ms, partition key, via partition key, and the offsets of
+annotation keys that are strings."""
 
 _ID_FREE_BYTES = ID_LENGTH_MAX + 7
-"""A properties section of so many bytes holds no id that is too long: its own constructors take 7."""
+"""A properties section of so many bytes cannot hold an id that is too long: its constructors take 7."""
 
 
 def take_in(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
-    """Make the record of an arriving message, and the message as it is kept.
+    """Return the record of an arriving message, and the message as it is kept.
 
-    That has its sections in order, and symbols as keys of annotations and footer: the official Java client
-    writes strings there and does not read them (wire contract C5).
+    Its sections are in order there, and keys of annotations and footer are symbols: the official Java client
+    writes strings and does not read them (wire contract C5).
 
     Args:
         payload: the encoded message.
@@ -82,7 +81,7 @@ def take_in(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
     try:
         return _inspect(payload, reads_routing)
     except DecodeError as error:
-        # Rare enough that only what would be refused is looked through again.
+        # Rare: the sections may be out of order.
         try:
             return _inspect(in_order(payload), reads_routing)
         except DecodeError:
@@ -90,23 +89,23 @@ def take_in(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
 
 
 _SLICE_BYTES = 65_536
-"""A slice of a batch ends with the member that passes this; some footers take 150 ns for each byte."""
+"""A slice of a batch ends with the member that passes this; some footers take 150 ns a byte."""
 
 
 class BatchReader:
-    """Messages that come together, read in slices; one bad one refuses all. Source: wire contract 3.7."""
+    """Messages of a batch or schedule, read in slices; a bad one refuses all. Source: wire contract 3.7."""
 
     def __init__(self, members: Iterator[bytes], reads_routing: bool) -> None:
-        """Args: members: those of a batch or a schedule, found when they are asked for."""
+        """`members` finds each message when it is asked for."""
         self._members = members
         self._reads_routing = reads_routing
         self.messages: list[tuple[Message, Sections]] = []
         """Those that were read."""
 
     def read(self, count: int) -> bool:
-        """Read so many members more, or fewer when these are large; return whether there may be others.
+        """Read up to `count` members, fewer if they are large; return whether there may be more.
 
-        Raises: as `take_in`; MessageSizeExceeded: they are too many; and what `members` raises.
+        Raises: as `take_in`; MessageSizeExceeded: there are too many; and what `members` raises.
         """
         messages = self.messages
         members: list[bytes] = []
@@ -133,7 +132,7 @@ class BatchReader:
 def _inspect(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
     sections = scan(payload)
     message = Message(len(payload), bare_offset=sections.bare_offset)
-    # AMQP 3.2 wants a body, but the official Python client sends none for an empty value (None, 0, "").
+    # AMQP 3.2 requires a body, but the official Python client sends none for an empty value (None, 0, "").
     if sections.body_offset > PROPERTY_BYTES_MAX:
         _check_sizes(sections, sections.body_offset)
     key = via_key = None
@@ -162,7 +161,7 @@ def _inspect(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
 
 
 def _check_sizes(sections: Sections, size_bytes: int) -> None:
-    """Hold the sections before the body to their limit together, and each application property to its."""
+    """Raise InvalidOperation where the sections before the body or an application property are too large."""
     if size_bytes > PROPERTIES_BYTES_MAX:
         raise InvalidOperation(
             f"The header and properties take {size_bytes} bytes; the limit is {PROPERTIES_BYTES_MAX}."
@@ -181,7 +180,7 @@ def _check_sizes(sections: Sections, size_bytes: int) -> None:
 
 
 def _read_annotations(prefix: bytes, header_end: int, annotations_start: int) -> _Prefix:
-    """Read what stands before the bare message, annotations among it. Raises: as `take_in`."""
+    """Read the sections before the bare message, annotations included. Raises: as `take_in`."""
     sections = Sections(prefix, header_end, annotations_start, len(prefix))
     ttl_ms = _read_ttl_ms(prefix[:header_end]) if header_end else None
     string_keys: tuple[int, ...] = ()
@@ -205,7 +204,7 @@ def _read_annotations(prefix: bytes, header_end: int, annotations_start: int) ->
 
 
 _known_annotations = lru_cache(maxsize=1024)(_read_annotations)
-"""The same, remembered: what a sender writes there is mostly the same few bytes."""
+"""Cached: a sender's prefixes are mostly the same few bytes."""
 
 
 def _read_key(name: str, value: object) -> str | None:
@@ -232,7 +231,7 @@ def _read_ttl_ms(header: bytes) -> int | None:
 
 
 def _long_ttl_ms(sections: Sections) -> int:
-    """Give a time-to-live beyond the reach of header.ttl. Source: wire contract 3.2."""
+    """Return a time-to-live that header.ttl cannot hold. Source: wire contract 3.2."""
     properties = sections.decode_properties()
     created, expires = properties.creation_time, properties.absolute_expiry_time
     if _is_integer(created) and _is_integer(expires) and expires - created > TTL_MS_MAX:
@@ -241,7 +240,7 @@ def _long_ttl_ms(sections: Sections) -> int:
 
 
 def _string_keys(payload: bytes, section: Span) -> tuple[int, ...]:
-    """Walk a section's map, and return where its keys are strings that may be symbols."""
+    """Return the offsets of keys of a section's map that are strings and may be symbols."""
     return tuple(
         start
         for key, start, _, _ in iter_map_raw(payload, decode(payload, section[0] + 1)[1])
@@ -250,7 +249,7 @@ def _string_keys(payload: bytes, section: Span) -> tuple[int, ...]:
 
 
 def _footer_string_keys(payload: bytes, footer: Span) -> tuple[int, ...]:
-    """Do the same for a footer, which is held to the limit of what stands before the body."""
+    """Do the same for a footer; its limit is that of the sections before the body."""
     size_bytes = footer[1] - footer[0]
     if size_bytes > PROPERTIES_BYTES_MAX:
         raise InvalidOperation(f"The footer takes {size_bytes} bytes; the limit is {PROPERTIES_BYTES_MAX}.")
@@ -258,7 +257,7 @@ def _footer_string_keys(payload: bytes, footer: Span) -> tuple[int, ...]:
 
 
 def _with_symbols(payload: bytes, strings: tuple[int, ...]) -> bytes:
-    """Make symbols of the strings at these places: the same form, under a code that is 2 higher."""
+    """Make symbols of the strings at these offsets: the same bytes, under a code that is 2 higher."""
     changed = bytearray(payload)
     for start in strings:
         changed[start] += 2

@@ -1,11 +1,8 @@
-"""The links of one connection: which is which, and who gets which event and effect.
+"""The links of one connection by handle and by number: each gets its events and effects here.
 
-Owns: links by handle and by number, those that wait to be opened, and their end. Must not know: the
-connection's beginning and end, sockets, what a link does.
-
-A link is named towards the broker by a `LinkId`, whose number is never used again on this connection: a
-handle may be taken anew while effects for its last owner are still under way.
-Source: wire contract 1.7, 2.1-2.3, 2.9; requirement L-13.
+The broker knows a link by a `LinkId`, whose number is never used again on this connection: a handle may
+have a new link while effects for the old one are still under way. Source: wire contract 1.7, 2.1-2.3,
+2.9; requirement L-13.
 """
 
 from __future__ import annotations
@@ -22,90 +19,103 @@ from peeklock.amqp.events import (
     LinkFlow,
     SessionEnded,
 )
-from peeklock.amqp.types import RECEIVER, Symbol, ULong
-from peeklock.auth import AuthorizationError, Right
-from peeklock.broker.vocabulary.commands import (
-    NO_LINK,
-    CloseLink,
-    OpenCoordinator,
-    OpenReceiver,
-    OpenSender,
-    Release,
-)
-from peeklock.broker.vocabulary.effects import (
-    Accepted,
-    CoordinatorOpened,
-    Declared,
-    Deliver,
-    DetachLink,
-    Drained,
-    Enlisted,
-    LinkRefused,
-    ReceiverOpened,
-    Rejected,
-    SenderOpened,
-    SessionLockLapsed,
-    Settled,
-    SettlementFailed,
-    TransactionEnded,
-)
+from peeklock.amqp.types import RECEIVER
+from peeklock.auth import Authority, AuthorizationError
+from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.errors import ServiceBusError, SessionCannotBeLocked, SessionWaitTimedOut
-from peeklock.gateway.address import NodeKind, shown
+from peeklock.gateway.address import shown
 from peeklock.gateway.answers import Answers
 from peeklock.gateway.bounds import STRANGER_CBS_PAIRS_MAX, STRANGER_COORDINATORS_MAX
-from peeklock.gateway.context import Context
+from peeklock.gateway.claims import Claims
+from peeklock.gateway.context import Backlog, Context, Output
 from peeklock.gateway.errors import GatewayError, TooManyLinks
 from peeklock.gateway.links.attach import (
+    RIGHTS,
     AttachRequest,
     LinkKind,
-    accepted_properties,
-    accepted_source,
     asked_for,
     check_possible,
+    claimed_paths,
     read_attach,
 )
-from peeklock.gateway.links.coordinator import REQUEST_BYTES_MAX, CoordinatorLink
+from peeklock.gateway.links.coordinator import CoordinatorLink
 from peeklock.gateway.links.incoming_link import IncomingLink
 from peeklock.gateway.links.receiver_endpoint import ReceiverEndpoint, Unsettled
-from peeklock.gateway.links.sender_endpoint import SenderEndpoint, batch_size_bytes_max
+from peeklock.gateway.links.sender_endpoint import SenderEndpoint
 from peeklock.gateway.links.settlement import settle
+from peeklock.gateway.nodes.cbs import Refused, TokenNode
+from peeklock.gateway.nodes.management import ManagementNode
 from peeklock.gateway.nodes.node_links import RequestNodes
-from peeklock.gateway.nodes.requests import ReplyLink, RequestLink
+from peeklock.gateway.nodes.requests import ReplyLink, ReplyLinks, RequestLink
+from peeklock.gateway.transactions import Transactions
 
-_BATCH_SIZE_MAX = Symbol("com.microsoft:max-message-batch-size")
+_CLOSED_RECEIVERS_MAX = 256
+"""Receivers remembered after their end. Our choice: their last deliveries come within a batch or two."""
 
 BrokerLink = SenderEndpoint | ReceiverEndpoint | CoordinatorLink
-"""Links that the broker knows; the others only exist here."""
+"""Links that the broker knows; the others exist only here."""
 
 AnyLink = BrokerLink | RequestLink | ReplyLink
 
 Handlers = dict[type, Callable[[Any, int], None]]
-"""Who takes an event or an effect, with now_ms."""
+"""Event or effect -> what takes it, with now_ms."""
 
 
 class LinkTable:
     """See the module."""
 
-    def __init__(self, context: Context, answers: Answers) -> None:
+    def __init__(
+        self,
+        context: Context,
+        claims: Claims,
+        backlog: Backlog,
+        output: Output,
+        transactions: Transactions,
+        answers: Answers,
+    ) -> None:
         self._context = context
         self._connection = context.connection
+        self._claims = claims
+        self._backlog = backlog
+        self._output = output
+        self._transactions = transactions
         self._answers = answers
         self._links: dict[tuple[int, int], AnyLink] = {}
-        """By channel and handle: only links that the client was told of, or that it may send on already."""
+        """By channel and handle: links that are open, or that the client may send on already."""
         self._by_number: dict[int, BrokerLink] = {}
-        self._pending: dict[int, tuple[LinkAttached, BrokerLink]] = {}
-        """By number: links whose attach waits for the broker's answer, perhaps until a session is free."""
+        self._pending: dict[int, BrokerLink] = {}
+        """By number: links that wait for the broker's answer, perhaps until a session is free."""
         self._unsettled: dict[int, Unsettled] = {}
         """Unsettled deliveries by channel."""
         self.starved: set[int] = set()
         """Numbers of receivers that may need a further allowance of bytes: after each delivery, each flow,
-        and when bodies have come. A link that is not here when bytes are due would stall for ever."""
+        and when bodies have come. A link that is missing here when bytes are due would stall."""
         self._closed_receivers: dict[int, int] = {}
-        """By the number of a receiver that is gone, the queue in which it locked messages: for deliveries
-        that were under way."""
-        self.nodes = RequestNodes(context, self._links.__setitem__, self._refuse, self._end)
+        """Number of a receiver that is gone -> the queue in which it locked messages: for deliveries that
+        were under way."""
+        self._sessions: dict[str, tuple[str, str]] = {}
+        """Name of a receiver that holds a message session -> path of its entity, and session id."""
+        self.replies = ReplyLinks(context, claims)
+        management = ManagementNode(
+            context, claims, backlog, output, transactions, answers, self.replies, self._sessions
+        )
+        self._nodes = RequestNodes(
+            context,
+            backlog,
+            transactions,
+            answers,
+            self.replies,
+            management,
+            accepted=self._links.__setitem__,
+            refused=self._refuse,
+            detach=self._end,
+        )
         self._last_number = 0
-        self.on_event: Handlers = {
+        self.on_event = self._event_handlers()
+        self.on_effect = self._effect_handlers()
+
+    def _event_handlers(self) -> Handlers:
+        return {
             DeliveryReceived: self._on_delivery,
             DispositionReceived: self._on_disposition,
             LinkFlow: self._on_flow,
@@ -114,27 +124,29 @@ class LinkTable:
             LinkDetached: self._on_detached,
             SessionEnded: self._on_session_ended,
         }
-        self.on_effect: Handlers = {
-            Accepted: self._accepted,
-            Deliver: self._deliver,
-            Settled: self._settled,
-            Declared: self._declared,
-            Enlisted: self._enlisted,
-            Rejected: self._rejected,
-            SettlementFailed: self._settlement_failed,
-            Drained: self._drained,
-            SenderOpened: self._sender_opened,
-            ReceiverOpened: self._receiver_opened,
-            CoordinatorOpened: self._coordinator_opened,
-            LinkRefused: self._link_refused,
-            DetachLink: self._detach_link,
-            SessionLockLapsed: self._session_lapsed,
-            TransactionEnded: self._transaction_ended,
+
+    def _effect_handlers(self) -> Handlers:
+        return {
+            effects.Accepted: self._accepted,
+            effects.Deliver: self._deliver,
+            effects.Settled: self._settled,
+            effects.Declared: self._declared,
+            effects.Enlisted: self._enlisted,
+            effects.Rejected: self._rejected,
+            effects.SettlementFailed: self._settlement_failed,
+            effects.Drained: self._drained,
+            effects.SenderOpened: self._opened,
+            effects.ReceiverOpened: self._opened,
+            effects.CoordinatorOpened: self._opened,
+            effects.LinkRefused: self._link_refused,
+            effects.DetachLink: self._detach_link,
+            effects.SessionLockLapsed: self._session_lapsed,
+            effects.TransactionEnded: self._transaction_ended,
         }
 
     def allow_bytes(self) -> None:
-        """Let receivers have further bytes, as far as the connection's output is free."""
-        if self._context.output_bytes >= self._context.limits.output_bytes_max:
+        """Allow receivers further bytes, as far as the connection's output is free."""
+        if self._output.pending_bytes >= self._context.limits.output_bytes_max:
             return
         still_starved = set()
         for number in sorted(self.starved):
@@ -144,17 +156,18 @@ class LinkTable:
         self.starved = still_starved
 
     def bodies_wanted(self) -> set[int]:
-        """Name the body rows that deliveries wait for."""
-        rows: set[int] = set()
-        for link in self._context.waiting_links.values():
-            rows.update(link.body_rows_wanted())
-        return rows
+        """Return the body rows that deliveries wait for."""
+        return {row for link in self._waiting_links() for row in link.body_rows_wanted()}
 
     def bodies_arrived(self) -> None:
         """Try again what waited for a body."""
-        for link in list(self._context.waiting_links.values()):
+        for link in self._waiting_links():
             link.bodies_arrived()
             self.starved.add(link.number)
+
+    def _waiting_links(self) -> list[ReceiverEndpoint]:
+        found = [self._by_number[number] for number in sorted(self._output.waiting_links)]
+        return [link for link in found if isinstance(link, ReceiverEndpoint)]
 
     def end(self, unsent: Iterable[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
         """Forget all: the connection is over.
@@ -163,15 +176,15 @@ class LinkTable:
             unsent: channel and id of deliveries of which nothing was written.
 
         Returns:
-            Queue id and lock token of what was locked for the client and never sent to it. What is still
-            under way is given back when it comes.
+            Queue id and lock token of messages that were locked for the client and never sent to it. What is
+            still under way is released when it comes.
         """
         undelivered: list[tuple[int, bytes]] = []
         for channel, delivery_id in unsent:
             link = self._unsettled.get(channel, Unsettled()).get(delivery_id)
             if link is not None and link.locks_in is not None:
                 undelivered.append((link.locks_in, link.token(delivery_id)))
-        for ended in [*self._by_number.values(), *(link for _, link in self._pending.values())]:
+        for ended in [*self._by_number.values(), *self._pending.values()]:
             if isinstance(ended, ReceiverEndpoint):
                 undelivered += ended.take_undelivered()
             self._drop(ended)
@@ -179,25 +192,35 @@ class LinkTable:
         self._by_number.clear()
         self._pending.clear()
         self._unsettled.clear()
-        self._context.transactions.clear()
+        self._transactions.open.clear()
         self.starved.clear()
-        self._context.waiting_links.clear()
-        for reply_link in self._context.reply_links:
-            reply_link.forget()
-        self._context.reply_links.clear()
+        self._output.waiting_links.clear()
+        self.replies.forget_all()
         return undelivered
 
     def forget(self) -> None:
-        """Drop what refers back to this object; see `Gateway.forget`."""
+        """Break the reference cycles; see `Gateway.forget`."""
         self.on_event.clear()
         self.on_effect.clear()
-        self.nodes.forget_all()
+        self._nodes.forget_all()
+
+    def accept_tokens(self, authority: Authority, refused: Refused) -> None:
+        """Serve `$cbs` with the authority of the namespace that the client has named."""
+        self._nodes.tokens = TokenNode(
+            self._context,
+            self._claims,
+            self._answers,
+            self.replies,
+            authority,
+            refused,
+            self.detach_unauthorized,
+        )
 
     # Sessions and links
 
     def _on_session_ended(self, event: SessionEnded, now_ms: int) -> None:
         self._unsettled.pop(event.channel, None)
-        self._context.via.ended(event.channel)
+        self._transactions.session_ended(event.channel)
 
     def attached(self, event: LinkAttached, now_ms: int) -> None:
         """Open the link that a client asks for, or refuse it."""
@@ -206,31 +229,31 @@ class LinkTable:
             self._check_rights(asked, now_ms)
             check_possible(asked)
             if asked.kind is LinkKind.RECEIVE:
-                self._context.via.require(event.channel, asked.node.address)
+                self._transactions.require_via(event.channel, asked.node.address)
             self._check_stranger(asked)
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
             self._refuse(event, asked_for(event), error, now_ms)
             return
         if asked.kind in (LinkKind.REQUEST, LinkKind.REPLY):
-            self.nodes.attach(event, asked)
+            self._nodes.attach(event, asked)
         else:
             self._open(event, asked)
 
     def _check_rights(self, asked: AttachRequest, now_ms: int) -> None:
         if asked.kind is LinkKind.COORDINATE:
-            return  # Java opens it, and even declares, before its first claim; what is enlisted needs one
+            return  # Java attaches it, and even declares, before its first claim; what it enlists needs one
         host_name = self._context.reporter.host_name
-        for path in _claimed_paths(asked):
-            self._context.claims.require(path, _RIGHTS[asked.kind], now_ms, host_name)
+        for path in claimed_paths(asked.node, asked.destination):
+            self._claims.require(path, RIGHTS[asked.kind], now_ms, host_name)
 
     def _check_stranger(self, asked: AttachRequest) -> None:
-        """Refuse a link that a peer without a claim has enough of. Raises: TooManyLinks."""
-        if self._context.claims.shown:
+        """Raise TooManyLinks where a peer without a claim has enough links of a kind."""
+        if self._claims.shown:
             return
         kind, most, what = asked.kind, STRANGER_CBS_PAIRS_MAX, "links to '$cbs' in one direction"
         if kind is LinkKind.COORDINATE:
             most, what = STRANGER_COORDINATORS_MAX, "links to the coordinator"
-        if sum(_KIND_OF_LINK[type(link)] is kind for link in self._links.values()) >= most:
+        if sum(link.kind is kind for link in self._links.values()) >= most:
             raise TooManyLinks(f"A connection may have {most} {what} until it has shown a valid claim.")
 
     def _open(self, event: LinkAttached, asked: AttachRequest) -> None:
@@ -240,28 +263,41 @@ class LinkTable:
         link: BrokerLink
         if asked.kind is LinkKind.SEND:
             to = asked.destination
-            link = SenderEndpoint(self._context, event, number, asked.node, to)
-            self._context.commands.append(OpenSender(link.link, address, to.address if to else None))
+            link = SenderEndpoint(
+                self._context, self._backlog, self._transactions, event, number, asked.node, to
+            )
+            self._context.commands.append(commands.OpenSender(link.link, address, to.address if to else None))
         elif asked.kind is LinkKind.COORDINATE:
-            link = CoordinatorLink(self._context, event, number, asked.node)
-            self._context.commands.append(OpenCoordinator(link.link))
+            link = CoordinatorLink(
+                self._context, self._backlog, self._transactions, event, number, asked.node
+            )
+            self._context.commands.append(commands.OpenCoordinator(link.link))
         else:
             unsettled = self._unsettled.setdefault(event.channel, Unsettled())
-            link = ReceiverEndpoint(self._context, event, number, asked.node, asked.mode, unsettled)
-            opening = OpenReceiver(link.link, address, asked.mode, asked.session, event.name)
+            link = ReceiverEndpoint(
+                self._context,
+                self._output,
+                self._transactions,
+                event,
+                number,
+                asked.node,
+                asked.mode,
+                unsettled,
+            )
+            opening = commands.OpenReceiver(link.link, address, asked.mode, asked.session, event.name)
             self._context.commands.append(opening)
         if asked.kind is not LinkKind.COORDINATE:
-            self._context.via.use(event.channel, address, number)
-        self._pending[number] = (event, link)
+            self._transactions.use(event.channel, address, number)
+        self._pending[number] = link
         self._links[event.channel, event.handle] = link
 
-    def _refuse(self, event: LinkAttached, entity: str, error: Exception, now_ms: int) -> None:
+    def _refuse(self, link: LinkAttached | BrokerLink, entity: str, error: Exception, now_ms: int) -> None:
         refusal = self._context.reporter.report(error, entity, now_ms)
-        self._connection.refuse_link(event.channel, event.handle, refusal)
+        self._connection.refuse_link(link.channel, link.handle, refusal)
 
     def _on_detached(self, event: LinkDetached, now_ms: int) -> None:
         key = (event.channel, event.handle)
-        self.nodes.forget(key)
+        self._nodes.forget(key)
         link = self._links.pop(key, None)
         if link is None:
             return
@@ -270,34 +306,33 @@ class LinkTable:
     def _close(self, link: AnyLink) -> None:
         """Forget a link that either end has detached."""
         if isinstance(link, ReplyLink):
-            self._context.reply_links.remove(link)
-            link.forget()
+            self.replies.remove(link)
         elif not isinstance(link, RequestLink):
             self._drop(link)
-            self._context.commands.append(CloseLink(link.link))
+            self._context.commands.append(commands.CloseLink(link.link))
 
     def _drop(self, link: BrokerLink) -> None:
-        """Forget a link that is gone; of a receiver, remember enough to give back what is still under way."""
+        """Forget a link that is gone; of a receiver, remember enough to release what is still under way."""
         self._by_number.pop(link.number, None)
         self._pending.pop(link.number, None)
         link.forget()
         if isinstance(link, ReceiverEndpoint):
             if link.session_name is not None:
-                self._context.sessions.pop(link.session_name, None)
+                self._sessions.pop(link.session_name, None)
             if link.locks_in is not None:
                 if len(self._closed_receivers) >= _CLOSED_RECEIVERS_MAX:
                     del self._closed_receivers[next(iter(self._closed_receivers))]
                 self._closed_receivers[link.number] = link.locks_in
 
     def detach_unauthorized(self, reason: AuthorizationError, now_ms: int) -> None:
-        """Detach the links that no grant covers any more; the connection lives on (wire contract 1.7)."""
+        """Detach the links that no grant covers any more; the connection stays open (wire contract 1.7)."""
         for link in list(self._links.values()):
-            right = _RIGHT_OF_LINK[type(link)]
-            if not all(self._context.claims.allow(path, right, now_ms) for path in _claimed_paths(link)):
+            paths = claimed_paths(link.node, link.destination if isinstance(link, SenderEndpoint) else None)
+            if not all(self._claims.allow(path, RIGHTS[link.kind], now_ms) for path in paths):
                 self._end(link, reason, now_ms)
 
     def _end(self, link: AnyLink, reason: Exception, now_ms: int) -> None:
-        """Detach a link of ours and say why."""
+        """Detach a link with a reason."""
         del self._links[link.channel, link.handle]
         refusal = self._context.reporter.report(reason, shown(link.node.address), now_ms)
         self._connection.detach(link.channel, link.handle, refusal)
@@ -308,9 +343,9 @@ class LinkTable:
     def _on_delivery(self, event: DeliveryReceived, now_ms: int) -> None:
         link = self._links.get((event.channel, event.handle))
         if link is not None:
-            link.received(event, now_ms)  # type: ignore[union-attr]  # the engine lets no client send on our half
+            link.received(event, now_ms)  # type: ignore[union-attr]  # on no other does the engine take transfers
             return
-        self.nodes.early(event)
+        self._nodes.early(event)
 
     def _on_oversized(self, event: DeliveryOversized, now_ms: int) -> None:
         link = self._links.get((event.channel, event.handle))
@@ -325,125 +360,106 @@ class LinkTable:
         elif isinstance(link, ReplyLink):
             link.flow(event, now_ms)
         elif link is None:
-            self.nodes.early(event)
+            self._nodes.early(event)
 
     def _on_disposition(self, event: DispositionReceived, now_ms: int) -> None:
         if event.role is RECEIVER:
             unsettled = self._unsettled.get(event.channel)
-            settle(self._context, Unsettled() if unsettled is None else unsettled, event, now_ms)
+            settle(
+                self._context,
+                self._transactions,
+                Unsettled() if unsettled is None else unsettled,
+                event,
+                now_ms,
+            )
 
     # Effects
 
-    def _accepted(self, effect: Accepted, now_ms: int) -> None:
+    def _accepted(self, effect: effects.Accepted, now_ms: int) -> None:
         reply_to = effect.reply_to
         link = self._by_number.get(reply_to.link_number)
         if link is not None:
             link.accepted(reply_to.number, effect.count, now_ms)  # type: ignore[union-attr]  # the number is no receiver's
 
-    def _rejected(self, effect: Rejected, now_ms: int) -> None:
+    def _rejected(self, effect: effects.Rejected, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, (SenderEndpoint, CoordinatorLink)):
             link.rejected(effect.reply_to.number, effect.error, now_ms)
 
-    def _declared(self, effect: Declared, now_ms: int) -> None:
+    def _declared(self, effect: effects.Declared, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, CoordinatorLink):
             link.declared(effect.reply_to.number, effect.transaction_id)
 
-    def _transaction_ended(self, effect: TransactionEnded, now_ms: int) -> None:
+    def _transaction_ended(self, effect: effects.TransactionEnded, now_ms: int) -> None:
         link = self._by_number.get(effect.link.number)
         if isinstance(link, CoordinatorLink):
             link.ended(effect.transaction_id)
 
-    def _enlisted(self, effect: Enlisted, now_ms: int) -> None:
+    def _enlisted(self, effect: effects.Enlisted, now_ms: int) -> None:
         number = effect.reply_to.link_number
-        if number == NO_LINK:
-            self._answers.take(effect, now_ms)  # a management request, which has no link of the broker's
+        if number == commands.NO_LINK:
+            self._answers.take(effect, now_ms)  # a management request: its link is not the broker's
             return
         link = self._by_number.get(number)
         if isinstance(link, (SenderEndpoint, ReceiverEndpoint)):
             link.enlisted(effect.reply_to.number)
 
-    def _deliver(self, effect: Deliver, now_ms: int) -> None:
+    def _deliver(self, effect: effects.Deliver, now_ms: int) -> None:
         number = effect.link.number
         link = self._by_number.get(number)
         if link is not None:
             link.deliver(effect)  # type: ignore[union-attr]  # the number is a receiver's
             self.starved.add(number)
         elif number in self._closed_receivers and effect.lock_token is not None:
-            self._context.commands.append(Release(self._closed_receivers[number], effect.lock_token, None))
+            self._context.commands.append(
+                commands.Release(self._closed_receivers[number], effect.lock_token, None)
+            )
 
-    def _drained(self, effect: Drained, now_ms: int) -> None:
+    def _drained(self, effect: effects.Drained, now_ms: int) -> None:
         link = self._by_number.get(effect.link.number)
         if isinstance(link, ReceiverEndpoint):
             link.drained(effect)
 
-    def _settled(self, effect: Settled, now_ms: int) -> None:
+    def _settled(self, effect: effects.Settled, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)
         if link is not None:
             link.settled(effect)  # type: ignore[union-attr]  # the number is a receiver's
 
-    def _settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
+    def _settlement_failed(self, effect: effects.SettlementFailed, now_ms: int) -> None:
         link = self._by_number.get(effect.reply_to.link_number)
         if isinstance(link, ReceiverEndpoint):
             link.settlement_failed(effect, now_ms)
 
-    def _sender_opened(self, effect: SenderOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link.number, (None, None))
-        if event is None or not isinstance(link, SenderEndpoint):
+    def _opened(
+        self, effect: effects.SenderOpened | effects.ReceiverOpened | effects.CoordinatorOpened, now_ms: int
+    ) -> None:
+        link = self._pending.pop(effect.link.number, None)
+        if link is None:
             return
-        self._connection.accept_link(
-            event.channel,
-            event.handle,
-            max_message_size=effect.message_size_bytes_max,
-            properties={_BATCH_SIZE_MAX: ULong(batch_size_bytes_max(effect.message_size_bytes_max))},
-        )
         self._by_number[link.number] = link
-        link.opened(effect, now_ms)
+        link.opened(effect, now_ms)  # type: ignore[arg-type]  # each effect has the number of its kind of link
+        if isinstance(link, ReceiverEndpoint):
+            self.starved.add(link.number)
+            if link.session_name is not None:
+                self._sessions[link.session_name] = (link.node.address.path, link.session_id)
 
-    def _coordinator_opened(self, effect: CoordinatorOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link.number, (None, None))
-        if event is None or not isinstance(link, CoordinatorLink):
+    def _link_refused(self, effect: effects.LinkRefused, now_ms: int) -> None:
+        link = self._pending.pop(effect.link.number, None)
+        if link is None:
             return
-        self._connection.accept_link(event.channel, event.handle, max_message_size=REQUEST_BYTES_MAX)
-        self._by_number[link.number] = link
-        link.opened(now_ms)
-
-    def _receiver_opened(self, effect: ReceiverOpened, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link.number, (None, None))
-        if event is None or not isinstance(link, ReceiverEndpoint):
-            return
-        properties = None
-        if effect.session_id is not None:
-            properties = accepted_properties(effect.locked_until_ms)
-            self._context.sessions[event.name] = (link.node.address.path, effect.session_id)
-            link.session_name = event.name
-        self._connection.accept_link(
-            event.channel,
-            event.handle,
-            source=accepted_source(event, effect.session_id),
-            properties=properties,
-        )
-        self._by_number[link.number] = link
-        link.opened(effect)
-        self.starved.add(link.number)
-
-    def _link_refused(self, effect: LinkRefused, now_ms: int) -> None:
-        event, link = self._pending.pop(effect.link.number, (None, None))
-        if event is None or link is None:
-            return
-        self._links.pop((event.channel, event.handle), None)
+        self._links.pop((link.channel, link.handle), None)
         link.forget()
         if not isinstance(effect.error, SessionCannotBeLocked | SessionWaitTimedOut):
-            self._context.via.refused(event.channel, link.number)
-        self._refuse(event, shown(link.node.address), effect.error, now_ms)
+            self._transactions.refused(link.channel, link.number)
+        self._refuse(link, shown(link.node.address), effect.error, now_ms)
 
-    def _session_lapsed(self, effect: SessionLockLapsed, now_ms: int) -> None:
+    def _session_lapsed(self, effect: effects.SessionLockLapsed, now_ms: int) -> None:
         link = self._by_number.get(effect.link.number)
         if isinstance(link, ReceiverEndpoint):
             link.session_lapsed()
 
-    def _detach_link(self, effect: DetachLink, now_ms: int) -> None:
+    def _detach_link(self, effect: effects.DetachLink, now_ms: int) -> None:
         link = self._by_number.pop(effect.link.number, None)
         if link is None:
             return
@@ -453,38 +469,3 @@ class LinkTable:
             link.unsettled.detached_with = effect.error
         refusal = self._context.reporter.report(effect.error, shown(link.node.address), now_ms)
         self._connection.detach(link.channel, link.handle, refusal)
-
-
-def _claimed_paths(subject: AttachRequest | AnyLink) -> list[str | None]:
-    """Name what a link needs its right for; None = for anything, so that some claim is enough."""
-    paths: list[str | None] = []
-    if subject.node.kind is not NodeKind.CBS:
-        paths.append(None if subject.node.kind is NodeKind.COORDINATOR else subject.node.path)
-    if isinstance(subject, (AttachRequest, SenderEndpoint)) and subject.destination is not None:
-        paths.append(subject.destination.path)
-    return paths
-
-
-_RIGHTS = {
-    LinkKind.SEND: Right.SEND,
-    LinkKind.RECEIVE: Right.LISTEN,
-    LinkKind.REQUEST: None,
-    LinkKind.REPLY: None,
-    LinkKind.COORDINATE: None,
-}
-_RIGHT_OF_LINK: dict[type, Right | None] = {
-    SenderEndpoint: Right.SEND,
-    ReceiverEndpoint: Right.LISTEN,
-    RequestLink: None,
-    ReplyLink: None,
-    CoordinatorLink: None,
-}
-_KIND_OF_LINK: dict[type, LinkKind] = {
-    SenderEndpoint: LinkKind.SEND,
-    ReceiverEndpoint: LinkKind.RECEIVE,
-    RequestLink: LinkKind.REQUEST,
-    ReplyLink: LinkKind.REPLY,
-    CoordinatorLink: LinkKind.COORDINATE,
-}
-_CLOSED_RECEIVERS_MAX = 256
-"""Receivers remembered after their end. Our choice: their last deliveries come within a batch or two."""

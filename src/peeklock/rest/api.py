@@ -1,12 +1,9 @@
-"""Messages over HTTP: a request becomes an answer, or a command and a use for its effect.
+"""The REST data plane: messages over HTTP, sans-IO. Source: wire contract 8.
 
-Owns: what each method does with what a path names. Must not know: sockets, HTTP syntax, where commands are
-run. Source: wire contract 8.
-
-Theory of operation: `handle` authorizes and reads, then answers at once or says what comes next: a command to
-run (`Ask`), more to read (`Step`), a message to wait for (`Receive`), or that this is not for here
-(`Elsewhere`). Whoever owns the request does it and goes on with what that gives. A
-refusal carries a tracking id, which stands in its log line too.
+Theory of operation: `handle` authorizes and reads, then answers at once or returns the next step: a command
+to run (`Ask`), more to read (`Step`), a message to wait for (`Receive`), or another part of the broker
+(`Elsewhere`). The owner of the request takes the step and continues with its result. A refusal has a tracking
+id, in its log line too.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from peeklock.broker.vocabulary.commands import (
 )
 from peeklock.broker.vocabulary.effects import (
     Accepted,
+    Deliver,
     Done,
     Effect,
     EntityFound,
@@ -47,32 +45,32 @@ from peeklock.rest.exchange import (
     Elsewhere,
     Receive,
     Step,
-    guarded,
 )
 from peeklock.rest.paths import Form, Place, lock_refusal, lock_token, place_of
 from peeklock.rest.sending import SLICE_MESSAGES, is_batch, iter_batch, read_one
+from peeklock.rest.showing import response_of
 
 __all__ = ["Answer", "Ask", "DataPlane", "DataRequest", "Elsewhere", "Receive", "Step"]
 
 TIMEOUT_S_MAX = 60.0
-"""How long a receive waits at most, and unless it asks for less. Source: wire contract 8."""
+"""The longest wait of a receive, and the default. Source: wire contract 8."""
 
 SMALL_BODY_BYTES_MAX = 16 * 1024
-"""Of a request that sends nothing: its body is not looked at."""
+"""Of a request that sends nothing: its body is ignored."""
 
 
 class DataPlane:
     """The messages of one namespace, over HTTP."""
 
     def __init__(self, admin_context: AdminContext) -> None:
-        """Serve a namespace; its log takes one line for each refusal."""
+        """Serve a namespace; its log gets one line for each refusal."""
         self._admin_context = admin_context
 
     def wants(self, method: str, path: str, query: str = "", *, has_body: bool) -> bool:
-        """Return whether a request is for messages, or refused as one with a method that its path lacks.
+        """Return whether a request is for messages, or has a method that a path for messages lacks.
 
-        A PUT with a body describes an entity. So do other methods of a client of the administration, which
-        says its `api-version`: it asks whether a queue with such a name exists.
+        A PUT with a body describes an entity. Requests with an `api-version` come from a client of the
+        administration, which looks for a queue of such a name.
         """
         place = place_of(path)
         if place is None or (method == "PUT" and has_body):
@@ -80,7 +78,7 @@ class DataPlane:
         return place.takes(method) or "api-version=" not in query
 
     def body_bytes_max(self, method: str, path: str) -> int | None:
-        """Return the largest body that is read; None = one with a body is not for messages."""
+        """Return the largest body that is read; None = a request with a body is not for messages."""
         place = place_of(path)
         if place is None or method == "PUT" or not place.takes(method):
             return None
@@ -89,7 +87,7 @@ class DataPlane:
         return SMALL_BODY_BYTES_MAX
 
     def refusal(self, request: AdminRequest, now_ms: int) -> Response | None:
-        """Return the refusal of a request for its token, before its body is there; None = it is not."""
+        """Return the refusal of a request for its token, before its body is there; None = not refused."""
         exchange = self._exchange(request, now_ms)
         try:
             exchange.require(_right_for(exchange.place))
@@ -99,11 +97,11 @@ class DataPlane:
 
     def too_large(self, request: AdminRequest, bytes_max: int, now_ms: int) -> Response:
         """Return the refusal of a request with a larger body than is read."""
-        text = f"The body is larger than {bytes_max} bytes, the most that a message here may have."
+        text = f"The body is larger than {bytes_max} bytes, the limit of a message."
         return self._exchange(request, now_ms).refusal(MessageSizeExceeded(text))
 
     def handle(self, request: DataRequest, now_ms: int) -> Answer:
-        """Return the answer to a request that `wants` is true of, or what comes first.
+        """Return the answer to a request for messages, or the next step.
 
         Never raises for what a client sent.
         """
@@ -123,7 +121,7 @@ class DataPlane:
                 case Form.LOCK:
                     return _settle(exchange)
 
-        return guarded(exchange, answer)
+        return exchange.guarded(answer)
 
     def _exchange(self, request: AdminRequest, now_ms: int) -> DataExchange:
         place = place_of(request.path)
@@ -141,19 +139,29 @@ class DataPlane:
         read += islice(members, SLICE_MESSAGES)
         if len(read) - count < SLICE_MESSAGES:
             return _store(exchange, read)
-        return Step(lambda: guarded(exchange, lambda: self._read_on(exchange, members, read)))
+        return Step(lambda: exchange.guarded(lambda: self._read_on(exchange, members, read)))
 
     def _receive(self, exchange: DataExchange) -> Answer:
         request = exchange.request
         timeout_s = _timeout_s(request.query)
         assert isinstance(request, DataRequest)
         scheme = "https" if request.secure else "http"
-        host = quote(exchange.host, safe=":[].-_~")  # whatever it is, the answer is a header
+        host = quote(exchange.host, safe=":[].-_~")  # a client's text in a header
         url = f"{scheme}://{host}/{exchange.place.entity}/messages"
         waits = self._exchange(exchange.shown_request, exchange.now_ms)
         deletes = request.method == "DELETE"
-        receive = Receive(waits, exchange.place.node.address, deletes, timeout_s, url)
+        lock_url = None if deletes else url
+
+        def show(delivery: Deliver, payload: bytes) -> Response:
+            return response_of(delivery, payload, lock_url=lock_url)
+
+        receive = Receive(waits, exchange.place.node.address, 1, timeout_s, deletes, show, _first)
         return _unless_entity(exchange, receive) if deletes else receive
+
+
+def _first(shown: list[Response]) -> Response:
+    """Return the answer that shows the message, if one came."""
+    return shown[0] if shown else Response(204)
 
 
 def _timeout_s(query: str) -> float:
@@ -177,7 +185,7 @@ def _settle(exchange: DataExchange) -> Answer:
 
     def render(effect: Effect) -> Answer:
         response = _settled(exchange, effect)
-        # Asked for afterwards: who completes a message need not wait for it.
+        # Looked up afterwards, so that a completion need not wait for it.
         return _unless_entity(exchange, response) if completes and isinstance(effect, Failed) else response
 
     return Ask(UpdateDisposition(address, [token], disposition, exchange.reply_to), render)
@@ -191,7 +199,7 @@ def _settled(exchange: DataExchange, effect: Effect) -> Response:
 
 
 def _unless_entity(exchange: DataExchange, answer: Answer) -> Answer:
-    """Leave a request to the administration if there is an entity of just this name: it may be deleted."""
+    """Leave a request to the administration if an entity has exactly this name: it may be deleted."""
 
     def render(effect: Effect) -> Answer:
         return Elsewhere.ADMINISTRATION if isinstance(effect, EntityFound) else answer
@@ -200,7 +208,7 @@ def _unless_entity(exchange: DataExchange, answer: Answer) -> Answer:
 
 
 def _not_taken(exchange: DataExchange) -> Answer:
-    """Refuse a method that the path does not take, unless an entity has just this name."""
+    """Refuse a method that the path does not take, unless an entity has exactly this name."""
     exchange.granted_here(exchange.place.node.path)
 
     def refuse() -> Response:
@@ -208,7 +216,7 @@ def _not_taken(exchange: DataExchange) -> Answer:
         return exchange.not_allowed(exchange.place.form.value)
 
     def render(effect: Effect) -> Answer:
-        return Elsewhere.ADMINISTRATION if isinstance(effect, EntityFound) else guarded(exchange, refuse)
+        return Elsewhere.ADMINISTRATION if isinstance(effect, EntityFound) else exchange.guarded(refuse)
 
     return Ask(LookUp(Address(exchange.path), exchange.reply_to), render)
 

@@ -1,8 +1,4 @@
-"""The JSON of the header BrokerProperties, and of the members of a batch: properties that the broker knows.
-
-Owns: their names and types, read and written; dates and spans as text. Must not know: AMQP's encoding, who
-asks. Source: wire contract 8.
-"""
+"""The JSON of the header BrokerProperties, and of the members of a batch. Source: wire contract 8."""
 
 from __future__ import annotations
 
@@ -39,7 +35,8 @@ _TEXTS = {
     "To": "to",
     "ViaPartitionKey": "via_partition_key",
 }
-_TEXTS_IN_BATCH = {**_TEXTS, "ContentType": "content_type"}
+TEXTS = {**_TEXTS, "ContentType": "content_type"}
+"""Member of BrokerProperties with a text -> its field. The content type is a member in a batch alone."""
 _FIELDS_MAX = 64
 """Members of one object. Our choice: 26 are known."""
 
@@ -58,14 +55,14 @@ class BrokerProperties:
     to: str | None = None
     via_partition_key: str | None = None
     content_type: str | None = None
-    """In a batch alone; else it is a header of its own."""
+    """A member in a batch alone; otherwise it has its own header."""
     scheduled_at_ms: int | None = None
     """UTC ms."""
     ttl_ms: int | None = None
 
 
 def read_json(text: bytes, what: str) -> Any:
-    """Read strict JSON: no infinities, not nested without end. Raises: ArgumentInvalid."""
+    """Read strict JSON, without infinities. Raises: ArgumentInvalid."""
     try:
         return _JSON.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
     except (ValueError, RecursionError) as failure:
@@ -74,14 +71,14 @@ def read_json(text: bytes, what: str) -> Any:
 
 
 def read_broker_properties(given: Any, *, in_batch: bool = False) -> BrokerProperties:
-    """Read what a sender set; what only a receiver is told, and what nobody knows, is left out.
+    """Read the members that a sender may set; others are ignored.
 
     Raises: ArgumentInvalid: a value of a wrong type.
     """
     if not isinstance(given, Mapping) or len(given) > _FIELDS_MAX:
-        raise ArgumentInvalid(f"BrokerProperties is no JSON object of up to {_FIELDS_MAX} members.")
+        raise ArgumentInvalid(f"BrokerProperties is not a JSON object of up to {_FIELDS_MAX} members.")
     found = BrokerProperties()
-    texts = _TEXTS_IN_BATCH if in_batch else _TEXTS
+    texts = TEXTS if in_batch else _TEXTS
     for name, value in given.items():
         if value is None:
             continue
@@ -99,17 +96,17 @@ def read_broker_properties(given: Any, *, in_batch: bool = False) -> BrokerPrope
 
 
 def write_json(value: Any) -> str:
-    """Write JSON that can stand in a header: printable ASCII alone."""
+    """Write JSON for a header: printable ASCII alone."""
     return json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
 
 
 def has_date(at_ms: int) -> bool:
-    """Return whether an instant lies in the years 1 to 9999, of which dates can be written."""
+    """Return whether an instant is in the years 1 to 9999, so that it has a date."""
     return -62_135_596_800_000 <= at_ms < 253_402_300_800_000
 
 
 def write_date(at_ms: int) -> str:
-    """Write `Mon, 01 Jan 2024 00:00:00 GMT`; strftime uses the locale's names. Source: RFC 9110 5.6.7."""
+    """Write `Mon, 01 Jan 2024 00:00:00 GMT` in any locale. Source: RFC 9110 5.6.7."""
     return _date(at_ms // 1000)
 
 
@@ -122,13 +119,20 @@ def _date(at_s: int) -> str:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ArgumentInvalid(f"{name} of BrokerProperties is not a string.")
-    if value.isascii():
-        return value
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ArgumentInvalid(f"{name} of BrokerProperties has half a character: write it whole.") from None
+    if has_surrogate(value):
+        raise ArgumentInvalid(f"{name} of BrokerProperties contains an unpaired surrogate.")
     return value
+
+
+def has_surrogate(text: str) -> bool:
+    """Return whether a text contains an unpaired surrogate, which UTF-8 cannot encode."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _seconds_ms(name: str, value: Any) -> int:
@@ -162,14 +166,14 @@ def _instant_ms(name: str, value: Any) -> int:
         )
     except ValueError:
         raise ArgumentInvalid(
-            f"{name} of BrokerProperties is no date such as Mon, 01 Jan 2024 00:00:00 GMT."
+            f"{name} of BrokerProperties is not a date such as Mon, 01 Jan 2024 00:00:00 GMT."
         ) from None
     return (at - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _JSON = json.JSONDecoder(parse_constant=_no_constant)
-"""Made once: `json.loads` makes one for each text, which takes longer than reading a short one."""
+"""Shared: `json.loads` makes one for each text, which takes longer than reading a short one."""

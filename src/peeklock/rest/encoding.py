@@ -1,8 +1,7 @@
 """Messages that are sent over HTTP, encoded, and their records.
 
-Owns: the few sections and fields that such a message can have. Must not know: JSON, headers, who asks.
-`amqp.message_writing` writes the same bytes and `gateway.inspection` makes the same record, of any message;
-with them a batch cost twice as much as over AMQP.
+They have few sections and fields. `amqp.message_writing` writes the same bytes and `gateway.inspection` makes
+the same record for any message; with them a batch cost twice as much as over AMQP.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Sections
 from peeklock.broker.content.routing import ID_LENGTH_MAX, PARTITION_KEY, VIA_PARTITION_KEY
 from peeklock.broker.vocabulary.message import Message, Routing
-from peeklock.gateway.annotations import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.gateway.inspection import PROPERTY_BYTES_MAX, take_in
+from peeklock.gateway.rewriting import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.rest.broker_properties import BrokerProperties
 
 _STRING, _SYMBOL = 0xA1, 0xA3
@@ -30,7 +29,7 @@ _TIMESTAMP = struct.Struct(">Bq").pack
 _NULL = b"\x40"
 _ANNOTATIONS, _PROPERTIES, _OWN = b"\x00\x53\x72", b"\x00\x53\x73", b"\x00\x53\x74"
 _HARMLESS_BYTES = PROPERTY_BYTES_MAX
-"""Before the body: no limit is lower but those of ids."""
+"""Before the body: only ids have a lower limit."""
 
 _DATA_8, _DATA_32 = b"\x00\x53\x75\xa0", b"\x00\x53\x75\xb0"
 
@@ -39,15 +38,13 @@ Encoded = tuple[Message, Sections]
 
 
 def message_of(body: bytes, given: BrokerProperties, own: Mapping[str, Any], now_ms: int) -> Encoded:
-    """Make a message and its record, as `take_in` does, which looks for what may break a rule.
+    """Return a message and its record, as `take_in` does; that is called only where a rule may be broken.
 
     Args:
-        body: goes into one data section.
-        given: what the broker knows.
-        own: the message's own properties.
-        now_ms: UTC; stands in a message whose time-to-live is beyond what AMQP's header can say.
+        own: the application properties.
+        now_ms: UTC; the creation-time of a message whose time-to-live AMQP's header cannot hold.
 
-    Raises: as `take_in`; UnicodeEncodeError: half a character.
+    Raises: as `take_in`; UnicodeEncodeError: an unpaired surrogate.
     """
     out = bytearray()
     created_ms = expires_ms = None
@@ -68,7 +65,7 @@ def message_of(body: bytes, given: BrokerProperties, own: Mapping[str, Any], now
     out += _DATA_8 + bytes((size,)) if size < 256 else _DATA_32 + _LENGTH(size)
     out += body
     payload = bytes(out)
-    # All but the own properties are short where the first of these holds.
+    # The first condition bounds all but the application properties.
     harmless = (
         begins <= _HARMLESS_BYTES
         and len(message_id or b"") <= ID_LENGTH_MAX
@@ -124,7 +121,7 @@ def _describe(
     created_ms: int | None,
     expires_ms: int | None,
 ) -> None:
-    """Append the section of properties, if there are any."""
+    """Append the properties section, if it has fields."""
     fields = [
         message_id or _NULL,
         _NULL,  # user-id
@@ -167,4 +164,4 @@ def _text(text: str, code: int = _STRING) -> bytes:
 
 
 _usual = lru_cache(maxsize=512)(_text)
-"""Names of properties and content types are mostly the same few."""
+"""Cached: names of properties and content types are mostly the same few."""

@@ -1,8 +1,4 @@
-"""One request for messages on its way to its answer.
-
-Owns: the request as a value, the answers that the room gives, rights, refusals. Must not know: what is sent
-or received.
-"""
+"""A request for messages over HTTP and its possible answers; rights, refusals. Source: wire contract 8."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+from peeklock.admin.errors import STATUSES as ADMIN_STATUSES
 from peeklock.admin.errors import Refusal
 from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
 from peeklock.auth.errors import AuthorizationError, ClaimMissing
@@ -23,9 +20,29 @@ from peeklock.broker.vocabulary.commands import (
     SendTo,
     UpdateDisposition,
 )
-from peeklock.broker.vocabulary.errors import ServiceBusError
-from peeklock.rest.errors import RECEIVE_STATUSES, RETRY_AFTER_S, STATUSES
+from peeklock.broker.vocabulary.effects import Deliver
+from peeklock.broker.vocabulary.errors import (
+    EntityDeleted,
+    EntityNotFound,
+    InvalidOperation,
+    LowSpace,
+)
 from peeklock.rest.paths import Form, Place
+
+STATUSES: dict[type[Refusal], int] = {
+    **ADMIN_STATUSES,
+    EntityDeleted: 410,
+    EntityNotFound: 410,
+    InvalidOperation: 400,
+    LowSpace: 503,
+}
+RECEIVE_STATUSES = {**STATUSES, InvalidOperation: 405}
+"""Of a request for the next message. Source: Azure/azure-sdk-for-php issue 1024: 405 where sessions are
+required."""
+
+RETRY_AFTER_S = 5
+"""With 503. Our choice: what is short (space, turns of the loop, keys) is checked four times a second, and
+rarely back at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +50,9 @@ class DataRequest(AdminRequest):
     """An HTTP request for messages, read whole."""
 
     fields: tuple[tuple[str, str], ...] = field(default=())
-    """All headers as they were spelt: names of properties keep their case."""
+    """All headers as spelt: names of properties keep their case."""
     secure: bool = False
-    """It came over TLS, so that an address which is answered is one for TLS too."""
+    """It came over TLS: an address in the answer is one for TLS too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +65,36 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """There is more to read than others can wait for: call `go_on` in another turn."""
+    """There is more to read: call `go_on` in another turn, so that others need not wait."""
 
-    go_on: Callable[[], Answer]
+    go_on: Callable[[], Any]
+    """Returns the answer, as a request does."""
 
 
 @dataclass(frozen=True, slots=True)
-class Receive:
+class Take:
+    """Wait for messages of an entity, and lock or delete them."""
+
+    exchange: Exchange
+    """Without the request's headers and body: it is kept as long as the wait lasts."""
+    address: Address
+    count_max: int
+    timeout_s: float
+    deletes: bool
+    show: Callable[[Deliver, bytes], Any]
+    """Takes a delivery and its payload, and returns what the answer shows of it."""
+    answer: Callable[[list[Any]], Response]
+    """Takes what `show` returned, in order."""
+
+
+class Receive(Take):
     """Wait for the next message."""
 
-    exchange: DataExchange
-    """Without the request's headers and body: it is kept for as long as the wait lasts."""
-    address: Address
-    deletes: bool
-    timeout_s: float
-    messages_url: str
-    """Where the entity's messages are, as the client reached it."""
+    __slots__ = ()
 
 
 class Elsewhere(Enum):
-    """What a request is about is not here."""
+    """The request is for another part of the broker."""
 
     ADMINISTRATION = 0
     """There is an entity of just this name."""
@@ -86,15 +113,15 @@ class DataExchange(Exchange):
         self.place = place
 
     def require(self, right: Right) -> None:
-        """Require a right on the entity. A token may also be for just this address and what lies above it.
+        """Raise AuthorizationError unless the token has a right on the entity.
 
-        Raises: AuthorizationError.
+        A token may also be for this very address or a path above it.
         """
         if right not in self.granted_here(self.place.node.path).rights:
             raise ClaimMissing(f"{right.value} claim required for this operation.")
 
     def refusal(self, failure: Refusal) -> Response:
-        """Return the answer that tells of a refusal, and log it under the same tracking id."""
+        """Return the answer to a refusal, and log it under the same tracking id."""
         statuses = RECEIVE_STATUSES if self.place.form is Form.HEAD else STATUSES
         status = statuses[type(failure)]
         headers: tuple[tuple[str, str], ...] = ()
@@ -104,11 +131,3 @@ class DataExchange(Exchange):
             headers = (("Allow", ""),)
         key_name = failure.key_name if isinstance(failure, AuthorizationError) else ""
         return self.refused(status, str(failure), headers, key_name=key_name)
-
-
-def guarded(exchange: DataExchange, answer: Callable[[], Answer]) -> Answer:
-    """Return an answer, or the one that tells of a refusal that is raised."""
-    try:
-        return answer()
-    except (ServiceBusError, AuthorizationError) as failure:
-        return exchange.refusal(failure)

@@ -1,7 +1,4 @@
-"""Names that a request gives and nothing here has: the refusal lists those that there are.
-
-Owns: the words of the refusal. Must not know: what the names are of.
-"""
+"""Texts of refusals for unknown names: they list the known ones."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ _SHOWN_MAX = 40
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> str:
-    """Return the end of a sentence that refuses a name, with a near one, if any, and all that are known."""
+    """Return the end of a sentence that refuses a name, with a similar one, if any, and all known ones."""
     given = shortened(name)
     if not known:
-        return f"an unknown {what} '{given}': none is known here."
+        return f"an unknown {what} '{given}': there are none here."
     by_lower = {each.lower(): each for each in known}
     near = get_close_matches(given.lower(), by_lower, 1)
     meant = f"did you mean '{by_lower[near[0]]}'? Known: " if near else "known: "
@@ -23,6 +20,6 @@ def unknown(what: str, name: str, known: Collection[str]) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of what a client gave, in characters that can be written."""
+    """Return the beginning of a client's text, in characters that UTF-8 can encode."""
     shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
     return shown.encode(errors="backslashreplace").decode()

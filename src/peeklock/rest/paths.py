@@ -1,7 +1,6 @@
-"""What the path of a request for messages means.
+"""Paths of the data plane. A queue may have such a name too; `api` checks that where it matters.
 
-Owns: the forms of wire contract 8. Must not know: which entities exist; a queue may have any of these names,
-and `api` asks for it where that matters.
+Source: wire contract 8.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from peeklock.gateway.address import Node, parse_node
 from peeklock.rest.names import shortened
 
 _GUID = UUID("1b4e28ba-2fa1-11d2-883f-0016d3cca427")
-"""To show what one looks like."""
+"""An example for a refusal."""
 
 
 class Form(Enum):
-    """What a path names below its entity."""
+    """What a path names below its entity; the value is the methods that it takes."""
 
     MESSAGES = "POST"
-    """`messages`: what is sent."""
+    """`messages`: send."""
     HEAD = "POST, DELETE"
     """`messages/head`: the next message."""
     LOCK = "POST, PUT, DELETE"
-    """`messages/ID/TOKEN`: a message that is locked. The value of each is the methods that it takes."""
+    """`messages/ID/TOKEN`: a locked message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path, taken apart."""
+    """A path, parsed."""
 
     form: Form
     entity: str
-    """The path of the entity or of its dead-letter queue, as it was sent: percent-encoded."""
+    """The path of the entity or of its dead-letter queue as sent, percent-encoded."""
     node: Node
-    """The same, read."""
+    """The same, parsed."""
     token: str = ""
     """The lock token, as text."""
 
@@ -48,12 +47,11 @@ class Place:
         return method in self.form.value.split(", ")
 
 
-@lru_cache(maxsize=256)  # asked for several times a request; most are for the same few
+@lru_cache(maxsize=256)  # called several times a request, mostly for the same few
 def place_of(path: str) -> Place | None:
-    """Return what a path means as one for messages; None = it is none.
+    """Parse a path, percent-encoded and without the query; None = it is not for messages.
 
-    `path`: percent-encoded, without the query. It is split before it is decoded: an encoded slash belongs to
-    a name.
+    It is split before it is decoded: an encoded slash belongs to a name.
     """
     parts = path.strip("/").split("/")
     names = [unquote(part).lower() for part in parts[-3:]]
@@ -71,7 +69,7 @@ def place_of(path: str) -> Place | None:
 
 
 def lock_token(text: str) -> bytes:
-    """Return a lock token in .NET's byte order; one that cannot be a token is none that is held."""
+    """Return a lock token in .NET's byte order; empty, which no lock has, if the text is not a GUID."""
     try:
         return UUID(text).bytes_le
     except ValueError:
@@ -79,10 +77,10 @@ def lock_token(text: str) -> bytes:
 
 
 def lock_refusal(failure: ServiceBusError, text: str) -> ServiceBusError:
-    """Return the refusal of a command for a lock; that of a text which is no token shows the text."""
+    """Return the error for a failed command on a lock; it quotes a text that is not a token."""
     if isinstance(failure, MessageLockLost) and not lock_token(text):
         return MessageLockLost(
-            f"The lock token '{shortened(text)}' is not a GUID such as {_GUID}: use that of the answer which "
-            f"locked the message."
+            f"The lock token '{shortened(text)}' is not a GUID such as {_GUID}: use the one from the answer "
+            "that locked the message."
         )
     return failure

@@ -1,8 +1,7 @@
-"""A message's own properties as headers of HTTP.
+"""A message's application properties as headers of HTTP.
 
-Owns: which headers are properties, and what a value looks like as text. Must not know: BrokerProperties.
-A value is a number, `true` or `false` as such, and text in double quotes, escaped as in JSON. Text without
-quotes is taken too. Source: wire contract 8; the samples of Learn "Send Message".
+A value is a number, `true`, `false`, or text in double quotes, escaped as in JSON. Text without quotes is
+accepted too. Source: wire contract 8; the samples of Learn "Send Message".
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from uuid import UUID
 from peeklock.amqp.decimals import number_of
 from peeklock.amqp.types import Char, Decimal32, Decimal64, Decimal128, Float, Timestamp
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
-from peeklock.rest.broker_properties import has_date, write_date, write_json
+from peeklock.rest.broker_properties import has_date, has_surrogate, write_date, write_json
 
 PROPERTIES_MAX = 100
-"""Properties of a message that become headers. Our choice: clients take no more headers (Python's 100)."""
+"""Properties of a message that become headers. Our choice: clients accept no more headers (Python: 100)."""
 
 _STANDARD = frozenset(
     """
@@ -35,7 +34,7 @@ _STANDARD = frozenset(
     strict-transport-security vary www-authenticate
     """.split()  # noqa: SIM905  # 50 literals would take 50 lines
 )
-"""Headers of HTTP: of requests, then of answers."""
+"""Headers of HTTP: of requests, then of responses."""
 
 _STANDARD_STARTS = ("accept", "access-control-", "content-", "proxy-", "sec-", "x-ms-", "x-forwarded-")
 _FLOAT = struct.Struct(">f")
@@ -46,13 +45,13 @@ _PRINTABLE = re.compile(r"[ -~]*", re.ASCII)
 
 @lru_cache(maxsize=256)
 def is_property(name: str) -> bool:
-    """Return whether a header of this name is a property of the message, not of HTTP."""
+    """Return whether a header of this name is a property of the message, not one of HTTP."""
     lower = name.lower()
     return lower not in _STANDARD and not lower.startswith(_STANDARD_STARTS)
 
 
 def read_headers(headers: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Read the properties of a message that is sent; names keep their spelling. Raises: ArgumentInvalid."""
+    """Read the properties of a message that is sent; names keep their case. Raises: ArgumentInvalid."""
     found: dict[str, Any] = {}
     for name, text in headers:
         if is_property(name):
@@ -61,22 +60,22 @@ def read_headers(headers: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 
 def read_member(given: Any) -> dict[str, Any]:
-    """Read the properties of a member of a batch. Raises: ArgumentInvalid: a value that none can have."""
+    """Read the properties of a member of a batch. Raises: ArgumentInvalid."""
     if not isinstance(given, Mapping):
-        raise ArgumentInvalid("UserProperties is no JSON object.")
+        raise ArgumentInvalid("UserProperties is not a JSON object.")
     for name, value in given.items():
         if isinstance(value, str):
             _whole(name, value)
         elif not (value is None or isinstance(value, float) or (isinstance(value, int) and _is_long(value))):
             raise ArgumentInvalid(
-                f"The property '{name[:64]}' is no string, number of up to 64 bits, true, false or null."
+                f"The property '{name[:64]}' is not a string, number of up to 64 bits, true, false or null."
             )
         _whole(name, name)
     return dict(given)
 
 
 def write_headers(properties: Mapping[Any, Any]) -> list[tuple[str, str]]:
-    """Write a received message's properties; those that no header can have are left out, null too."""
+    """Write a received message's properties; those that do not fit a header are left out, null too."""
     written: list[tuple[str, str]] = []
     seen: set[str] = set()
     for name, value in properties.items():
@@ -90,7 +89,7 @@ def write_headers(properties: Mapping[Any, Any]) -> list[tuple[str, str]]:
 
 
 def plain_header(value: str) -> bool:
-    """Return whether a text can stand in a header as it is."""
+    """Return whether a text fits a header unchanged."""
     return bool(_PRINTABLE.fullmatch(value)) and value == value.strip()
 
 
@@ -104,7 +103,7 @@ def _read_value(name: str, text: str) -> Any:
         try:
             value = json.loads(_utf8(name, text))
         except (ValueError, RecursionError):
-            return _utf8(name, text[1:-1])  # somebody who does not escape
+            return _utf8(name, text[1:-1])  # unescaped
         _whole(name, value)
         return value
     if text.lower() in ("true", "false"):
@@ -120,25 +119,20 @@ def _read_value(name: str, text: str) -> Any:
 
 
 def _utf8(name: str, text: str) -> str:
-    """Return what the bytes of a header say in UTF-8; they came as if they were Latin-1."""
+    """Return the text of a header in UTF-8; h11 decodes it as Latin-1."""
     try:
         return text.encode("latin-1").decode()
     except UnicodeDecodeError:
-        raise ArgumentInvalid(f"The header '{name[:64]}' is not written in UTF-8.") from None
+        raise ArgumentInvalid(f"The header '{name[:64]}' is not valid UTF-8.") from None
 
 
 def _whole(name: str, value: Any) -> None:
-    text = str(value)
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ArgumentInvalid(f"The property '{name[:64]!a}' has half a character: write it whole.") from None
+    if has_surrogate(str(value)):
+        raise ArgumentInvalid(f"The property '{name[:64]!a}' contains an unpaired surrogate.")
 
 
 def _shortest(value: float) -> float:
-    """Return the number with the fewest digits that is this one in 32 bits: 0.1, not 0.10000000149011612."""
+    """Return the shortest number that equals this one in 32 bits: 0.1, not 0.10000000149011612."""
     for digits in range(6, 9):
         number = float(f"{value:.{digits}g}")
         if _single(number) == value:

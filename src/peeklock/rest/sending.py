@@ -1,7 +1,6 @@
-"""Messages that are sent over HTTP: from headers and JSON to AMQP.
+"""Sends over HTTP: from headers and JSON to AMQP messages.
 
-Owns: how a request becomes messages. Must not know: rights, what becomes of a message.
-Source: wire contract 8; 3.2 for where a property stands in a message.
+Source: wire contract 8; 3.2 for the place of each property in a message.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from peeklock.rest.names import unknown
 from peeklock.rest.properties import read_headers, read_member
 
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
-"""Of a body with several messages."""
+"""Of a batch."""
 
 BATCH_BODY_BYTES_MAX = 1024 * 1024
 """Of such a body. Source: Learn "Service Bus quotas": no batch is larger, on any tier. Reading more JSON than
@@ -32,7 +31,7 @@ this would take more than 20 ms of a turn."""
 _MEMBERS = ("Body", "BrokerProperties", "UserProperties")
 
 SLICE_MESSAGES = 128
-"""Members of a batch that are made into messages in one turn, at 30 us each."""
+"""Members of a batch that are encoded in one turn, at 30 us each."""
 
 
 def is_batch(request: DataRequest) -> bool:
@@ -42,7 +41,7 @@ def is_batch(request: DataRequest) -> bool:
 
 
 def read_one(request: DataRequest, now_ms: int) -> Encoded:
-    """Make the message that a request sends.
+    """Return the message that a request sends.
 
     Raises: ArgumentInvalid, ArgumentOutOfRange, InvalidOperation: as the message is.
     """
@@ -55,10 +54,10 @@ def read_one(request: DataRequest, now_ms: int) -> Encoded:
 
 
 def iter_batch(request: DataRequest, now_ms: int) -> Iterator[Encoded]:
-    """Make the messages of a batch, each when it is asked for.
+    """Yield the messages of a batch.
 
-    Raises: as `read_one`, naming the message's place; MessageSizeExceeded: there are too many, or the body
-    is too large.
+    Raises: as `read_one`, with the index of the message; MessageSizeExceeded: too many messages, or too
+    large a body.
     """
     if len(request.body) > BATCH_BODY_BYTES_MAX:
         raise MessageSizeExceeded(
@@ -66,11 +65,10 @@ def iter_batch(request: DataRequest, now_ms: int) -> Iterator[Encoded]:
         )
     members = read_json(request.body, "The batch")
     if not isinstance(members, list) or not members:
-        raise ArgumentInvalid("The batch is no JSON array with at least one message.")
+        raise ArgumentInvalid("The batch is not a JSON array with at least one message.")
     if len(members) > BATCH_MESSAGES_MAX:
         raise MessageSizeExceeded(
-            f"There are {len(members)} messages in the batch, at most {BATCH_MESSAGES_MAX} are taken: send "
-            f"them in several."
+            f"The batch has {len(members)} messages; the limit is {BATCH_MESSAGES_MAX}."
         )
     for at, member in enumerate(members):
         try:
@@ -98,7 +96,7 @@ def _member(member: Any, now_ms: int) -> Encoded:
 
 
 def _content_type(text: str | None) -> str | None:
-    """Return a content type as AMQP has it, which is a symbol; None = none is given."""
+    """Return a content type, a symbol in AMQP; None = none is given."""
     if text and not text.isascii():
-        raise ArgumentInvalid("The content type has other characters than those of ASCII.")
+        raise ArgumentInvalid("The content type contains characters outside ASCII.")
     return text or None

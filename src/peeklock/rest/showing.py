@@ -1,7 +1,6 @@
-"""A message as a receiver over HTTP is shown it.
+"""A message as a receiver over HTTP gets it: body, BrokerProperties, headers.
 
-Owns: body, BrokerProperties and headers of the answer. Must not know: how the message was come by.
-Source: wire contract 8; 3.2 and 3.4 for where a property stands in a message.
+Source: wire contract 8; 3.2 and 3.4 for the place of each property in a message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, shown_source
 from peeklock.broker.vocabulary.effects import Deliver
 from peeklock.broker.vocabulary.message import MessageState
 from peeklock.gateway.annotations import encode_for_receiver
-from peeklock.rest.broker_properties import has_date, write_date, write_json
+from peeklock.rest.broker_properties import TEXTS, has_date, write_date, write_json
 from peeklock.rest.properties import write_headers
 
 _STATES = {
@@ -34,9 +33,8 @@ def response_of(delivery: Deliver, payload: bytes, *, lock_url: str | None) -> R
     """Return the answer that shows a message.
 
     Args:
-        delivery: of the message, under a lock.
         payload: as its sender sent it.
-        lock_url: address of the entity's messages, for what is done with the lock; None = it is deleted.
+        lock_url: address of the entity's messages, from which that of the lock is made; None = it is deleted.
     """
     encoded = encode_for_receiver(delivery, payload, tag_only=lock_url is None)
     sections = scan(encoded)
@@ -48,7 +46,7 @@ def response_of(delivery: Deliver, payload: bytes, *, lock_url: str | None) -> R
         shown["LockToken"] = token
         shown["LockedUntilUtc"] = write_date(delivery.locked_until_ms)
         headers.append(("Location", f"{lock_url}/{delivery.message.sequence_number}/{token}"))
-    content_type = shown.pop("ContentType", None)  # a header of its own
+    content_type = shown.pop("ContentType", None)  # it has its own header
     headers.append(("BrokerProperties", write_json(shown)))
     headers += write_headers(application_properties_of(sections))
     body = body_of(sections)
@@ -59,34 +57,17 @@ def _broker_properties(delivery: Deliver, sections: Sections) -> dict[str, Any]:
     message = delivery.message
     ttl_ms = UNLIMITED_MS if delivery.ttl_ms is None else delivery.ttl_ms
     shown: dict[str, Any] = {
-        "DeliveryCount": delivery.delivery_count + 1,  # .NET's count: this delivery is one
+        "DeliveryCount": delivery.delivery_count + 1,  # .NET's count includes this delivery
         "EnqueuedSequenceNumber": message.enqueued_sequence_number,
         "EnqueuedTimeUtc": write_date(message.enqueued_at_ms),
         "SequenceNumber": message.sequence_number,
         "State": _STATES[delivery.state],
-        "TimeToLive": ttl_ms / 1000,  # always there: Azure's client for Rust takes no message without it
+        "TimeToLive": ttl_ms / 1000,  # always: Azure's client for Rust rejects a message without it
     }
     if message.dead_letter_source is not None:
         shown["DeadLetterSource"] = shown_source(message.dead_letter_source)
-    try:
-        properties = sections.decode_properties()
-        annotations = sections.decode_message_annotations()
-    except DecodeError:
-        return shown  # what its sender wrote there can be read by nobody
-    for name, value in (
-        ("CorrelationId", properties.correlation_id),
-        ("Label", properties.subject),
-        ("MessageId", properties.message_id),
-        ("PartitionKey", key_text(annotations.get(PARTITION_KEY))),
-        ("ReplyTo", properties.reply_to),
-        ("ReplyToSessionId", properties.reply_to_group_id),
-        ("SessionId", properties.group_id),
-        ("To", properties.to),
-        ("ViaPartitionKey", key_text(annotations.get(VIA_PARTITION_KEY))),
-        ("ContentType", properties.content_type),
-    ):
-        if value is not None:
-            shown[name] = value.hex() if isinstance(value, bytes) else str(value)
+    texts, annotations = known_texts(sections)
+    shown.update({name: texts[field] for name, field in TEXTS.items() if field in texts})
     scheduled = annotations.get("x-opt-scheduled-enqueue-time")
     if isinstance(scheduled, int) and has_date(scheduled):
         shown["ScheduledEnqueueTimeUtc"] = write_date(scheduled)
@@ -95,8 +76,36 @@ def _broker_properties(delivery: Deliver, sections: Sections) -> dict[str, Any]:
     return shown
 
 
+def known_texts(sections: Sections) -> tuple[dict[str, str], dict[Any, Any]]:
+    """Return a message's texts by field of BrokerProperties, and its annotations; none if
+    they are malformed."""
+    try:
+        properties = sections.decode_properties()
+        annotations = sections.decode_message_annotations()
+    except DecodeError:
+        return {}, {}
+    found = {
+        "correlation_id": properties.correlation_id,
+        "label": properties.subject,
+        "message_id": properties.message_id,
+        "partition_key": key_text(annotations.get(PARTITION_KEY)),
+        "reply_to": properties.reply_to,
+        "reply_to_session_id": properties.reply_to_group_id,
+        "session_id": properties.group_id,
+        "to": properties.to,
+        "via_partition_key": key_text(annotations.get(VIA_PARTITION_KEY)),
+        "content_type": properties.content_type,
+    }
+    texts = {
+        name: value.hex() if isinstance(value, bytes) else str(value)
+        for name, value in found.items()
+        if value is not None
+    }
+    return texts, annotations
+
+
 def application_properties_of(sections: Sections) -> dict[Any, Any]:
-    """Return a message's own properties in the types that they were sent in."""
+    """Return a message's application properties in the types that they were sent in."""
     span = sections.application_properties
     if span is None:
         return {}
@@ -108,7 +117,7 @@ def application_properties_of(sections: Sections) -> dict[Any, Any]:
 
 
 def body_of(sections: Sections) -> bytes:
-    """Return the body as bytes: data as it is, a text in UTF-8, any other value as JSON."""
+    """Return the body as bytes: data as it is, a string in UTF-8, any other value as JSON."""
     if sections.body is None:
         return b""
     try:
@@ -134,7 +143,7 @@ def _json(value: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can have it; what JSON does not know becomes text."""
+    """Return a value for JSON; types that JSON lacks become strings."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):

@@ -89,6 +89,19 @@ class CorrelationFilter:
     """Of the properties."""
 
 
+CORRELATION_FIELDS = {
+    "correlation_id": "CorrelationId",
+    "message_id": "MessageId",
+    "to": "To",
+    "reply_to": "ReplyTo",
+    "label": "Label",
+    "session_id": "SessionId",
+    "reply_to_session_id": "ReplyToSessionId",
+    "content_type": "ContentType",
+}
+"""System property of a `CorrelationFilter` -> the service's name of it, in the service's order. Each codec of
+rules uses this table."""
+
 Filter: TypeAlias = SqlFilter | TrueFilter | FalseFilter | CorrelationFilter
 
 

@@ -38,10 +38,10 @@ from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.hosts import HostNames
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
+from peeklock.gateway.admission import one_namespace
 from peeklock.gateway.bounds import Buffers
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
-from peeklock.gateway.namespaces import OneNamespace
 from peeklock.server import log
 from peeklock.server.defects import DefectLog
 from peeklock.server.keys.authority_manager import AuthorityManager, is_loopback
@@ -518,7 +518,7 @@ class Broker:
     def _make_gateway(self, connection_id: int, now_ms: int) -> Gateway:
         return Gateway(
             connection_id,
-            namespaces=OneNamespace(self._authority_manager.authority),
+            namespaces=one_namespace(self._authority_manager.authority),
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
             now_ms=now_ms,
@@ -543,16 +543,19 @@ class Broker:
 
     def _administration(self, note: Note) -> Any:
         from peeklock.admin.api import Administration
+        from peeklock.admin.exchange import AdminContext
 
         return Administration(
-            self._authority_manager.authority,
-            tracking=lambda: str(uuid.uuid4()),
-            keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
-            owns=self._host_names.owns,
-            log=note,
-            namespace=self._namespace_name,
-            limits=TIERS[self._settings.tier],
-            created_at_ms=self._created_at_ms,
+            AdminContext(
+                self._authority_manager.authority,
+                tracking=lambda: str(uuid.uuid4()),
+                keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
+                owns=self._host_names.owns,
+                log=note,
+                name=self._namespace_name,
+                limits=TIERS[self._settings.tier],
+                created_at_ms=self._created_at_ms,
+            )
         )
 
     # Running

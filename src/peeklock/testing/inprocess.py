@@ -21,10 +21,10 @@ from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
+from peeklock.gateway.admission import Namespaces, one_namespace
 from peeklock.gateway.bounds import Buffers
 from peeklock.gateway.connection import Gateway, OnDefect, raise_defect
 from peeklock.gateway.context import GatewayLimits
-from peeklock.gateway.namespaces import Namespaces, OneNamespace
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.administration import Administration
 from peeklock.testing.clock import ManualClock
@@ -104,7 +104,7 @@ class InProcessBroker(Administration):
         """
         self.clock = clock if clock is not None else ManualClock()
         self.store = store if store is not None else MemoryStore()
-        self._namespaces: Namespaces = OneNamespace(authority or Authority.development())
+        self._namespaces: Namespaces = one_namespace(authority or Authority.development())
         self._gateway_limits = gateway_limits
         self._buffers = Buffers.of_memory(sys.maxsize, tier)
         self._first_uses: set[str] = set()

@@ -61,7 +61,7 @@ from peeklock.broker.vocabulary.errors import (
     SessionLockLost,
     SessionWaitTimedOut,
 )
-from peeklock.gateway.annotations import INSTANT_MS_MAX
+from peeklock.gateway.rewriting import INSTANT_MS_MAX
 from tests.gateway.harness import (
     KEY,
     KEY_NAME,

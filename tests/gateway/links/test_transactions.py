@@ -785,7 +785,7 @@ def test_what_is_remembered_of_a_transaction_goes_with_it(rig: Harness, how: str
     for number in range(200):
         declare(rig, control, number.to_bytes(16, "big"))
     declare(rig, control)
-    transactions = rig.gateway._context.transactions
+    transactions = rig.gateway._transactions.open
     assert len(transactions) == 202
     rig.transfer(other, encode_coordination(Discharge(TXN, fail=True)))  # is not this link's
     rig.effect(RejectedEffect(rig.take(commands.Discharge).reply_to, TransactionUnknown("x")))

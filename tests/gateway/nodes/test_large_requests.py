@@ -209,7 +209,7 @@ def test_a_transaction_with_a_request_too_large_of_nobody_cannot_be_committed() 
     state = TransactionalState(transaction_id)
     rig.transfer(sender, bytes(LEAST + 1), settled=True, state=state)
     assert detached(rig, sender) == TOO_LARGE
-    assert rig.gateway._context.transactions[transaction_id].refusal is not None
+    assert rig.gateway._transactions.open[transaction_id].refusal is not None
     assert not any(isinstance(command, Discharge) for command in rig.commands)
 
 

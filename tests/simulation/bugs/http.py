@@ -8,37 +8,37 @@ from __future__ import annotations
 from peeklock.admin.exchange import Response
 from peeklock.broker.vocabulary.commands import Complete
 from peeklock.broker.vocabulary.effects import Deliver
-from peeklock.rest.receives import Receives
-from peeklock.rest.waiting import Body
+from peeklock.rest.receives import Receives, Taking
 
 
 class ReleasedLocks(Receives):
     """Ends a lock with the connection that asked for it."""
 
     def _end(self, number: int, response: Response) -> None:
-        waiting = self._waiting.get(number)
+        waiting = self._waits.get(number)
         super()._end(number, response)
-        if waiting is not None and waiting.delivery is not None and not waiting.receive.deletes:
-            self._release(waiting.delivery)
+        if waiting is not None and not waiting.take.deletes:
+            self._release_all(waiting.deliveries)
 
 
 class HastyDeletions(Receives):
     """Answers with a message that is being deleted before that is durable."""
 
-    def _show(self, number: int, waiting: object, body: Body) -> None:
-        super()._show(number, waiting, body)  # type: ignore[arg-type]
-        held = self._waiting.get(number)
-        if held is not None and held.response is not None:
-            self._end(number, held.response)
+    def _show(self, number: int, waiting: Taking) -> None:
+        super()._show(number, waiting)
+        if waiting.completing:
+            self._end(number, waiting.take.answer(list(waiting.shown.values())))
 
 
 class LostLeavers(Receives):
     """Deletes what comes for a client that went away while it waited."""
 
     def cancel(self, number: int) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is not None and waiting.delivery is not None and waiting.response is None:
-            self._release(waiting.delivery)
+        waiting = self._waits.get(number)
+        if waiting is not None:
+            self._forget(number)
+            if not waiting.completing:
+                self._release_all(waiting.deliveries)
 
     def _release(self, delivery: Deliver) -> None:
         assert delivery.lock_token is not None

@@ -1,8 +1,6 @@
 """What a client's attach asks for, decided from its termini alone, and the source that answers it.
 
-Owns: the choice of link kind, the session filter in both directions, the filters that are in force, and the
-refusals that need no look at the entity. Must not know: links once they are open. Source: wire contract 2.1,
-2.4, 2.6, C42.
+It refuses what can be refused without the entity. Source: wire contract 2.1, 2.4, 2.6, C42.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from peeklock.amqp.encoding import compound8_or_32, encode
 from peeklock.amqp.events import LinkAttached
 from peeklock.amqp.performatives import Coordinator, Source
 from peeklock.amqp.types import Described, Encoded, Long, Role, Symbol
+from peeklock.auth import Right
 from peeklock.broker.content.routing import ID_LENGTH_MAX
 from peeklock.broker.vocabulary.commands import ReceiveMode, SessionRequest, SubQueue
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation, NotSupported
@@ -32,8 +31,8 @@ UNSUPPORTED_FILTERS = {
     0x0000468C00000003: "a no-local filter",
     "apache.org:no-local-filter:list": "a no-local filter",
 }
-"""Descriptors of filters that choose messages, JMS's: left out, they would hand out others than asked for.
-Source: wire contract C42."""
+"""Descriptors of JMS's filters: ignored, they would deliver messages that the client did not ask for. Source:
+wire contract C42."""
 
 SHARED_SESSIONS = (0x000000137000000E, "com.microsoft:non-exclusive-session-filter")
 """Descriptors, and the second also the key, of .NET's filter for sessions that receivers share. Source: wire
@@ -47,10 +46,10 @@ NAME_LENGTH_MAX = 512
 """Characters of an address that a refusal quotes. Our choice: host, path (260) and suffixes fit."""
 
 SESSION_WAIT_MS = 65_000
-"""How long an attach waits for the next session when the client does not say. Source: wire contract 2.6."""
+"""How long an attach waits for the next session by default. Source: wire contract 2.6."""
 
 SESSION_WAIT_MS_MAX = 86_400_000
-"""Our choice: a day; a client that wants to wait for longer attaches again."""
+"""Our choice: a day; a client that wants to wait longer attaches again."""
 
 _TICKS_PER_MS = 10_000
 _TICKS_OF_1970 = 621_355_968_000_000_000
@@ -64,13 +63,23 @@ _SETTLED = 1
 
 
 class LinkKind(Enum):
-    """What a link does, seen from the client."""
+    """What a client does on a link."""
 
     SEND = "send"
     RECEIVE = "receive"
     REQUEST = "request"
     REPLY = "reply"
     COORDINATE = "coordinate"
+
+
+RIGHTS = {
+    LinkKind.SEND: Right.SEND,
+    LinkKind.RECEIVE: Right.LISTEN,
+    LinkKind.REQUEST: None,
+    LinkKind.REPLY: None,
+    LinkKind.COORDINATE: None,
+}
+"""Kind of link -> the right that it needs; None = any right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +91,15 @@ class AttachRequest:
     mode: ReceiveMode = ReceiveMode.PEEK_LOCK
     session: SessionRequest | None = None
     destination: Node | None = None
-    """Where messages shall go that are sent via the node."""
+    """Where messages go that are sent via the node."""
 
 
 def read_attach(event: LinkAttached, now_ms: int) -> AttachRequest:
-    """Decide what a new link shall be.
+    """Read an attach.
 
     Raises:
-        AddressInvalid: it names no node, or no destination that is one.
-        InvalidOperation: coordinating on a link that receives.
+        AddressInvalid: the node or the destination is missing or no address.
+        InvalidOperation: a coordinator as the source.
         FilterInvalid: the session filter is neither a string nor null.
         ArgumentInvalid: the session id is too long.
         NotSupported: a JMS filter, a browser, or a shared subscription.
@@ -117,6 +126,16 @@ def read_attach(event: LinkAttached, now_ms: int) -> AttachRequest:
     return AttachRequest(LinkKind.RECEIVE, node, mode, _session_request(event, now_ms))
 
 
+def claimed_paths(node: Node, destination: Node | None) -> list[str | None]:
+    """Return the paths that a link needs its right for; None = any path, so that some claim is enough."""
+    paths: list[str | None] = []
+    if node.kind is not NodeKind.CBS:
+        paths.append(None if node.kind is NodeKind.COORDINATOR else node.path)
+    if destination is not None:
+        paths.append(destination.path)
+    return paths
+
+
 def _destination(event: LinkAttached) -> Node | None:
     """Read where a link that sends via an entity sends to. Source: wire contract 2.1."""
     text = event.properties.get(TRANSFER_DESTINATION)
@@ -131,10 +150,10 @@ def _destination(event: LinkAttached) -> Node | None:
 
 
 def check_possible(asked: AttachRequest) -> None:
-    """Refuse what no right allows; to be asked once the rights are there, which say more to who has none.
+    """Refuse what no right allows. Check the rights first: their refusal says more.
 
     Raises:
-        InvalidOperation: sending to a sub-queue, or via an entity to what is none.
+        InvalidOperation: sending to a sub-queue, or via an entity to something else.
     """
     node, to = asked.node, asked.destination
     if asked.kind is LinkKind.SEND and node.address.sub_queue is not SubQueue.MAIN:
@@ -144,13 +163,11 @@ def check_possible(asked: AttachRequest) -> None:
 
 
 def _check_supported(source: Source) -> None:
-    """Refuse what would take messages that the client means to look at, or not to get.
+    """Raise NotSupported for a receiver that would lose messages if it were served like any other.
 
-    A client that browses accepts each message that it shows: served like any other receiver, it would remove
-    them. Source: wire contract C42; of the shared subscription, which Qpid JMS asks for by this capability,
-    our choice: only the administration makes subscriptions.
-
-    Raises: NotSupported.
+    A client that browses accepts each message that it shows, which would remove them. Source: wire contract
+    C42; of the shared subscription, which Qpid JMS asks for by this capability, our choice: only the
+    administration makes subscriptions.
     """
     if source.distribution_mode == "copy":
         raise NotSupported("The distribution mode 'copy' is not supported: peek instead of browsing.")
@@ -185,8 +202,8 @@ def _session_request(event: LinkAttached, now_ms: int) -> SessionRequest | None:
 def accepted_source(event: LinkAttached, session_id: str | None) -> Encoded | None:
     """Return the source that answers a receiver; None for the client's own, byte for byte.
 
-    Only a filter in force comes back (AMQP 3.5.3): the session filter, with the session that was given; a
-    `session_id` of None is no session. All else stays byte for byte. Source: wire contract 0.1, 2.6, C42.
+    Only a filter in force is echoed (AMQP 3.5.3): the session filter, with the session that was locked. All
+    else stays byte for byte. Source: wire contract 0.1, 2.6, C42.
     """
     if not isinstance(event.source, Source) or not event.source.filter:
         return None
@@ -205,10 +222,10 @@ def accepted_source(event: LinkAttached, session_id: str | None) -> Encoded | No
 
 
 def _accepted_filter(source: bytes, position: int, session_id: str | None) -> bytes:
-    """Return the filter map with the session filter alone, or with nothing.
+    """Return the filter map with the session filter alone, or an empty one.
 
-    The value is described if it was, by the same descriptor: Go reads nothing else, the others nothing but a
-    plain string.
+    The value has the client's descriptor, if any: Go reads only a described value, the others only a plain
+    string.
     """
     pairs = bytearray()
     count = 0
@@ -225,12 +242,12 @@ def _accepted_filter(source: bytes, position: int, session_id: str | None) -> by
 
 
 def accepted_properties(locked_until_ms: int) -> dict[Symbol, Long]:
-    """Tell until when the session is held. Source: wire contract 0.4, 2.6."""
+    """Return the property with the end of the session's lock. Source: wire contract 0.4, 2.6."""
     return {LOCKED_UNTIL: Long(locked_until_ms * _TICKS_PER_MS + _TICKS_OF_1970)}
 
 
 def asked_for(event: LinkAttached) -> str:
-    """Name the entity of an attach for the text of a refusal, as far as there is one."""
+    """Return the entity of an attach for the text of a refusal; empty = it names none."""
     address = _address(event)
     return shown(parse_node(address[:NAME_LENGTH_MAX]).address) if isinstance(address, str) else ""
 

@@ -1,7 +1,6 @@
-"""A link on which the client sends, whatever it sends.
+"""Base of the links on which the client sends: credit, early transfers, refusals of single transfers.
 
-Owns: the credit it is given, what came before the link was open, and the refusal of single transfers. Must
-not know: what a transfer asks for. Source: wire contract 2.7, 4.1.
+Source: wire contract 2.7, 4.1.
 """
 
 from __future__ import annotations
@@ -11,25 +10,46 @@ from peeklock.amqp.performatives import DeliveryState, Rejected, TransactionalSt
 from peeklock.amqp.types import RECEIVER
 from peeklock.broker.vocabulary.errors import MessageSizeExceeded
 from peeklock.gateway.address import Node, shown
-from peeklock.gateway.context import Context
+from peeklock.gateway.context import Backlog, Context
+from peeklock.gateway.transactions import Transactions
 
 MESSAGE_OVERHEAD_BYTES = 680
-"""What a message under way costs beyond its payload: its record, command, effect and places in tables. Else
-a flood of empty messages would not count (T-08). As measured: 650 to 676 bytes, 590 for one of many
-in a row, 490 for one of a batch."""
+"""What a message under way costs beyond its payload: its record, command, effect and places in tables.
+Without it a flood of empty messages would not count (T-08). As measured: 650 to 676 bytes, 590 for one of
+many in a row, 490 for one of a batch."""
 
 
 class IncomingLink:
-    """Our end of a link that sends.
+    """Our end of a link on which the client sends.
 
-    A transfer may come before the attach was answered (Python does not wait for credit); it is kept until
-    then.
+    A transfer may come before the attach is answered (Python does not wait for credit); it is
+    kept until then.
     """
 
-    __slots__ = ("_credit", "_credit_max", "_early", "channel", "context", "handle", "node")
+    __slots__ = (
+        "_backlog",
+        "_credit",
+        "_credit_max",
+        "_early",
+        "_transactions",
+        "channel",
+        "context",
+        "handle",
+        "node",
+    )
 
-    def __init__(self, context: Context, channel: int, handle: int, node: Node) -> None:
+    def __init__(
+        self,
+        context: Context,
+        backlog: Backlog,
+        transactions: Transactions,
+        channel: int,
+        handle: int,
+        node: Node,
+    ) -> None:
         self.context = context
+        self._backlog = backlog
+        self._transactions = transactions
         self.channel = channel
         self.handle = handle
         self.node = node
@@ -42,7 +62,7 @@ class IncomingLink:
         raise NotImplementedError
 
     def oversized(self, event: DeliveryOversized, now_ms: int) -> None:
-        """Refuse a transfer that the engine discarded for its size; the link lives on."""
+        """Refuse a transfer that the engine discarded for its size; the link stays open."""
         self._refuse_size(event, event.size_bytes_max, now_ms)
 
     def _refuse_size(
@@ -58,28 +78,27 @@ class IncomingLink:
         )
 
     def _open(self, credit: int) -> None:
-        """Give the first credit."""
+        """Grant the first credit."""
         self._credit_max = credit
         self._grant_credit()
 
     def _keep_early(self, event: DeliveryReceived) -> None:
         self._early.append(event)
-        self.context.uncommitted_bytes += len(event.payload) + MESSAGE_OVERHEAD_BYTES
+        self._backlog.uncommitted_bytes += len(event.payload) + MESSAGE_OVERHEAD_BYTES
 
     def _take_early(self, now_ms: int) -> None:
         early, self._early = self._early, []
         for event in early:
-            self.context.uncommitted_bytes -= len(event.payload) + MESSAGE_OVERHEAD_BYTES
+            self._backlog.uncommitted_bytes -= len(event.payload) + MESSAGE_OVERHEAD_BYTES
             self.received(event, now_ms)
 
     def _forget_early(self) -> None:
-        self.context.uncommitted_bytes -= sum(
-            len(event.payload) + MESSAGE_OVERHEAD_BYTES for event in self._early
-        )
+        held = sum(len(event.payload) + MESSAGE_OVERHEAD_BYTES for event in self._early)
+        self._backlog.uncommitted_bytes -= held
         self._early.clear()
 
     def _use_credit(self) -> None:
-        """Count a transfer, and give all credit anew when half of it is used."""
+        """Count a transfer, and grant full credit again when half of it is used."""
         self._credit -= 1
         if self._credit <= self._credit_max >> 1 and self._credit_max:
             self._grant_credit()
@@ -93,10 +112,10 @@ class IncomingLink:
 
     def _reject(self, delivery_id: int, error: Exception, now_ms: int, *, settled: bool = False) -> None:
         refusal = self.context.reporter.report(error, shown(self.node.address), now_ms)
-        if not settled:  # else the log line is all there is (T-06)
+        if not settled:  # without an outcome, the log line is all (T-06)
             self._settle(delivery_id, Rejected(refusal))
 
     def _refuse(self, event: DeliveryReceived | DeliveryOversized, error: Exception, now_ms: int) -> None:
         if event.settled and isinstance(event.state, TransactionalState):
-            self.context.spoil(event.state.txn_id, error)
+            self._transactions.spoil(event.state.txn_id, error)
         self._reject(event.delivery_id, error, now_ms, settled=event.settled)

@@ -1,12 +1,11 @@
 """A link on which a client receives from an entity.
 
-Owns: credit towards the broker, the outbox of deliveries whose body is not in memory, the unsettled
-deliveries, and the answers to settlements. Must not know: what a client's disposition means; that is
-`settlement`.
+It has the outbox of deliveries whose body is not in memory, the unsettled deliveries, and the answers to
+settlements. What a disposition means is in `settlement`.
 
-Credit is told to the broker as totals since the link was opened, so that deliveries under way need no care:
-the client allows deliveries, the connection's free output allows bytes.
-Source: wire contract 2.4, 2.7, 4.2, 4.3; requirements L-05, L-11, L-16.
+The broker gets credit as totals since the link was opened, so that deliveries under way need no correction:
+the client allows deliveries, the connection's free output allows bytes. Source: wire contract 2.4, 2.7, 4.2,
+4.3; requirements L-05, L-11, L-16.
 """
 
 from __future__ import annotations
@@ -30,15 +29,16 @@ from peeklock.broker.vocabulary.errors import ServiceBusError
 from peeklock.broker.vocabulary.message import LOST_BODY
 from peeklock.gateway.address import Node, shown
 from peeklock.gateway.annotations import encode_for_receiver
-from peeklock.gateway.context import Context
+from peeklock.gateway.context import Context, Output
+from peeklock.gateway.links.attach import LinkKind, accepted_properties, accepted_source
+from peeklock.gateway.transactions import Transactions
 
 SHARE_BYTES_MIN = 16_384
 """Output that each receiver of a connection may fill, however many there are. Our choice: less, and a link
 with small messages would ask the broker for more after every few of them."""
 
 Answer = tuple[int, int, DeliveryState, bool]
-"""First and last delivery id, what becomes of the deliveries, and whether that settles them: the client has
-asked for it."""
+"""First and last delivery id, the outcome, and whether it settles the deliveries."""
 
 
 class Unsettled(dict[int, "ReceiverEndpoint"]):
@@ -48,16 +48,18 @@ class Unsettled(dict[int, "ReceiverEndpoint"]):
 
     def __init__(self) -> None:
         self.of_message_session = False
-        """Whether the latest receiver opened on it holds a message session: what is not found here was then
-        lost with that. A disposition does not name its link."""
+        """Whether the latest receiver opened on it holds a message session: a delivery that is not here was
+        then lost with that. A disposition does not name its link."""
         self.detached_with: ServiceBusError | None = None
-        """Why the broker has detached a receiver since: that is what stands in the way of who settles."""
+        """Why the broker has detached a receiver since: the reason why later settlements fail."""
 
 
 class ReceiverEndpoint:
-    """One attached receiver. `number` names it towards the broker, once and for all of the connection."""
+    """One attached receiver."""
 
+    kind = LinkKind.RECEIVE
     __slots__ = (
+        "_attach",
         "_bytes_max",
         "_drain_asked",
         "_echoes",
@@ -68,9 +70,11 @@ class ReceiverEndpoint:
         "_kept",
         "_missing",
         "_outbox",
+        "_output",
         "_partitioned",
         "_settled",
         "_tokens",
+        "_transactions",
         "_wanted",
         "_within",
         "channel",
@@ -81,6 +85,7 @@ class ReceiverEndpoint:
         "node",
         "number",
         "queue_id",
+        "session_id",
         "session_name",
         "unsettled",
     )
@@ -88,6 +93,8 @@ class ReceiverEndpoint:
     def __init__(
         self,
         context: Context,
+        output: Output,
+        transactions: Transactions,
         event: LinkAttached,
         number: int,
         node: Node,
@@ -96,6 +103,8 @@ class ReceiverEndpoint:
     ) -> None:
         """`unsettled` is the AMQP session's: delivery ids count per session, not per link."""
         self.context = context
+        self._output = output
+        self._transactions = transactions
         self.channel = event.channel
         self.handle = event.handle
         self.number = number
@@ -106,6 +115,9 @@ class ReceiverEndpoint:
         self.queue_id: int | None = None
         self.session_name: str | None = None
         """The link's name, if it holds a message session."""
+        self.session_id = ""
+        """Of that session."""
+        self._attach: LinkAttached | None = event  # until it is open
         self._partitioned = False
         self._settled = mode is ReceiveMode.RECEIVE_AND_DELETE
         self._holds_session = False
@@ -124,16 +136,24 @@ class ReceiverEndpoint:
         # What to answer when it is not `accepted`. In transactions a client may settle one delivery twice
         # before the first answer: the second time is refused, in its turn.
         self._echoes: dict[int, deque[DeliveryState]] = {}
-        # Deliveries that are settled in transactions: their ids, and whether the client has done its half.
+        # Transaction of each delivery that is settled in one, and whether the client has settled its end.
         self._within: dict[int, tuple[bytes, bool]] = {}
 
     # Credit
 
-    def opened(self, effect: ReceiverOpened) -> None:
-        """Pass on the credit that came before the link was open."""
+    def opened(self, effect: ReceiverOpened, now_ms: int) -> None:
+        """Accept the link, and pass on the credit from before it was open."""
+        event, self._attach = self._attach, None
+        assert event is not None
+        properties = None
+        if effect.session_id is not None:
+            properties = accepted_properties(effect.locked_until_ms)
+            self.session_name, self.session_id = event.name, effect.session_id
+        source = accepted_source(event, effect.session_id)
+        self.context.connection.accept_link(self.channel, self.handle, source=source, properties=properties)
         self.queue_id = effect.queue_id
         self._is_open = True
-        self.context.receivers += 1
+        self._output.receivers += 1
         self._partitioned = effect.partitioned
         self._holds_session = self.unsettled.of_message_session = effect.session_id is not None
         self.unsettled.detached_with = None
@@ -141,10 +161,10 @@ class ReceiverEndpoint:
             self._set_credit(drain=self._drain_asked)
 
     def flow(self, event: LinkFlow, now_ms: int) -> None:
-        """Take the client's credit: what it may be sent now, so in all that much more than it was given.
+        """Take the client's credit: so many deliveries more than it was given.
 
-        The event's own figure may be old: further flows, and deliveries of ours, may have come since. Yet it
-        is the most that may be used here: what came in between, a settlement above all, is to count first.
+        The event's own figure may be old: further flows, and deliveries of ours, may have come since. It is
+        still the most that may be used here: what came in between, a settlement above all, must count first.
         """
         credit = self.context.connection.credit(self.channel, self.handle)
         self._wanted = self._given + min(event.credit, credit)
@@ -154,10 +174,10 @@ class ReceiverEndpoint:
             self.retry()  # deliveries that waited for credit
 
     def allow_bytes(self) -> bool:
-        """Allow further bytes once half of what was allowed is used, as far as the connection's output is
-        free.
+        """Allow further bytes once half of the last allowance is used, as far as the connection's
+        output is free.
 
-        False: that would be due, but there is no room; to be called again when output has drained.
+        Returns False where bytes are due and the output is full: call again when it has drained.
         """
         if self._wanted <= self._given:
             return True
@@ -169,14 +189,14 @@ class ReceiverEndpoint:
         return True
 
     def _free_bytes_max(self) -> int:
-        free = self.context.limits.output_bytes_max - self.context.output_bytes
+        free = self.context.limits.output_bytes_max - self._output.pending_bytes
         return self._given_bytes + max(0, min(free, self._share()))
 
     def _share(self) -> int:
-        """Give the part of the connection's output that this link may fill: the others may do so as well
-        before anything of it is seen to wait."""
+        """Return the part of the connection's output that this link may fill: the others may fill theirs
+        before any of it is seen to wait."""
         output_bytes_max = self.context.limits.output_bytes_max
-        return max(output_bytes_max // self.context.receivers, min(SHARE_BYTES_MIN, output_bytes_max))
+        return max(output_bytes_max // self._output.receivers, min(SHARE_BYTES_MIN, output_bytes_max))
 
     def _set_credit(self, *, drain: bool) -> None:
         self._bytes_max = max(self._bytes_max, self._free_bytes_max())
@@ -185,16 +205,16 @@ class ReceiverEndpoint:
     # Deliveries
 
     def deliver(self, effect: Deliver) -> None:
-        """Send a message, or keep it until its body or the credit for it is there."""
+        """Send a message, or keep it until its body and credit for it are there."""
         if self._outbox or not self._send(effect):
             self._outbox.append(effect)
             self._keep_payload(effect)
 
     def drained(self, effect: Drained) -> None:
-        """Tell the client that nothing more is available, after the deliveries that came before."""
+        """Report that nothing more is available, after the deliveries before it."""
         if self._outbox and self._given < self._wanted:
             self._outbox.append(effect)
-        else:  # what waits without credit goes out with the next one
+        else:  # deliveries that lack credit go out with the next flow
             self._give_back_credit()
 
     def retry(self) -> None:
@@ -213,33 +233,36 @@ class ReceiverEndpoint:
             outbox.popleft()
 
     def session_lapsed(self) -> None:
-        """Send nothing that was locked with the session: the broker has it back. What was deleted as it was
-        delivered can be sent by nobody else, and goes out as long as the link is there."""
+        """Drop the deliveries of a session whose lock has lapsed: the broker has them back.
+
+        In receive-and-delete mode they are gone from the queue, and are still sent.
+        """
         if self._settled:
             return
         self._outbox = deque(effect for effect in self._outbox if type(effect) is not Deliver)
         self._kept.clear()
         self._missing.clear()
-        self.context.waiting_links.pop(self.number, None)
+        self._output.waiting_links.discard(self.number)
         self.retry()
 
     def bodies_arrived(self) -> None:
         """Look again for the bodies that were missing, then send what can go."""
         missing, self._missing = self._missing, {}
-        del self.context.waiting_links[self.number]
+        self._output.waiting_links.remove(self.number)
         for effects in missing.values():
             for effect in effects:
                 self._keep_payload(effect)
         self.retry()
 
     def body_rows_wanted(self) -> Iterable[int]:
-        """Name the body rows that the outbox waits for."""
+        """Return the body rows that the outbox waits for."""
         return self._missing.keys()
 
     def _keep_payload(self, effect: Deliver) -> None:
-        payload = None if self.context.payloads is None else self.context.payloads(effect.message)
+        payloads = self._output.payloads
+        payload = None if payloads is None else payloads(effect.message)
         if payload is None:
-            self.context.waiting_links[self.number] = self
+            self._output.waiting_links.add(self.number)
             self._missing.setdefault(effect.message.body_row, []).append(effect)
         else:
             assert effect.lock_token is not None
@@ -253,7 +276,7 @@ class ReceiverEndpoint:
         if payload is None:
             if self._outbox:  # it waits here already, for its body
                 return False
-            payloads = self.context.payloads
+            payloads = self._output.payloads
             payload = None if payloads is None else payloads(message)
             if payload is None:
                 return False
@@ -264,8 +287,8 @@ class ReceiverEndpoint:
         if self._given >= self._wanted:
             # The client took its credit back while this was under way.
             if self._settled or self._holds_session:
-                # It is gone from the queue, or would come behind what else of its session is under way: it
-                # waits for new credit.
+                # It is gone from the queue, or would overtake what else of its session is under way: it waits
+                # for new credit.
                 return False
             self._given += 1
             self._given_bytes += message.size_bytes + DELIVERY_BYTES
@@ -276,7 +299,7 @@ class ReceiverEndpoint:
             effect, payload, over_link=True, tag_only=self._settled, partitioned=self._partitioned
         )
         delivery_id = connection.send(self.channel, self.handle, tag, encoded, settled=self._settled)
-        if delivery_id < 0:  # the client has ended the link, its event is on the way
+        if delivery_id < 0:  # the client has ended the link; its event comes
             self.release_undelivered(effect)
             return True
         self._given += 1
@@ -289,8 +312,10 @@ class ReceiverEndpoint:
         return True
 
     def _pass_over(self, effect: Deliver) -> None:
-        """Send nothing of a message whose body is damaged: its lock is gone, and the client has this credit
-        still. One that is deleted as it is delivered had its body in memory then (`awaited_bodies`)."""
+        """Skip a message whose body is damaged: its lock is gone, and the client keeps this credit.
+
+        A message that is deleted on delivery had its body in memory then (`awaited_bodies`).
+        """
         assert effect.lock_token is not None
         self._kept.pop(effect.lock_token, None)
         if self._given < self._wanted:
@@ -305,12 +330,12 @@ class ReceiverEndpoint:
         return None if self._settled else self.queue_id
 
     def release_undelivered(self, effect: Deliver) -> None:
-        """Make a locked message available again that the client never got (L-16)."""
+        """Release a locked message that was never sent (L-16)."""
         if self.locks_in is not None and effect.lock_token is not None:
             self.context.commands.append(Release(self.locks_in, effect.lock_token, None))
 
     def take_undelivered(self) -> list[tuple[int, bytes]]:
-        """Return queue id and lock token of what waits here locked, which is to be sent no more."""
+        """Return queue id and lock token of locked messages that wait here, and drop them."""
         waiting, self._outbox = self._outbox, deque()
         queue_id = self.locks_in
         if queue_id is None:
@@ -323,7 +348,7 @@ class ReceiverEndpoint:
 
     def _give_back_credit(self) -> None:
         if not self._drain_asked:
-            return  # the client has given credit anew while this was under way
+            return  # the client has granted credit while this was under way
         self._wanted = self._given
         self._drain_asked = False
         self.context.connection.drained(self.channel, self.handle)
@@ -331,35 +356,36 @@ class ReceiverEndpoint:
     # Settlement
 
     def token(self, delivery_id: int) -> bytes:
-        """Give the lock token of an unsettled delivery."""
+        """Return the lock token of an unsettled delivery."""
         return self._tokens[delivery_id]
 
     def take_token(self, delivery_id: int) -> bytes:
-        """Give the lock token of a delivery that is being settled; it is unsettled no longer."""
+        """Return the lock token of a delivery, and forget the delivery: it is being settled."""
         if self._within:
             self._within.pop(delivery_id, None)
         return self._tokens.pop(delivery_id)
 
     def expect(self, delivery_id: int, echo: DeliveryState) -> ReplyTo:
-        """Remember which outcome to echo when a settlement has succeeded; give where its answer goes."""
+        """Remember the outcome to echo when a settlement has succeeded; return the reply-to for it."""
         if echo is not ACCEPTED:
             self._echoes.setdefault(delivery_id, deque()).append(echo)
         return ReplyTo(*self.link, delivery_id)
 
     def expect_within(self, delivery_id: int, echo: TransactionalState) -> ReplyTo:
-        """Remember the same of a settlement within a transaction."""
+        """Do as `expect` does for a settlement in a transaction."""
         self._within[delivery_id] = echo.txn_id, False
         return self.expect(delivery_id, echo)
 
     def settled_by_client(self, delivery_id: int, transaction_id: bytes) -> bool:
-        """Take note of the client's half of a settlement within a transaction; False when there is none."""
+        """Note that the client has settled its end of a delivery; False unless this
+        transaction settles it."""
         if self._within.get(delivery_id, (None,))[0] != transaction_id:
             return False
         self._within[delivery_id] = transaction_id, True
         return True
 
     def settled(self, effect: Settled) -> None:
-        """Answer settlements that were performed."""
+        """Answer settlements that are done."""
         first = effect.reply_to.number
         last = first + effect.count - 1
         if self._echoes:
@@ -369,13 +395,13 @@ class ReceiverEndpoint:
             self._answer(first, last, ACCEPTED)
 
     def enlisted(self, delivery_id: int) -> None:
-        """Answer a settlement that will be performed when its transaction is committed: the outcome is
-        provisional, and the delivery stays unsettled. Source: AMQP 4.4.2, wire contract C13."""
+        """Answer a settlement that its transaction's commit will do: the outcome is provisional, and the
+        delivery stays unsettled. Source: AMQP 4.4.2, wire contract C13."""
         state = self._take_echo(delivery_id)
         assert isinstance(state, TransactionalState)
-        transaction = self.context.transactions.get(state.txn_id)
+        transaction = self._transactions.open.get(state.txn_id)
         if transaction is not None:
-            transaction.settled.append((self, delivery_id, state))
+            transaction.settled.append((self.committed, delivery_id, state))
         self._answer(delivery_id, delivery_id, state, settled=False)
 
     def settlement_failed(self, effect: SettlementFailed, now_ms: int) -> None:
@@ -387,7 +413,7 @@ class ReceiverEndpoint:
         self._answer(delivery_id, delivery_id, Rejected(refusal))
 
     def committed(self, delivery_id: int, state: TransactionalState) -> None:
-        """End a delivery whose settlement was part of a transaction, unless the client has done so.
+        """Settle a delivery whose settlement was part of a transaction, unless the client has done so.
 
         The Java client logs an error for another type of state than its own had.
         """
@@ -413,16 +439,17 @@ class ReceiverEndpoint:
             self.context.connection.disposition(self.channel, SENDER, first, last, state, settled=settled)
 
     def forget(self) -> None:
-        """Drop what belongs to this link. Locks stay with the broker (L-13), those not delivered do not."""
+        """Drop what belongs to this link. The broker keeps its locks (L-13) but those
+        of undelivered messages."""
         if self._is_open:
             self._is_open = False
-            self.context.receivers -= 1
+            self._output.receivers -= 1
         for queue_id, token in self.take_undelivered():
             self.context.commands.append(Release(queue_id, token, None))
         self._outbox.clear()
         self._kept.clear()
         self._missing.clear()
-        self.context.waiting_links.pop(self.number, None)
+        self._output.waiting_links.discard(self.number)
         for delivery_id in self._tokens:
             self.unsettled.pop(delivery_id, None)
         self._tokens.clear()

@@ -1,7 +1,6 @@
 """A link on which a client sends to an entity, or via one to another.
 
-Owns: the reading of transfers into commands, and their outcomes. Must not know: rights, receivers.
-Source: wire contract 3.3, 3.7, 4.1, 6.
+Transfers become commands, outcomes become dispositions. Source: wire contract 3.3, 3.7, 4.1, 6.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttached
 from peeklock.amqp.messaging import BATCH_FORMAT, iter_batch
 from peeklock.amqp.performatives import ACCEPTED, TransactionalState
-from peeklock.amqp.types import RECEIVER
+from peeklock.amqp.types import RECEIVER, Symbol, ULong
 from peeklock.broker.vocabulary.commands import (
     RUN_MAX,
     Address,
@@ -24,17 +23,21 @@ from peeklock.broker.vocabulary.commands import (
 from peeklock.broker.vocabulary.effects import SenderOpened
 from peeklock.broker.vocabulary.errors import ServiceBusError
 from peeklock.gateway.address import Node
-from peeklock.gateway.context import Context
+from peeklock.gateway.context import Backlog, Context
 from peeklock.gateway.errors import GatewayError
 from peeklock.gateway.inspection import BatchReader, take_in
+from peeklock.gateway.links.attach import LinkKind
 from peeklock.gateway.links.incoming_link import MESSAGE_OVERHEAD_BYTES, IncomingLink
+from peeklock.gateway.transactions import Transactions
+
+_BATCH_SIZE_MAX = Symbol("com.microsoft:max-message-batch-size")
 
 BATCH_BYTES_MAX = 1024 * 1024
 """The largest batch on any tier. Source: Learn "Service Bus quotas"."""
 
 BATCH_ENVELOPE_BYTES = 1024
-"""Room for what clients do not count when they fill a batch: the Python client adds up its members and sends
-header, annotations and properties of the first one around them, ids of up to 128 characters among them."""
+"""For what clients do not count when they fill a batch: the Python client adds up its members, and sends
+header, annotations and properties of the first one around them, with ids of up to 128 characters."""
 
 _ELSEWHERE = (
     "The commit stores the message there. Azure transfers it afterwards by way of the entity that the AMQP "
@@ -44,13 +47,14 @@ _ELSEWHERE = (
 
 
 def batch_size_bytes_max(message_size_bytes_max: int) -> int:
-    """Give the size up to which a client shall fill a batch, so that its envelope still fits the link."""
+    """Return the size up to which a client may fill a batch, so that its envelope still fits the link."""
     return min(message_size_bytes_max, BATCH_BYTES_MAX) - BATCH_ENVELOPE_BYTES
 
 
 class SenderEndpoint(IncomingLink):
-    """One attached sender. `number` names it towards the broker, once and for all of the connection."""
+    """One attached sender."""
 
+    kind = LinkKind.SEND
     __slots__ = (
         "_destination",
         "_emit",
@@ -66,9 +70,16 @@ class SenderEndpoint(IncomingLink):
     )
 
     def __init__(
-        self, context: Context, event: LinkAttached, number: int, node: Node, destination: Node | None = None
+        self,
+        context: Context,
+        backlog: Backlog,
+        transactions: Transactions,
+        event: LinkAttached,
+        number: int,
+        node: Node,
+        destination: Node | None = None,
     ) -> None:
-        super().__init__(context, event.channel, event.handle, node)
+        super().__init__(context, backlog, transactions, event.channel, event.handle, node)
         self.number = number
         self.link = LinkId(context.connection_id, number)
         self.destination = destination
@@ -82,13 +93,18 @@ class SenderEndpoint(IncomingLink):
         self._emit = context.commands.append
 
     def opened(self, effect: SenderOpened, now_ms: int) -> None:
-        """Begin to take transfers."""
+        """Accept the link, and begin to take transfers."""
+        size_bytes_max = effect.message_size_bytes_max
+        properties = {_BATCH_SIZE_MAX: ULong(batch_size_bytes_max(size_bytes_max))}
+        self.context.connection.accept_link(
+            self.channel, self.handle, max_message_size=size_bytes_max, properties=properties
+        )
         self._queue_id = effect.queue_id
         self._reads_routing = effect.reads_routing
         self._takes_runs = effect.takes_runs
         self._open(self.context.limits.link_credit)
         if self._early:
-            self.context.read(self._read_early(now_ms))
+            self._backlog.read(self._read_early(now_ms))
 
     def _read_early(self, now_ms: int) -> Iterator[None]:
         """Take what came before the link was open, in order; yields where others may have a turn."""
@@ -115,7 +131,7 @@ class SenderEndpoint(IncomingLink):
         if self._credit <= self._credit_max >> 1 and self._credit_max:
             self._grant_credit()
         if event.message_format == BATCH_FORMAT:
-            self.context.read(self._read_batch(event, queue_id, now_ms))
+            self._backlog.read(self._read_batch(event, queue_id, now_ms))
             return
         try:
             message, sections = take_in(event.payload, self._reads_routing)
@@ -146,7 +162,7 @@ class SenderEndpoint(IncomingLink):
             commands.append(Send(queue_id, message, sections, reply_to))
         if not self._gone:
             self._unanswered[delivery_id] = size
-            self.context.uncommitted_bytes += size
+            self._backlog.uncommitted_bytes += size
 
     def _read_batch(self, event: DeliveryReceived, queue_id: int, now_ms: int) -> Iterator[None]:
         """Turn a batch into a command, or refuse it; yields where others may have a turn."""
@@ -167,34 +183,35 @@ class SenderEndpoint(IncomingLink):
         state = event.state
         reply_to = command.reply_to
         if isinstance(state, TransactionalState):
-            self.context.enlist(state.txn_id, self.channel, command)
-            if self.context.via.is_elsewhere(self.channel, self.node.address):
-                self.context.note_first_use("sending to another entity in a transaction", _ELSEWHERE, now_ms)
+            self._transactions.enlist(state.txn_id, self.channel, command)
+            if self._transactions.is_elsewhere(self.channel, self.node.address):
+                what = "sending to another entity in a transaction"
+                self.context.reporter.note_first_use(what, _ELSEWHERE, now_ms)
             if reply_to is not None and not self._gone:
                 self._enlisting[event.delivery_id] = state.txn_id
         else:
             self._emit(command)
         if reply_to is not None and not self._gone:
             self._unanswered[event.delivery_id] = size
-            self.context.uncommitted_bytes += size
+            self._backlog.uncommitted_bytes += size
 
     def accepted(self, first: int, count: int, now_ms: int) -> None:
-        """Tell the sender that its messages are stored: so many, from this delivery id on."""
-        context, take = self.context, self._unanswered.pop
+        """Accept `count` deliveries from this id on: their messages are stored."""
+        backlog, take = self._backlog, self._unanswered.pop
         for delivery_id in range(first, first + count):
-            context.uncommitted_bytes -= take(delivery_id, 0)
-        context.connection.disposition(self.channel, RECEIVER, first, first + count - 1, ACCEPTED)
+            backlog.uncommitted_bytes -= take(delivery_id, 0)
+        self.context.connection.disposition(self.channel, RECEIVER, first, first + count - 1, ACCEPTED)
 
     def enlisted(self, delivery_id: int) -> None:
-        """Tell the sender that its message will be stored when its transaction is committed."""
-        self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
+        """Accept a delivery provisionally: its message is stored when its transaction is committed."""
+        self._backlog.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
         transaction_id = self._enlisting.pop(delivery_id, None)
-        if transaction_id is not None:  # it is, unless a client uses one delivery id twice
+        if transaction_id is not None:  # None where a client uses one delivery id twice
             self._settle(delivery_id, TransactionalState(transaction_id, ACCEPTED))
 
     def rejected(self, delivery_id: int, error: ServiceBusError, now_ms: int) -> None:
-        """Tell the sender that the broker refused its message."""
-        self.context.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
+        """Reject a delivery: the broker refused its message."""
+        self._backlog.uncommitted_bytes -= self._unanswered.pop(delivery_id, 0)
         self._enlisting.pop(delivery_id, None)
         self._reject(delivery_id, error, now_ms)
 
@@ -204,9 +221,9 @@ class SenderEndpoint(IncomingLink):
         super()._refuse(event, error, now_ms)
 
     def forget(self) -> None:
-        """Give back the bytes that this link held: it is gone, and so are the outcomes still to come."""
-        self._gone = True  # what came before and is still being read is sent all the same
-        self.context.uncommitted_bytes -= sum(self._unanswered.values())
+        """Drop what this link held: it is gone, and so are the outcomes still to come."""
+        self._gone = True  # what it sent before and is still being read is stored
+        self._backlog.uncommitted_bytes -= sum(self._unanswered.values())
         self._unanswered.clear()
         self._enlisting.clear()
         self._forget_early()

@@ -1,12 +1,9 @@
 """What a receiver's dispositions mean: outcomes in -> settlements out.
 
-Owns: which outcome becomes which command, ranges, and settlements within a transaction. Must not know: what a
-settlement does to a message, how messages are delivered.
-
-A delivery that is settled is known no longer; whoever settles it again is told that its lock is lost. Within
-a transaction the outcome is answered as provisional, and the delivery stays known until the commit, which
-settles it. Rolled back, it is locked as before, and the client may settle it again.
-Source: wire contract 4.2, 4.3, 6; AMQP 1.0 sections 2.7.6 and 4.4.2; requirement L-11.
+A settled delivery is forgotten; settling it again fails with a lost lock. In a transaction the outcome is
+provisional, and the delivery stays known until the commit settles it. After a rollback it is locked as
+before, and the client may settle it again. Source: wire contract 4.2, 4.3, 6; AMQP 1.0 sections 2.7.6 and
+4.4.2; requirement L-11.
 """
 
 from __future__ import annotations
@@ -45,6 +42,7 @@ from peeklock.broker.vocabulary.errors import (
 )
 from peeklock.gateway.context import Context
 from peeklock.gateway.links.receiver_endpoint import Unsettled
+from peeklock.gateway.transactions import Transactions
 
 REASON = "DeadLetterReason"
 DESCRIPTION = "DeadLetterErrorDescription"
@@ -53,18 +51,23 @@ EnlistedSettlement = Complete | Abandon | Defer | DeadLetter
 Settlement = EnlistedSettlement | Release
 
 
-def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, now_ms: int) -> None:
+def settle(
+    context: Context,
+    transactions: Transactions,
+    unsettled: Unsettled,
+    event: DispositionReceived,
+    now_ms: int,
+) -> None:
     """Turn a receiver's disposition into commands.
 
-    Known deliveries of the range are settled one by one. Those that are not known (any more) are answered in
-    one range each, unless the client wants no answer: with what the broker detached their receiver for, else
-    lock lost.
+    Known deliveries of the range are settled one by one. Unknown ones are answered in one range each, unless
+    the client wants no answer: with the reason why the broker detached their receiver, else a lost lock.
     """
     state = event.state
     emit = context.commands.append
     if state is ACCEPTED and not event.settled:
-        # As below, with less for each delivery: this is the usual outcome.
-        number, behind, further = NO_LINK, 0, list[bytes]()  # what the last command goes on with
+        # Fast path: accepted, and an answer wanted.
+        number, behind, further = NO_LINK, 0, list[bytes]()  # further tokens of the last command
         for delivery_id in _known(context, unsettled, event, now_ms):
             link = unsettled.pop(delivery_id)
             if link.number == number and delivery_id == behind and len(further) < RUN_MAX - 1:
@@ -81,7 +84,7 @@ def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, n
             return
         state = RELEASED  # settled without an outcome: it was not processed
     if type(state) is TransactionalState:
-        _enlist(context, unsettled, event, state, now_ms)
+        _enlist(context, transactions, unsettled, event, state, now_ms)
         return
     make = _SETTLERS.get(type(state))
     if make is None:
@@ -95,14 +98,22 @@ def settle(context: Context, unsettled: Unsettled, event: DispositionReceived, n
 
 
 def _enlist(
-    context: Context, unsettled: Unsettled, event: DispositionReceived, state: TransactionalState, now_ms: int
+    context: Context,
+    transactions: Transactions,
+    unsettled: Unsettled,
+    event: DispositionReceived,
+    state: TransactionalState,
+    now_ms: int,
 ) -> None:
-    """Settle when the transaction is committed. Deliveries that a client settles on its own side are not
-    known afterwards, whatever becomes of the transaction: it has forgotten them."""
+    """Settle when the transaction is committed.
+
+    Deliveries that a client settles at its end are forgotten here too, whether the transaction is
+    committed or not.
+    """
     outcome = state.outcome
     make = _ENLISTABLE.get(type(outcome))
     if make is None:
-        _refuse_outcome(context, event, state, now_ms)
+        _refuse_outcome(context, transactions, event, state, now_ms)
         return
     assert outcome is not None
     echo = _echo(outcome)
@@ -111,17 +122,21 @@ def _enlist(
         assert link.queue_id is not None
         if event.settled:
             if link.settled_by_client(delivery_id, state.txn_id):
-                continue  # the client's half of what was asked before: a second settlement is not meant
+                continue  # the client's end of an earlier request, no second settlement
             del unsettled[delivery_id]
             command = make(link.queue_id, link.take_token(delivery_id), outcome, None)
         else:
             reply_to = link.expect_within(delivery_id, TransactionalState(state.txn_id, echo))
             command = make(link.queue_id, link.token(delivery_id), outcome, reply_to)
-        context.enlist(state.txn_id, event.channel, command)
+        transactions.enlist(state.txn_id, event.channel, command)
 
 
 def _refuse_outcome(
-    context: Context, event: DispositionReceived, state: TransactionalState, now_ms: int
+    context: Context,
+    transactions: Transactions,
+    event: DispositionReceived,
+    state: TransactionalState,
+    now_ms: int,
 ) -> None:
     said = "nothing" if state.outcome is None else type(state.outcome).__name__.lower()
     refused = InvalidOperation(
@@ -130,13 +145,13 @@ def _refuse_outcome(
     )
     refusal = context.reporter.report(refused, "", now_ms)
     if event.settled:
-        context.spoil(state.txn_id, refused)
+        transactions.spoil(state.txn_id, refused)
     else:
         context.connection.disposition(event.channel, SENDER, event.first, event.last, Rejected(refusal))
 
 
 def _known(context: Context, unsettled: Unsettled, event: DispositionReceived, now_ms: int) -> list[int]:
-    """Answer those deliveries of a range that are not known; give the others in its order."""
+    """Answer the unknown deliveries of a range, and return the known ones in its order."""
     first, last = event.first, event.last
     if first == last and first in unsettled:
         return [first]
@@ -174,7 +189,7 @@ def _answer_unknown(
 
 
 def _echo(state: DeliveryState) -> DeliveryState:
-    """Give the outcome that says to a client that its own was taken (wire contract 4.3)."""
+    """Return the outcome that confirms a client's own (wire contract 4.3)."""
     if isinstance(state, Modified):
         return Modified(state.delivery_failed, state.undeliverable_here)
     if isinstance(state, Rejected):
@@ -210,14 +225,14 @@ def _dead_letter(queue_id: int, token: bytes, state: Rejected, reply_to: ReplyTo
 
 
 def _text_keys(pairs: Mapping[Any, Any] | None) -> dict[str, Any] | None:
-    """Take properties to modify: keys come as symbols or strings, other keys are no property names."""
+    """Return properties to modify. Keys come as symbols or strings; others are ignored."""
     if not pairs:
         return None
     return {str(key): value for key, value in pairs.items() if isinstance(key, str)}
 
 
 def _take_text(properties: dict[str, Any], name: str) -> str | None:
-    """Take a text out of properties to modify. A null goes; any other value stays a property of its type.
+    """Take a text out of properties to modify. A null is dropped; any other value stays a property.
 
     Source: wire contract C31.
     """

@@ -1,7 +1,4 @@
-"""Claims-based security: the `$cbs` node, where a client puts its tokens.
-
-Owns: the put-token operation. Must not know: how a token is verified. Source: wire contract 1.7.
-"""
+"""Claims-based security: the `$cbs` node, where a client puts its tokens. Source: wire contract 1.7."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Callable
 from peeklock.auth import (
     Authority,
     AuthorizationError,
+    ClaimMissing,
     Grant,
     KeysUnavailable,
     SignatureInvalid,
@@ -19,12 +17,17 @@ from peeklock.broker.vocabulary.commands import LookUp
 from peeklock.broker.vocabulary.effects import Effect, EntityFound, Failed
 from peeklock.broker.vocabulary.errors import NotSupported
 from peeklock.gateway.address import parse_node, shown
-from peeklock.gateway.context import Context
+from peeklock.gateway.answers import Answers
+from peeklock.gateway.claims import Claims
+from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import TABLE, TooManyGrants
-from peeklock.gateway.nodes.requests import Request, respond_cbs
+from peeklock.gateway.nodes.requests import ReplyLinks, Request
 
 AUDIENCE_LENGTH_MAX = 1024
 """Characters. Our choice: a host name (253) and the longest path (260 + 50 and suffixes) stay far below."""
+
+Refused = Callable[[AuthorizationError, int], bool]
+"""Takes why a token was refused, and now_ms, once the client has its answer; returns whether it may go on."""
 
 
 class TokenNode:
@@ -33,31 +36,32 @@ class TokenNode:
     def __init__(
         self,
         context: Context,
+        claims: Claims,
+        answers: Answers,
+        replies: ReplyLinks,
         authority: Authority,
-        refused: Callable[[AuthorizationError, int], bool],
-        replaced: Callable[[int], None],
+        refused: Refused,
+        detach_unauthorized: Callable[[AuthorizationError, int], None],
     ) -> None:
-        """Serve tokens of this authority.
-
-        `refused` (why, now_ms) is told of each token that is no good, once the client has its answer, and
-        says whether further ones are looked at; `replaced` (now_ms) of each that took the place of one with
-        other rights.
-        """
+        """`detach_unauthorized` detaches the links that no grant covers any more."""
         self._context = context
+        self._claims = claims
+        self._answers = answers
+        self._replies = replies
         self._authority = authority
         self._refused = refused
-        self._replaced = replaced
+        self._detach_unauthorized = detach_unauthorized
         self._ended = False
 
     def serve(self, request: Request, now_ms: int) -> None:
-        """Verify the token, then ask whether the entity is there: a missing one fails here already."""
+        """Verify the token, then look the entity up: a missing one is refused here already."""
         if self._ended:
             return  # it came in one read with what made us close
         try:
             grant, audience = self._verified(request, now_ms)
         except (AuthorizationError, NotSupported) as error:
             self._refuse(request, "$cbs", error, now_ms)
-            # That our keys are not there is nothing to hold against the peer.
+            # Missing keys are our fault, not the peer's.
             if isinstance(error, AuthorizationError) and not isinstance(error, KeysUnavailable):
                 self._ended = not self._refused(error, now_ms)
             return
@@ -66,16 +70,18 @@ class TokenNode:
             self._grant(request, grant, now_ms)
             return
 
-        def answered(effect: Effect, answered_ms: int) -> bool:
+        def answered(effect: Effect, payloads: Payloads | None, answered_ms: int) -> bool:
             if isinstance(effect, EntityFound):
                 self._grant(request, grant, answered_ms)
             elif isinstance(effect, Failed):
                 if self._authority.upholds(grant):
-                    self._context.claims.vouch(answered_ms)
+                    self._claims.token_checked(answered_ms)
                 self._refuse(request, shown(node.address), effect.error, answered_ms)
             return True
 
-        self._context.commands.append(LookUp(node.address, self._context.ask(answered)))
+        reply_to = self._answers.reply_to()
+        self._answers.expect(reply_to, answered)
+        self._context.commands.append(LookUp(node.address, reply_to))
 
     def _verified(self, request: Request, now_ms: int) -> tuple[Grant, str]:
         if request.operation != "put-token":
@@ -86,21 +92,22 @@ class TokenNode:
             raise TokenMalformed("MalformedToken: The request names no audience, or one that is too long.")
         if not isinstance(request.body, str) or not isinstance(token_type, str):
             raise TokenMalformed("MalformedToken: The request holds no token, or does not name its type.")
-        wall_ms = self._context.claims.wall_ms(now_ms)
+        wall_ms = self._claims.wall_ms(now_ms)
         return self._authority.authorize(request.body, audience, wall_ms, token_type), audience
 
     def _grant(self, request: Request, grant: Grant, now_ms: int) -> None:
         try:
             if not self._authority.upholds(grant):  # the key went while the entity was looked up
                 raise SignatureInvalid("InvalidSignature: The rule or its key is no longer valid.")
-            less = self._context.claims.add(grant)
+            less = self._claims.add(grant)
         except (SignatureInvalid, TooManyGrants) as error:
             self._refuse(request, "$cbs", error, now_ms)
             return
-        respond_cbs(self._context, request, 202, "Accepted", now_ms)
+        self._replies.respond_cbs(request, 202, "Accepted", now_ms)
         if less:
-            self._replaced(now_ms)
+            reason = ClaimMissing("Unauthorized access. The token was replaced by one with other rights.")
+            self._detach_unauthorized(reason, now_ms)
 
     def _refuse(self, request: Request, entity: str, error: Exception, now_ms: int) -> None:
         refusal = self._context.reporter.report(error, entity, now_ms)
-        respond_cbs(self._context, request, TABLE[type(error)].status, refusal.description, now_ms)
+        self._replies.respond_cbs(request, TABLE[type(error)].status, refusal.description, now_ms)

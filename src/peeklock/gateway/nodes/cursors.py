@@ -1,12 +1,11 @@
 """Cursors over `$management`: the `peeklock:cursor-...` operations (X-06).
 
-Owns: what each reads from a request and how its answer looks on the wire. Must not know: what a cursor does,
-the table of operations (`management`). What a claim holds is answered as a peek is.
+What each reads from a request, and its answer on the wire. A claim's messages are answered like those
+of a peek.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from peeklock.amqp.types import Int, Long, Symbol, Timestamp
@@ -17,65 +16,59 @@ from peeklock.broker.vocabulary.commands import (
     ListCursors,
     ReadClaim,
     ReleaseCursor,
-    ReplyTo,
 )
 from peeklock.broker.vocabulary.effects import Claimed, ClaimsLeft, CursorsFound
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
-from peeklock.gateway.context import Context, Payloads
+from peeklock.gateway.context import Payloads
 from peeklock.gateway.nodes import fields
+from peeklock.gateway.nodes.fields import Scope
 from peeklock.gateway.nodes.requests import Request
 
-Read = Callable[[ReplyTo], Command]
 Answer = tuple[int, Symbol | None, dict[str, Any]]
 
 
-def read_claim(request: Request, context: Context, now_ms: int) -> Read:
+def read_claim(request: Request, scope: Scope) -> Command:
     """Read `{cursor, max-messages, max-bytes [, expires-after, enqueued-time-utc]}`."""
     body = request.body
-    cursor = _cursor(body)
-    count = fields.positive(body, "max-messages")
-    bytes_max = fields.positive(body, "max-bytes")
-    expires_after_ms = None
-    if body.get("expires-after") is not None:
-        expires_after_ms = fields.positive(body, "expires-after")
-    up_to_ms = None
-    if body.get("enqueued-time-utc") is not None:
-        up_to_ms = fields.positive(body, "enqueued-time-utc")
-    address = request.node.address
-    return lambda reply_to: ClaimMessages(
-        address, cursor, count, bytes_max, reply_to, expires_after_ms, up_to_ms
+    return ClaimMessages(
+        request.node.address,
+        _cursor(body),
+        fields.positive(body, "max-messages"),
+        fields.positive(body, "max-bytes"),
+        scope.reply_to,
+        None if body.get("expires-after") is None else fields.positive(body, "expires-after"),
+        None if body.get("enqueued-time-utc") is None else fields.positive(body, "enqueued-time-utc"),
     )
 
 
-def read_read(request: Request, context: Context, now_ms: int) -> Read:
+def read_read(request: Request, scope: Scope) -> Command:
     """Read `{cursor, claim, skip, max-messages, max-bytes}`; an answer is no larger than that of a peek."""
     body = request.body
-    cursor = _cursor(body)
-    no = fields.integer(body, "claim")
-    skip = fields.not_negative(body, "skip")
-    limits = context.limits
-    count = min(fields.positive(body, "max-messages"), limits.reply_count_max)
-    bytes_max = min(fields.positive(body, "max-bytes"), limits.reply_bytes_max)
-    address = request.node.address
-    return lambda reply_to: ReadClaim(address, cursor, no, skip, count, bytes_max, reply_to)
+    return ReadClaim(
+        request.node.address,
+        _cursor(body),
+        fields.integer(body, "claim"),
+        fields.not_negative(body, "skip"),
+        min(fields.positive(body, "max-messages"), scope.limits.reply_count_max),
+        min(fields.positive(body, "max-bytes"), scope.limits.reply_bytes_max),
+        scope.reply_to,
+    )
 
 
-def read_commit(request: Request, context: Context, now_ms: int) -> Read:
+def read_commit(request: Request, scope: Scope) -> Command:
     """Read `{cursor, claim}`."""
     cursor = _cursor(request.body)
-    no = fields.integer(request.body, "claim")
-    return lambda reply_to: CommitClaims(request.node.address, cursor, no, reply_to)
+    return CommitClaims(request.node.address, cursor, fields.integer(request.body, "claim"), scope.reply_to)
 
 
-def read_release(request: Request, context: Context, now_ms: int) -> Read:
+def read_release(request: Request, scope: Scope) -> Command:
     """Read `{cursor}`."""
-    cursor = _cursor(request.body)
-    return lambda reply_to: ReleaseCursor(request.node.address, cursor, reply_to)
+    return ReleaseCursor(request.node.address, _cursor(request.body), scope.reply_to)
 
 
-def read_list(request: Request, context: Context, now_ms: int) -> Read:
+def read_list(request: Request, scope: Scope) -> Command:
     """Read nothing."""
-    return lambda reply_to: ListCursors(request.node.address, reply_to)
+    return ListCursors(request.node.address, scope.reply_to)
 
 
 def answer_claimed(effect: Claimed, payloads: Payloads | None) -> Answer:

@@ -1,25 +1,42 @@
-"""Fields of a management request.
-
-Owns: how each is read, and the text that says which is wrong: any integer type for an integer, array or list
-for a sequence, uuid or string for a lock token. Must not know: operations. Source: wire contract 5.1.
+"""Fields of a management request: any integer type for an integer, array or list for a sequence, uuid or
+string for a lock token. Source: wire contract 5.1.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from peeklock.broker.content.routing import ID_LENGTH_MAX
+from peeklock.broker.vocabulary.commands import ReplyTo
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ArgumentOutOfRange
+from peeklock.gateway.context import GatewayLimits
 
 Body = Mapping[str, Any]
 """A map of a request, decoded with its types. All functions here raise `ArgumentInvalid`, those for a range
 `ArgumentOutOfRange`."""
 
+HeldSessions = Mapping[str, tuple[str, str]]
+"""Name of a receiver that holds a message session -> path of its entity, and session id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the reading of a request needs beside the request."""
+
+    limits: GatewayLimits
+    sessions: HeldSessions
+    reply_to: ReplyTo
+    now_ms: int
+    wall_ms: int
+    """By the wall clock."""
+
+
 ELEMENTS_MAX = 1_000
-"""Lock tokens or sequence numbers in one request. Our choice: at 2 us to read one, 1 to 4 us to do what is
-asked and up to 5 us to answer with a message, 10 ms at most. Clients send one token, and the numbers that
+"""Lock tokens or sequence numbers in one request. Our choice: at 2 us to read one, 1 to 4 us to do the
+operation and up to 5 us to answer with a message, 10 ms at most. Clients send one token, and the numbers that
 their user names."""
 
 _INT_MAX = 2**31 - 1
@@ -42,7 +59,7 @@ def positive(body: Body, key: str) -> int:
 
 
 def not_negative(body: Body, key: str) -> int:
-    """Read how many of something to pass over: an int that is not negative."""
+    """Read how many of something to skip: an int that is not negative."""
     value = integer(body, key)
     if not 0 <= value <= _INT_MAX:
         raise ArgumentOutOfRange(f"'{key}' is {value}; it must be an int that is not negative.")

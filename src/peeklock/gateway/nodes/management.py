@@ -1,7 +1,7 @@
 """The `$management` node of an entity: one table of operations.
 
-Owns: what each operation reads from a request, which right it needs, which command it becomes and how the
-answer looks on the wire. Must not know: links, or what a command does. Source: wire contract 1.7, 5.1, 5.2.
+For each operation: what it reads from a request, which right it needs, which command it becomes, and its
+answer on the wire. Source: wire contract 1.7, 5.1, 5.2.
 """
 
 from __future__ import annotations
@@ -14,40 +14,7 @@ from typing import Any
 from peeklock.amqp.messaging import Sections
 from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
 from peeklock.auth import AuthorizationError, Right
-from peeklock.broker.vocabulary.commands import (
-    Address,
-    AddRule,
-    CancelScheduled,
-    Command,
-    DeleteMessages,
-    Disposition,
-    GetSessionState,
-    ListRules,
-    ListSessions,
-    Peek,
-    PurgeMessages,
-    ReceiveDeferred,
-    ReceiveMode,
-    RemoveRule,
-    RenewLocks,
-    RenewSessionLock,
-    ReplyTo,
-    Schedule,
-    SetSessionState,
-    SubQueue,
-    UpdateDisposition,
-)
-from peeklock.broker.vocabulary.effects import (
-    Effect,
-    Failed,
-    LocksRenewed,
-    MessagesDeleted,
-    MessagesFound,
-    MessagesScheduled,
-    RulesFound,
-    SessionLockRenewed,
-    SessionsFound,
-)
+from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -59,31 +26,28 @@ from peeklock.broker.vocabulary.errors import (
 from peeklock.broker.vocabulary.message import Message
 from peeklock.gateway.address import shown
 from peeklock.gateway.annotations import encode_for_receiver, without_body
-from peeklock.gateway.context import Context, Payloads
+from peeklock.gateway.answers import Answers
+from peeklock.gateway.claims import Claims
+from peeklock.gateway.context import Backlog, Context, Output, Payloads
 from peeklock.gateway.errors import GatewayError
 from peeklock.gateway.inspection import BatchReader
 from peeklock.gateway.links.settlement import DESCRIPTION, REASON
 from peeklock.gateway.nodes import cursors, fields, rules
-from peeklock.gateway.nodes.requests import (
-    READ_IN_SLICES,
-    VALUES_MAX,
-    Request,
-    refuse_management,
-    respond_management,
-)
+from peeklock.gateway.nodes.fields import HeldSessions, Scope
+from peeklock.gateway.nodes.requests import READ_IN_SLICES, VALUES_MAX, ReplyLinks, Request
 from peeklock.gateway.nodes.schedules import iter_scheduled
+from peeklock.gateway.transactions import Transactions
 
 DELETE_COUNT_MAX = 4000
-"""Messages that one batch-delete removes at most, on every tier; more is refused. Clients that purge stop at
-the first answer that is smaller than what they asked for. Source: wire contract 5.2, C9."""
+"""Messages that one batch-delete removes, on every tier; more is refused. Clients that purge stop at the
+first answer that is smaller than they asked for. Source: wire contract 5.2, C9."""
 
 ALL_SESSIONS_FROM_MS = 253_402_300_799_999
-"""A last-updated-time from here on, the end of the year 9999, asks for all sessions. Source: wire contract
-5.2."""
+"""A last-updated-time at or after the end of the year 9999 means all sessions. Source: wire contract 5.2."""
 
 RULES_BYTES_MAX = 1_048_576
-"""Most that an enumeration of rules answers with; a client asks for the others by skipping these. Our choice:
-100 rules, a page of .NET's, are far smaller, however long their expressions."""
+"""Of the answer to an enumeration of rules; a client gets the others by skipping these. Our choice: 100
+rules, a page of .NET's, are far smaller, however long their expressions."""
 
 SESSION_NOT_FOUND = Symbol("com.microsoft:session-not-found")
 RULES_NOT_FOUND = Symbol("com.microsoft:rules-not-found")
@@ -95,25 +59,44 @@ Answer = tuple[int, Symbol | None, dict[str, Any]]
 class ManagementNode:
     """Serves the requests of all `$management` nodes on one connection."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(
+        self,
+        context: Context,
+        claims: Claims,
+        backlog: Backlog,
+        output: Output,
+        transactions: Transactions,
+        answers: Answers,
+        replies: ReplyLinks,
+        sessions: HeldSessions,
+    ) -> None:
         self._context = context
+        self._claims = claims
+        self._backlog = backlog
+        self._output = output
+        self._transactions = transactions
+        self._answers = answers
+        self._replies = replies
+        self._sessions = sessions
+        self._finding = 0
+        """Requests under way whose answers hold messages or a state."""
 
     def serve(self, request: Request, now_ms: int) -> None:
         """Turn a request into a command, or refuse it."""
-        context = self._context
         operation = OPERATIONS.get(request.operation)
         try:
             if operation is None:
                 raise NotSupported(f"The operation '{request.operation[:64]}' is not supported.")
-            context.claims.require(request.node.path, operation.right, now_ms, context.reporter.host_name)
-            context.via.require(request.channel, request.node.address)
+            host_name = self._context.reporter.host_name
+            self._claims.require(request.node.path, operation.right, now_ms, host_name)
+            self._transactions.require_via(request.channel, request.node.address)
             if request.transaction_id is not None and operation.read in _CHANGING:
                 # They are done at once and cannot be undone (F-03).
                 raise InvalidOperation(
                     f"The operation '{request.operation}' is not possible in a transaction."
                 )
             if request.operation in READ_IN_SLICES:
-                context.read(self._read_messages(request, operation, now_ms))
+                self._backlog.read(self._read_messages(request, operation, now_ms))
                 return
             if request.raw_body is not None:
                 raise ArgumentOutOfRange(
@@ -124,14 +107,18 @@ class ManagementNode:
                 raise ArgumentInvalid("The body of the request is not a map.")
             if operation is _PEEK and fields.boolean(request.body, "omit-message-body"):
                 operation = _PEEK_WITHOUT_BODIES
-            read = operation.read(request, context, now_ms)
+            command = operation.read(request, self._scope(now_ms))
             finds = operation.answer in _FINDING
             if finds and not self._has_room():
                 raise ServerBusy("Too many large answers are under way on this connection.")
         except (ServiceBusError, GatewayError, AuthorizationError) as error:
-            refuse_management(context, request, error, now_ms)
+            self._replies.refuse(request, error, now_ms)
             return
-        self._ask(request, operation, read, finds)
+        self._ask(request, operation, command, finds)
+
+    def _scope(self, now_ms: int) -> Scope:
+        reply_to, wall_ms = self._answers.reply_to(), self._claims.wall_ms(now_ms)
+        return Scope(self._context.limits, self._sessions, reply_to, now_ms, wall_ms)
 
     def _read_messages(self, request: Request, operation: Operation, now_ms: int) -> Iterator[None]:
         """Read the messages of a request, then ask; yields where others may have a turn."""
@@ -142,45 +129,42 @@ class ManagementNode:
             while reader.read(self._context.limits.slice_messages):
                 yield
         except (ServiceBusError, GatewayError) as error:
-            refuse_management(self._context, request, error, now_ms)
+            self._replies.refuse(request, error, now_ms)
             return
         request.body = reader.messages
-        self._ask(request, operation, operation.read(request, self._context, now_ms), finds=False)
+        self._ask(request, operation, operation.read(request, self._scope(now_ms)), finds=False)
 
-    def _ask(
-        self, request: Request, operation: Operation, read: Callable[[ReplyTo], Command], finds: bool
-    ) -> None:
-        """Hand out the command of a request that was read, and answer it later."""
-        context = self._context
+    def _ask(self, request: Request, operation: Operation, command: Any, finds: bool) -> None:
+        """Hand out the command of a request, and answer it later."""
 
-        def answered(effect: Effect, answered_ms: int) -> bool:
-            if isinstance(effect, Failed):
-                context.finding -= finds
-                refuse_management(context, request, effect.error, answered_ms)
+        def answered(effect: effects.Effect, payloads: Payloads | None, answered_ms: int) -> bool:
+            if isinstance(effect, effects.Failed):
+                self._finding -= finds
+                self._replies.refuse(request, effect.error, answered_ms)
                 return True
-            answer = operation.answer(effect, context.payloads)
+            answer = operation.answer(effect, payloads)
             if answer is None:
                 return False
-            context.finding -= finds
+            self._finding -= finds
             status, condition, body = answer
-            respond_management(context, request, status, _DESCRIPTIONS[status], condition, body, answered_ms)
+            self._replies.respond(request, status, _DESCRIPTIONS[status], condition, body, answered_ms)
             return True
 
-        context.finding += finds
-        command = read(context.ask(answered))
+        self._finding += finds
+        self._answers.expect(command.reply_to, answered)
         if request.transaction_id is not None and isinstance(command, _ENLISTABLE):
-            context.enlist(request.transaction_id, request.channel, command)
+            self._transactions.enlist(request.transaction_id, request.channel, command)
         else:
-            context.commands.append(command)
+            self._context.commands.append(command)
 
     def _has_room(self) -> bool:
-        """Say whether one more large answer may come: a request of 200 bytes asks for 256 KiB."""
-        context = self._context
-        limits = context.limits
+        """Return whether one more large answer may come: a request of 200 bytes asks for 256 KiB."""
+        limits = self._context.limits
+        unsent_bytes = self._replies.unsent_bytes + self._context.connection.held_bytes
         return (
-            context.finding < limits.finding_max
-            and context.output_bytes <= 4 * limits.output_bytes_max
-            and context.unsent_reply_bytes + context.connection.held_bytes <= limits.unsent_replies_bytes_max
+            self._finding < limits.finding_max
+            and self._output.pending_bytes <= 4 * limits.output_bytes_max
+            and unsent_bytes <= limits.unsent_replies_bytes_max
         )
 
 
@@ -189,82 +173,74 @@ _DESCRIPTIONS = {200: "OK", 204: "No Content"}
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation: its right; its reading, a command but for reply-to; its answer (None: body missing)."""
+    """One operation: its right, its reading and its answer (None: a body is missing)."""
 
     right: Right
-    read: Callable[[Request, Context, int], Callable[[ReplyTo], Command]]
+    read: Callable[[Request, Scope], commands.Command]
     answer: Callable[[Any, Payloads | None], Answer | None]
 
 
 # Reading requests
 
 
-def _read_renew(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    tokens = fields.tokens(request.body)
-    return lambda reply_to: RenewLocks(request.node.address, tokens, reply_to)
+def _read_renew(request: Request, scope: Scope) -> commands.Command:
+    return commands.RenewLocks(request.node.address, fields.tokens(request.body), scope.reply_to)
 
 
-def _session_id(request: Request, context: Context) -> str | None:
-    """Read which session a request is about: what it says, else that of the receiver it is associated with.
+def _session_id(request: Request, scope: Scope) -> str | None:
+    """Return the session that a request names, else that of the receiver it is associated with.
 
     The Go client names the receiver alone. Source: wire contract 5.1.
     """
     session_id = fields.session_id(request.body)
     name = request.properties.get("associated-link-name")
     if session_id is None and isinstance(name, str):
-        path, held = context.sessions.get(name, ("", None))
+        path, held = scope.sessions.get(name, ("", None))
         return held if path == request.node.address.path else None
     return session_id
 
 
-def _read_peek(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    start = fields.integer(request.body, "from-sequence-number")
-    count = fields.positive(request.body, "message-count")
-    session_id = _session_id(request, context)
-    limits = context.limits
-    return lambda reply_to: Peek(
-        request.node.address,
-        max(0, start),
-        min(count, limits.reply_count_max),
-        limits.reply_bytes_max,
-        reply_to,
-        session_id,
-    )
+def _read_peek(request: Request, scope: Scope) -> commands.Command:
+    first = max(0, fields.integer(request.body, "from-sequence-number"))
+    count = min(fields.positive(request.body, "message-count"), scope.limits.reply_count_max)
+    session_id = _session_id(request, scope)
+    bytes_max = scope.limits.reply_bytes_max
+    return commands.Peek(request.node.address, first, count, bytes_max, scope.reply_to, session_id)
 
 
-def _read_schedule(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+def _read_schedule(request: Request, scope: Scope) -> commands.Command:
     messages: list[tuple[Message, Sections]] = request.body  # see `_read_messages`
     for message, _ in messages:
         if message.scheduled_at_ms is None:
-            message.scheduled_at_ms = min(now_ms, context.claims.wall_ms(now_ms))  # past in either case
-    return lambda reply_to: Schedule(request.node.address, messages, reply_to)
+            message.scheduled_at_ms = min(scope.now_ms, scope.wall_ms)  # past in either case
+    return commands.Schedule(request.node.address, messages, scope.reply_to)
 
 
-def _read_cancel(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+def _read_cancel(request: Request, scope: Scope) -> commands.Command:
     numbers = fields.integers(request.body, "sequence-numbers")
-    return lambda reply_to: CancelScheduled(request.node.address, numbers, reply_to)
+    return commands.CancelScheduled(request.node.address, numbers, scope.reply_to)
 
 
-def _read_deferred(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+def _read_deferred(request: Request, scope: Scope) -> commands.Command:
     numbers = fields.integers(request.body, "sequence-numbers")
-    session_id = _session_id(request, context)
-    mode = ReceiveMode.PEEK_LOCK
+    session_id = _session_id(request, scope)
+    mode = commands.ReceiveMode.PEEK_LOCK
     if request.body.get("receiver-settle-mode") is not None:
         if fields.integer(request.body, "receiver-settle-mode") == 0:
-            mode = ReceiveMode.RECEIVE_AND_DELETE
-    return lambda reply_to: ReceiveDeferred(request.node.address, numbers, mode, reply_to, session_id)
+            mode = commands.ReceiveMode.RECEIVE_AND_DELETE
+    return commands.ReceiveDeferred(request.node.address, numbers, mode, scope.reply_to, session_id)
 
 
 _DISPOSITIONS = {
-    "completed": Disposition.COMPLETED,
-    "abandoned": Disposition.ABANDONED,
-    "suspended": Disposition.SUSPENDED,
-    "defered": Disposition.DEFERRED,
-    "deferred": Disposition.DEFERRED,
+    "completed": commands.Disposition.COMPLETED,
+    "abandoned": commands.Disposition.ABANDONED,
+    "suspended": commands.Disposition.SUSPENDED,
+    "defered": commands.Disposition.DEFERRED,
+    "deferred": commands.Disposition.DEFERRED,
 }
 
 
-def _read_disposition(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+def _read_disposition(request: Request, scope: Scope) -> commands.Command:
     body = request.body
     status = fields.text(body, "disposition-status")
     disposition = _DISPOSITIONS.get((status or "").lower())
@@ -276,12 +252,19 @@ def _read_disposition(request: Request, context: Context, now_ms: int) -> Callab
         raise ArgumentInvalid("'properties-to-modify' is not a map.")
     changed = {str(key): value for key, value in (properties or {}).items()}
     reason = description = None
-    if disposition is Disposition.SUSPENDED:
+    if disposition is commands.Disposition.SUSPENDED:
         reason = _dead_letter_text(body, "deadletter-reason", REASON, changed)
         description = _dead_letter_text(body, "deadletter-description", DESCRIPTION, changed)
-    session_id = _session_id(request, context)
-    return lambda reply_to: UpdateDisposition(
-        request.node.address, tokens, disposition, reply_to, reason, description, changed or None, session_id
+    session_id = _session_id(request, scope)
+    return commands.UpdateDisposition(
+        request.node.address,
+        tokens,
+        disposition,
+        scope.reply_to,
+        reason,
+        description,
+        changed or None,
+        session_id,
     )
 
 
@@ -294,37 +277,39 @@ def _dead_letter_text(body: fields.Body, key: str, name: str, changed: dict[str,
     return None
 
 
-def _read_delete(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+def _read_delete(request: Request, scope: Scope) -> commands.Command:
     count = fields.positive(request.body, "message-count")
     if count > DELETE_COUNT_MAX:
         raise ArgumentOutOfRange(f"'message-count' is {count}; the limit is {DELETE_COUNT_MAX}.")
     before = fields.integer(request.body, "enqueued-time-utc")
     session_id = fields.session_id(request.body)
-    return lambda reply_to: DeleteMessages(request.node.address, count, before, reply_to, session_id)
+    return commands.DeleteMessages(request.node.address, count, before, scope.reply_to, session_id)
 
 
-def _read_purge(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    before = max(now_ms, context.claims.wall_ms(now_ms))
-    # Other operations pass over keys they do not know; here one that is misspelt would empty the queue.
+def _read_purge(request: Request, scope: Scope) -> commands.Command:
+    before = max(scope.now_ms, scope.wall_ms)
+    # Other operations ignore unknown keys; here a misspelt one would empty the queue.
     unknown = sorted(str(key)[:64] for key in request.body if key != "enqueued-time-utc")
     if unknown:
         raise ArgumentInvalid(f"A purge takes no '{unknown[0]}', only 'enqueued-time-utc'.")
     if request.body.get("enqueued-time-utc") is not None:
         before = fields.integer(request.body, "enqueued-time-utc")
-    return lambda reply_to: PurgeMessages(request.node.address, before, reply_to)
+    return commands.PurgeMessages(request.node.address, before, scope.reply_to)
 
 
-def _read_renew_session(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    session_id = fields.named_session_id(request.body)
-    return lambda reply_to: RenewSessionLock(request.node.address, session_id, reply_to)
+def _read_renew_session(request: Request, scope: Scope) -> commands.Command:
+    return commands.RenewSessionLock(
+        request.node.address, fields.named_session_id(request.body), scope.reply_to
+    )
 
 
-def _read_get_state(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    session_id = fields.named_session_id(request.body)
-    return lambda reply_to: GetSessionState(request.node.address, session_id, reply_to)
+def _read_get_state(request: Request, scope: Scope) -> commands.Command:
+    return commands.GetSessionState(
+        request.node.address, fields.named_session_id(request.body), scope.reply_to
+    )
 
 
-def _read_set_state(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+def _read_set_state(request: Request, scope: Scope) -> commands.Command:
     session_id = fields.named_session_id(request.body)
     if "session-state" not in request.body:
         raise ArgumentInvalid("'session-state' is missing; null clears the state.")
@@ -332,40 +317,36 @@ def _read_set_state(request: Request, context: Context, now_ms: int) -> Callable
     if state is not None and type(state) is not bytes:
         raise ArgumentInvalid("'session-state' is not binary.")
     kept = state or None  # the Go client has no null for a state: its nil is the empty binary
-    return lambda reply_to: SetSessionState(request.node.address, session_id, kept, reply_to)
+    return commands.SetSessionState(request.node.address, session_id, kept, scope.reply_to)
 
 
-def _read_sessions(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+def _read_sessions(request: Request, scope: Scope) -> commands.Command:
     since: int | None = fields.integer(request.body, "last-updated-time")
     if since is not None and since >= ALL_SESSIONS_FROM_MS:
         since = None
     skip = fields.not_negative(request.body, "skip")
-    top = min(fields.positive(request.body, "top"), context.limits.reply_count_max)
-    return lambda reply_to: ListSessions(request.node.address, since, skip, top, reply_to)
+    top = min(fields.positive(request.body, "top"), scope.limits.reply_count_max)
+    return commands.ListSessions(request.node.address, since, skip, top, scope.reply_to)
 
 
-def _read_add_rule(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    path = _ruled(request.node.address)
-    rule = rules.read_rule(request.body)
-    return lambda reply_to: AddRule(path, rule, reply_to)
+def _read_add_rule(request: Request, scope: Scope) -> commands.Command:
+    return commands.AddRule(_ruled(request.node.address), rules.read_rule(request.body), scope.reply_to)
 
 
-def _read_remove_rule(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
-    path = _ruled(request.node.address)
-    name = rules.read_name(request.body)
-    return lambda reply_to: RemoveRule(path, name, reply_to)
+def _read_remove_rule(request: Request, scope: Scope) -> commands.Command:
+    return commands.RemoveRule(_ruled(request.node.address), rules.read_name(request.body), scope.reply_to)
 
 
-def _read_rules(request: Request, context: Context, now_ms: int) -> Callable[[ReplyTo], Command]:
+def _read_rules(request: Request, scope: Scope) -> commands.Command:
     path = _ruled(request.node.address)
     skip = fields.not_negative(request.body, "skip")
-    top = min(fields.positive(request.body, "top"), context.limits.reply_count_max)
-    return lambda reply_to: ListRules(path, skip, top, reply_to)
+    top = min(fields.positive(request.body, "top"), scope.limits.reply_count_max)
+    return commands.ListRules(path, skip, top, scope.reply_to)
 
 
-def _ruled(address: Address) -> str:
-    """Give the path of what may have rules: the broker says whether it is a subscription."""
-    if address.sub_queue is not SubQueue.MAIN:
+def _ruled(address: commands.Address) -> str:
+    """Return the path of an entity that may have rules: the broker checks that it is a subscription."""
+    if address.sub_queue is not commands.SubQueue.MAIN:
         raise InvalidOperation(f"'{shown(address)}' has no rules; its subscription has.")
     return address.path
 
@@ -373,19 +354,19 @@ def _ruled(address: Address) -> str:
 # Answers
 
 
-def _answer_done(effect: Effect, payloads: Payloads | None) -> Answer:
+def _answer_done(effect: effects.Effect, payloads: Payloads | None) -> Answer:
     return 200, None, {}
 
 
-def _answer_renewed(effect: LocksRenewed, payloads: Payloads | None) -> Answer:
+def _answer_renewed(effect: effects.LocksRenewed, payloads: Payloads | None) -> Answer:
     return 200, None, {"expirations": Array.of(Timestamp, effect.locked_until_ms)}
 
 
-def _answer_scheduled(effect: MessagesScheduled, payloads: Payloads | None) -> Answer:
+def _answer_scheduled(effect: effects.MessagesScheduled, payloads: Payloads | None) -> Answer:
     return 200, None, {"sequence-numbers": Array.of(Long, effect.sequence_numbers)}
 
 
-def _answer_found(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
+def _answer_found(effect: effects.MessagesFound, payloads: Payloads | None) -> Answer | None:
     if not effect.messages:
         return 204, None, {}
     found = []
@@ -400,7 +381,7 @@ def _answer_found(effect: MessagesFound, payloads: Payloads | None) -> Answer | 
     return 200, None, {"messages": found}
 
 
-def _answer_found_without_bodies(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
+def _answer_found_without_bodies(effect: effects.MessagesFound, payloads: Payloads | None) -> Answer | None:
     """Answer with all sections but the bodies. Source: wire contract C8."""
     answer = _answer_found(effect, payloads)
     if answer is not None:
@@ -409,20 +390,20 @@ def _answer_found_without_bodies(effect: MessagesFound, payloads: Payloads | Non
     return answer
 
 
-def _answer_deleted(effect: MessagesDeleted, payloads: Payloads | None) -> Answer:
+def _answer_deleted(effect: effects.MessagesDeleted, payloads: Payloads | None) -> Answer:
     return (200 if effect.count else 204), None, {"message-count": Int(effect.count)}
 
 
-def _answer_purged(effect: MessagesDeleted, payloads: Payloads | None) -> Answer:
+def _answer_purged(effect: effects.MessagesDeleted, payloads: Payloads | None) -> Answer:
     return 200, None, {"message-count": Int(effect.count)}
 
 
-def _answer_session_renewed(effect: SessionLockRenewed, payloads: Payloads | None) -> Answer:
+def _answer_session_renewed(effect: effects.SessionLockRenewed, payloads: Payloads | None) -> Answer:
     return 200, None, {"expiration": Timestamp(effect.locked_until_ms)}
 
 
-def _answer_state(effect: MessagesFound, payloads: Payloads | None) -> Answer | None:
-    """Answer with the state, null where none is set: Python wants the key in either case."""
+def _answer_state(effect: effects.MessagesFound, payloads: Payloads | None) -> Answer | None:
+    """Answer with the state, null where none is set: Python needs the key in either case."""
     if not effect.messages:
         return 200, None, {"session-state": None}
     [view] = effect.messages
@@ -430,14 +411,14 @@ def _answer_state(effect: MessagesFound, payloads: Payloads | None) -> Answer | 
     return None if state is None else (200, None, {"session-state": state})
 
 
-def _answer_sessions(effect: SessionsFound, payloads: Payloads | None) -> Answer:
+def _answer_sessions(effect: effects.SessionsFound, payloads: Payloads | None) -> Answer:
     if not effect.session_ids:
         return 204, SESSION_NOT_FOUND, {}
-    # The key really is spelt like this (wire contract 5.2).
+    # Spelt like this on the wire (wire contract 5.2).
     return 200, None, {"skip": Int(effect.next_skip), "sessions-ids": Array.of(str, effect.session_ids)}
 
 
-def _answer_rules(effect: RulesFound, payloads: Payloads | None) -> Answer:
+def _answer_rules(effect: effects.RulesFound, payloads: Payloads | None) -> Answer:
     if not effect.rules:
         return 204, RULES_NOT_FOUND, {}
     return 200, None, {"rules": rules.encode_rules(effect.rules, RULES_BYTES_MAX)}
@@ -446,7 +427,7 @@ def _answer_rules(effect: RulesFound, payloads: Payloads | None) -> Answer:
 _FINDING = frozenset(
     (_answer_found, _answer_found_without_bodies, _answer_state, _answer_rules, cursors.answer_cursors)
 )
-"""Answers that hold what may be large."""
+"""Answers that may be large."""
 
 
 _PEEK = Operation(Right.LISTEN, _read_peek, _answer_found)
@@ -484,7 +465,13 @@ _CHANGING = frozenset(
         cursors.read_release,
     )
 )
-"""Requests that are refused in a transaction: the service has none of them, or none there."""
+"""Requests that are refused in a transaction: the service has none of them, or not there."""
 
-_ENLISTABLE = (UpdateDisposition, Schedule, CancelScheduled, SetSessionState)
-"""What a transaction can hold. All else is done at once, also in one. Source: wire contract 6, C30."""
+_ENLISTABLE = (
+    commands.UpdateDisposition,
+    commands.Schedule,
+    commands.CancelScheduled,
+    commands.SetSessionState,
+)
+"""Commands that a transaction can hold. Others are done at once, even in one. Source: wire
+contract 6, C30."""

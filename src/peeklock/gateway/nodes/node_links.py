@@ -1,7 +1,7 @@
-"""Attaching to `$management` and `$cbs`, half by half.
+"""Attaching the request and reply links of `$management` and `$cbs`.
 
-Owns: when half of a node is accepted, and what the client sends on it before. Must not know: operations.
-A `$cbs` half is accepted at once; a half of a management node when its entity has been found.
+A link of `$cbs` is accepted at once, one of a management node when its entity has been found. What the client
+sends on it before is kept.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from peeklock.amqp.performatives import Target
 from peeklock.broker.vocabulary.commands import LookUp
 from peeklock.broker.vocabulary.effects import Effect, EntityFound, Failed
 from peeklock.gateway.address import NodeKind, shown
+from peeklock.gateway.answers import Answers
 from peeklock.gateway.bounds import CBS_REQUEST_BYTES_MAX
-from peeklock.gateway.context import Context
+from peeklock.gateway.context import Backlog, Context, Payloads
 from peeklock.gateway.links.attach import AttachRequest, LinkKind, accepted_source
 from peeklock.gateway.links.incoming_link import MESSAGE_OVERHEAD_BYTES
 from peeklock.gateway.nodes.cbs import TokenNode
 from peeklock.gateway.nodes.management import ManagementNode
-from peeklock.gateway.nodes.requests import Detach, ReplyLink, RequestLink
+from peeklock.gateway.nodes.requests import Detach, ReplyLink, ReplyLinks, RequestLink
+from peeklock.gateway.transactions import Transactions
 
 REQUEST_OVERHEAD_BYTES = 65_536
-"""What a request is larger than the message in it, at most. Source: wire contract C25."""
+"""How much larger a request may be than the message in it. Source: wire contract C25."""
 
-Half = RequestLink | ReplyLink
+NodeLink = RequestLink | ReplyLink
 Key = tuple[int, int]
 """Channel and handle."""
 
@@ -36,47 +38,59 @@ class RequestNodes:
     def __init__(
         self,
         context: Context,
-        accepted: Callable[[Key, Half], None],
+        backlog: Backlog,
+        transactions: Transactions,
+        answers: Answers,
+        replies: ReplyLinks,
+        management: ManagementNode,
+        *,
+        accepted: Callable[[Key, NodeLink], None],
         refused: Callable[[LinkAttached, str, Exception, int], None],
         detach: Detach,
     ) -> None:
-        """`accepted` is told of each half that opens, `refused` (attach, entity, error, now_ms) of others.
+        """`accepted` takes each link that opens, `refused` (attach, entity, error, now_ms) the others.
 
-        `detach` ends a half that cannot go on.
+        `detach` ends a link that cannot go on.
         """
         self._context = context
+        self._backlog = backlog
+        self._transactions = transactions
+        self._answers = answers
+        self._replies = replies
+        self._management = management
         self._accepted = accepted
         self._refused = refused
         self._detach = detach
-        self._management = ManagementNode(context)
         self._pending: dict[Key, _Pending] = {}
         self.tokens: TokenNode | None = None
         """Set at `open`, when the namespace is known."""
 
     def attach(self, event: LinkAttached, asked: AttachRequest) -> None:
-        """Accept half of a node, now or when its entity is found."""
+        """Accept a link, now or when its entity is found."""
         if asked.node.kind is NodeKind.CBS:
             self._accept(event, asked)
             return
         key = (event.channel, event.handle)
         pending = self._pending[key] = _Pending()
 
-        def answered(effect: Effect, now_ms: int) -> bool:
+        def answered(effect: Effect, payloads: Payloads | None, now_ms: int) -> bool:
             if self._pending.get(key) is not pending:
                 return True  # the client has detached meanwhile
             self.forget(key)
             if isinstance(effect, EntityFound):
-                half = self._accept(event, asked, effect.entity.message_size_bytes_max)
+                link = self._accept(event, asked, effect.entity.message_size_bytes_max)
                 for early in pending.early:
-                    _replay(half, early, now_ms)
+                    _replay(link, early, now_ms)
             elif isinstance(effect, Failed):
                 self._refused(event, shown(asked.node.address), effect.error, now_ms)
             return True
 
-        self._context.commands.append(LookUp(asked.node.address, self._context.ask(answered)))
+        reply_to = self._answers.reply_to()
+        self._answers.expect(reply_to, answered)
+        self._context.commands.append(LookUp(asked.node.address, reply_to))
 
     def early(self, event: DeliveryReceived | LinkFlow) -> None:
-        """Keep what comes on a half that is not accepted yet; anything else is for a link that is gone."""
+        """Keep what comes on a link that is not accepted yet; anything else is for a link that is gone."""
         pending = self._pending.get((event.channel, event.handle))
         if pending is None:
             return
@@ -84,22 +98,22 @@ class RequestNodes:
         if isinstance(event, DeliveryReceived):
             size = len(event.payload) + MESSAGE_OVERHEAD_BYTES
             pending.size_bytes += size
-            self._context.uncommitted_bytes += size
+            self._backlog.uncommitted_bytes += size
 
     def forget(self, key: Key) -> None:
-        """Drop a half that waits, if there is one: the client has detached it."""
+        """Drop a link that waits, if there is one: the client has detached it."""
         pending = self._pending.pop(key, None)
         if pending is not None:
-            self._context.uncommitted_bytes -= pending.size_bytes
+            self._backlog.uncommitted_bytes -= pending.size_bytes
 
     def forget_all(self) -> None:
-        """Drop what refers back to the owner: the connection is over."""
+        """Break the reference cycles: the connection is over."""
         self._pending.clear()
         self._refused = self._detach = _called_by_none
         self.tokens = None
 
-    def _accept(self, event: LinkAttached, asked: AttachRequest, message_bytes_max: int = 0) -> Half:
-        """Accept half of a node of an entity whose messages have at most so many bytes."""
+    def _accept(self, event: LinkAttached, asked: AttachRequest, message_bytes_max: int = 0) -> NodeLink:
+        """Accept a link of an entity whose messages have at most so many bytes."""
         context = self._context
         channel, handle = event.channel, event.handle
         if asked.kind is LinkKind.REPLY:
@@ -107,8 +121,8 @@ class RequestNodes:
             context.connection.accept_link(channel, handle, source=accepted_source(event, None))
             address = event.target.address if isinstance(event.target, Target) else None
             names = {event.name, address} if isinstance(address, str) else {event.name}
-            reply = ReplyLink(context, channel, handle, asked.node, names, self._detach)
-            context.reply_links.append(reply)
+            reply = ReplyLink(context, self._replies, channel, handle, asked.node, names, self._detach)
+            self._replies.add(reply)
             self._accepted((channel, handle), reply)
             return reply
         serve = self._management.serve
@@ -118,7 +132,18 @@ class RequestNodes:
             serve = self.tokens.serve
             size_bytes_max = CBS_REQUEST_BYTES_MAX
         context.connection.accept_link(channel, handle, max_message_size=size_bytes_max)
-        request = RequestLink(context, channel, handle, asked.node, serve, size_bytes_max, self._detach)
+        request = RequestLink(
+            context,
+            self._backlog,
+            self._transactions,
+            self._replies,
+            channel,
+            handle,
+            asked.node,
+            serve,
+            size_bytes_max,
+            self._detach,
+        )
         self._accepted((channel, handle), request)
         request.opened()
         return request
@@ -130,15 +155,15 @@ def _called_by_none(*arguments: object) -> None:
 
 @dataclass(slots=True)
 class _Pending:
-    """A half that waits, and what the client has sent on it already."""
+    """What the client has sent on a link that waits."""
 
     early: list[DeliveryReceived | LinkFlow] = field(default_factory=list)
     size_bytes: int = 0
 
 
-def _replay(half: Half, event: DeliveryReceived | LinkFlow, now_ms: int) -> None:
-    if isinstance(half, RequestLink):
+def _replay(link: NodeLink, event: DeliveryReceived | LinkFlow, now_ms: int) -> None:
+    if isinstance(link, RequestLink):
         if isinstance(event, DeliveryReceived):
-            half.received(event, now_ms)
+            link.received(event, now_ms)
     elif isinstance(event, LinkFlow):
-        half.flow(event, now_ms)
+        link.flow(event, now_ms)

@@ -1,7 +1,6 @@
-"""Rules of subscriptions as clients write them and as they read them.
+"""Rules of subscriptions on the wire: the maps of `add-rule`, the described lists of `enumerate-rules`.
 
-Owns: the maps of `add-rule` and the described lists of `enumerate-rules`. Must not know: what an expression
-means, or which rules there are. Source: wire contract 5.2.
+Source: wire contract 5.2.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.gateway.nodes.fields import Body, text
 from peeklock.rules.filters import (
+    CORRELATION_FIELDS,
     AllAsGiven,
     AsGiven,
     CorrelationFilter,
@@ -61,28 +61,17 @@ _FALSE_FILTER = ULong(0x0000001370000008)
 _CORRELATION_FILTER = ULong(0x0000001370000009)
 
 _COMPATIBILITY_LEVEL = Int(20)
-"""The level of the language: there is one. What a client says is passed over."""
+"""The only level of the language; a client's is ignored."""
 
 NOTATION = "amqp"
 """Of AMQP's types, in `AsGiven`."""
 
 _TYPE_NAMES: dict[type, str] = {
-    Byte: "byte",
-    Short: "short",
-    Int: "int",
-    Long: "long",
-    UByte: "ubyte",
-    UShort: "ushort",
-    UInt: "uint",
-    ULong: "ulong",
-    Float: "float",
-    Decimal32: "decimal",
-    Decimal64: "decimal",
-    Decimal128: "decimal",
-    Char: "char",
-    Symbol: "symbol",
-    UUID: "uuid",
-    Timestamp: "timestamp",
+    **dict.fromkeys((Decimal32, Decimal64, Decimal128), "decimal"),
+    **{
+        kind: kind.__name__.lower()
+        for kind in (Byte, Short, Int, Long, UByte, UShort, UInt, ULong, Float, Char, Symbol, UUID, Timestamp)
+    },
 }
 _OF_ADMINISTRATION: dict[str, Callable[[Any], Any]] = {
     "byte": Byte,
@@ -102,11 +91,7 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
 
 def read_rule(body: Body) -> RuleDescription:
-    """Read the rule that shall be added.
-
-    Raises:
-        ArgumentInvalid: a field is missing or of a wrong type; the text names it.
-    """
+    """Read the rule of an `add-rule`. Raises: ArgumentInvalid: the text names the field."""
     described = body.get("rule-description")
     if not isinstance(described, dict):
         raise ArgumentInvalid("'rule-description' is not a map.")
@@ -119,7 +104,7 @@ def read_rule(body: Body) -> RuleDescription:
 
 
 def read_name(body: Body) -> str:
-    """Read which rule is meant. Raises: ArgumentInvalid."""
+    """Read the name of a rule. Raises: ArgumentInvalid."""
     name = text(body, "rule-name")
     if name is None:
         raise ArgumentInvalid("'rule-name' is missing.")
@@ -158,17 +143,9 @@ def _read_sql(fields: Body) -> SqlFilter:
 
 
 def _read_correlation(fields: Body) -> CorrelationFilter:
-    return CorrelationFilter(
-        text(fields, "correlation-id"),
-        text(fields, "message-id"),
-        text(fields, "to"),
-        text(fields, "reply-to"),
-        text(fields, "label"),
-        text(fields, "session-id"),
-        text(fields, "reply-to-session-id"),
-        text(fields, "content-type"),
-        *_pairs(fields, "properties"),
-    )
+    system = {field: text(fields, field.replace("_", "-")) for field in CORRELATION_FIELDS}
+    properties, as_given = _pairs(fields, "properties")
+    return CorrelationFilter(**system, properties=properties, as_given=as_given)
 
 
 _FILTERS: dict[str, Callable[[Body], Filter]] = {
@@ -220,7 +197,7 @@ def _value(name: str, raw: Any) -> tuple[Value | None, AsGiven | None]:
         raise ArgumentInvalid(f"The value of '{name[:64]}' is of a type that no rule can compare.")
     encoded = encode(raw)
     if encoded == encode(_shown(value, None)) and not isinstance(value, UUID):
-        return value, None  # the value tells its type, here and to the administration API
+        return value, None  # the type follows from the value, here and in the administration API
     return value, AsGiven(f"{NOTATION}:{_type_name(raw)}", encoded.hex())
 
 
@@ -251,14 +228,7 @@ def _filter(found: Filter) -> Described:
     return Described(
         _CORRELATION_FILTER,
         [
-            found.correlation_id,
-            found.message_id,
-            found.to,
-            found.reply_to,
-            found.label,
-            found.session_id,
-            found.reply_to_session_id,
-            found.content_type,
+            *(getattr(found, field) for field in CORRELATION_FIELDS),
             {
                 name: _shown(value, given)
                 for name, value, given in join_given(found.properties, found.as_given)
@@ -268,8 +238,8 @@ def _filter(found: Filter) -> Described:
 
 
 def _shown(value: Value | None, given: AsGiven | None) -> Any:
-    """Return a value in the type in which it was given; where that is not known, a small integer in the type
-    that most clients have for it. Source: wire contract C35."""
+    """Return a value in the type in which it was given; where that is not known, a small integer as an int,
+    as most clients have it. Source: wire contract C35."""
     if given is not None:
         if given.name_in(NOTATION):
             return Encoded(bytes.fromhex(given.text))

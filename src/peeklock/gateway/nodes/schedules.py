@@ -1,7 +1,4 @@
-"""The messages in the body of a schedule: up to thousands, so found one by one.
-
-Owns: where they are. Must not know: what makes one acceptable (`inspection`). Source: wire contract 5.2.
-"""
+"""The messages in the body of a schedule: up to thousands, so found one by one. Source: wire contract 5.2."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.gateway.nodes.requests import VALUES_MAX
 
 _KEYS_MAX = 16
-"""Keys of the body, and of each element of its list, that are looked at. Clients send one and up to five."""
+"""Keys that are read of the body, and of each element of its list. Clients send one and up to five."""
 
 _LISTS = (0x45, 0xC0, 0xD0)
 _MAPS = (0xC1, 0xD1)
@@ -20,7 +17,7 @@ _ARRAYS = (0xE0, 0xF0)
 
 
 def iter_scheduled(payload: bytes, offset: int) -> Iterator[bytes]:
-    """Walk the messages of the body at `offset`; nothing is read before it is asked for.
+    """Yield the messages of the body at `offset`; each is read when it is asked for.
 
     Raises:
         ArgumentInvalid: it is no map, or has no messages where they belong.
@@ -48,13 +45,13 @@ def iter_scheduled(payload: bytes, offset: int) -> Iterator[bytes]:
 
 
 def _elements(payload: bytes, offset: int) -> Iterator[bytes]:
-    """Walk an array, which is decoded at once: no client is known to send one."""
+    """Yield the messages of an array, which is decoded at once: no client is known to send one."""
     for element in decode(payload, offset, elements_max=VALUES_MAX)[0]:
         yield _binary(element.get("message") if isinstance(element, dict) else None)
 
 
 def _find(payload: bytes, offset: int, name: str) -> int | None:
-    """Give where the value of a key begins in the map at `offset`."""
+    """Return where the value of a key begins in the map at `offset`."""
     for count, (key, _, start, _) in enumerate(iter_map_raw(payload, offset)):
         if key == name:
             return start

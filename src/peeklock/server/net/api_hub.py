@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import Ask, Show, Stream, Take
+from peeklock.api.exchange import Ask, Show, Stream
 from peeklock.api.waits import Waits
+from peeklock.rest.exchange import Take
 from peeklock.server.net.hub import Answered, Hub, OnDefect
 from peeklock.server.shard.shard import Shard
 

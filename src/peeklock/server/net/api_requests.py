@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api.api import Api
-from peeklock.api.exchange import Answer, Step, Stream, Take
+from peeklock.api.exchange import Answer, Stream
 from peeklock.broker.record.history import History
+from peeklock.rest.exchange import Step, Take
 from peeklock.server.net.api_hub import ApiHub
 from peeklock.server.net.http_heads import Head
 

@@ -34,7 +34,7 @@ import h11
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import JSON
 from peeklock.rest.api import Receive
-from peeklock.rest.errors import RETRY_AFTER_S
+from peeklock.rest.exchange import RETRY_AFTER_S
 from peeklock.rest.receives import Receives
 from peeklock.server.loop.deadline import Deadline
 from peeklock.server.loop.turns import Turns

@@ -19,7 +19,7 @@ from peeklock.api.exchange import JSON
 from peeklock.broker.vocabulary.commands import NOWHERE, Command, ReplyTo
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.rest.api import Answer, Ask, DataPlane, DataRequest, Elsewhere, Receive, Step
-from peeklock.rest.errors import RETRY_AFTER_S
+from peeklock.rest.exchange import RETRY_AFTER_S
 from peeklock.server import log
 from peeklock.server.net.api_requests import ApiRequests, Waiting
 from peeklock.server.net.http_heads import Head

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, assert_never
@@ -20,6 +19,7 @@ from uuid import UUID
 from peeklock.broker.vocabulary.changes import RuleStored
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.rules.filters import (
+    CORRELATION_FIELDS,
     AllAsGiven,
     AsGiven,
     CorrelationFilter,
@@ -37,9 +37,6 @@ from peeklock.store.base import StoreDamaged
 
 KEY_PREFIX = "rule/"
 
-_SYSTEM_FIELDS = tuple(
-    field.name for field in fields(CorrelationFilter) if field.name not in ("properties", "as_given")
-)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -106,7 +103,7 @@ def _encode_filter(filter_: Filter) -> dict[str, Any]:
         case FalseFilter():
             return {"kind": "false"}
         case CorrelationFilter():
-            given = {name: getattr(filter_, name) for name in _SYSTEM_FIELDS}
+            given = {name: getattr(filter_, name) for name in CORRELATION_FIELDS}
             return {
                 "kind": "correlation",
                 **{name: value for name, value in given.items() if value is not None},
@@ -125,7 +122,7 @@ def _decode_filter(record: dict[str, Any]) -> Filter:
         case "false":
             return FalseFilter()
         case "correlation":
-            given = {name: record[name] for name in _SYSTEM_FIELDS if name in record}
+            given = {name: record[name] for name in CORRELATION_FIELDS if name in record}
             properties, as_given = _decode_pairs(record["properties"])
             return CorrelationFilter(**given, properties=properties, as_given=as_given)
         case kind:
