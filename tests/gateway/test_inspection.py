@@ -23,7 +23,7 @@ from peeklock.broker.vocabulary.errors import (
     MessageSizeExceeded,
 )
 from peeklock.broker.vocabulary.message import Message, MessageView, Routing
-from peeklock.gateway.annotations import INSTANT_MS_MAX, encode_for_receiver
+from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.gateway.inspection import (
     BATCH_MESSAGES_MAX,
@@ -32,6 +32,7 @@ from peeklock.gateway.inspection import (
     BatchReader,
     take_in,
 )
+from peeklock.gateway.rewriting import INSTANT_MS_MAX
 from tests.gateway.harness import TOKEN, everything, message_bytes, section
 
 SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
