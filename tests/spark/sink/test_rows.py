@@ -15,15 +15,8 @@ from peeklock.amqp.encoding import encode
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Properties, scan
 from peeklock.amqp.types import Long, Symbol, Timestamp
-from peeklock.spark.sink.outgoing import (
-    COLUMNS,
-    Columns,
-    EncodedRows,
-    RowEncoder,
-    RowRefused,
-    SchemaMismatch,
-    find_columns,
-)
+from peeklock.spark.sink.columns import COLUMNS, Columns, SchemaMismatch, find_columns
+from peeklock.spark.sink.outgoing import EncodedRows, RowEncoder, RowRefused
 
 pytestmark = pytest.mark.spark
 
