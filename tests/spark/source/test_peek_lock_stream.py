@@ -280,7 +280,7 @@ def test_sessions_arrive_at_least_once_and_in_order(namespace: Namespace, point:
     dying = start(options, checkpoint, stop_at=point, stop_in_batch=1)
     with pytest.raises(Stopped):
         dying.run()
-    for entity in dying.reader._look().values():
+    for entity in dying.reader._opened().values():
         entity.close_sessions(())  # as the end of its process would
     for session in "abc":
         namespace.send(queue, numbered(5, 20), session)
