@@ -28,6 +28,7 @@ from peeklock.client.connection import connection
 from peeklock.client.errors import OptionError
 from peeklock.client.management import Management, Ticket
 from peeklock.spark.options import EARLIEST_NUMBER, LATEST_NUMBER, Edge, Offsets, Options
+from peeklock.spark.source.deferred import PEEK
 from peeklock.spark.source.rows import enqueued, record_batch, sequence_number
 from peeklock.spark.source.schema import chosen_schema
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _LOG = logging.getLogger(__name__)
-
-PEEK: Final = "com.microsoft:peek-message"
 
 PARTITION_SHIFT: Final = 48
 """Bits of a sequence number below its partition. Source: wire contract 3.2 (PartitionId)."""

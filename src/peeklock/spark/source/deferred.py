@@ -27,12 +27,12 @@ from peeklock.client.errors import TIMEOUT, OptionError, ServiceBusError
 from peeklock.client.links import NEXT, Delivery, ReceiveMode, Receiver
 from peeklock.client.management import Management, Ticket
 from peeklock.spark.options import SubQueue
-from peeklock.spark.source.browse import PEEK
 from peeklock.spark.source.offsets import Ranges, numbers_of, to_ranges
 from peeklock.spark.source.rows import sequence_number
 
 _log: Final = logging.getLogger("peeklock.spark")
 
+PEEK: Final = "com.microsoft:peek-message"
 RECEIVE_BY_NUMBER: Final = "com.microsoft:receive-by-sequence-number"
 UPDATE: Final = "com.microsoft:update-disposition"
 RENEW_SESSION: Final = "com.microsoft:renew-session-lock"
