@@ -99,7 +99,10 @@ def test_each_job_and_option_is_on_its_page(name: str) -> None:
     ("arguments", "told"),
     [
         (["lives", "--from", "x"], "Missing option '--to'"),
-        (["lives", "--from", "x", "--to", "y", "--stream", "--once"], "--stream and --once exclude each other"),
+        (
+            ["lives", "--from", "x", "--to", "y", "--stream", "--once"],
+            "--stream and --once exclude each other",
+        ),
         (["lives", "--from", "x", "--to", "y", "--checkpoint", "z"], "requires --stream or --once"),
         (["lives", "--from", "x", "--to", "y", "--once", "--overwrite"], "only add"),
         (["lives", "--from", "x", "--to", ""], "the name of the folder is empty"),
