@@ -133,7 +133,7 @@ class Log:
     """By namespace: time of the last event since the last start."""
     first_batch: dict[str, int]
     graces: dict[str, dict[int, int | None]] = field(default_factory=dict)
-    """By namespace and batch of a start: the grace of locks of a broken connection; None = until they lapse."""
+    """By namespace and batch of a start: the grace of broken connections; None = until locks lapse."""
     count: int = 0
     transactions: int = 0
     connections_lost: int = 0
