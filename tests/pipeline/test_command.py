@@ -82,7 +82,7 @@ def without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "SERVICEBUS_CONNECTION_STRING": "not looked at"},
+        env={**os.environ, "SERVICEBUS_CONNECTION_STRING": "ignored"},
     )
 
 
@@ -202,7 +202,7 @@ def test_a_damaged_segment_is_named_and_not_skipped(spark: Any, tmp_path: Path, 
 @pytest.mark.spark
 @pytest.mark.long
 def test_standard_error_holds_our_lines_alone(tmp_path: Path) -> None:
-    """In a process of its own, whose Java and Python workers would write there too."""
+    """In a separate process, whose Java and Python workers would write there too."""
     paths = write_segments(tmp_path / "log", make_log(messages=1_500, seed=8), rows=2_000)
     data = bytearray(paths[1].read_bytes())
     data[30_000] ^= 1
@@ -241,7 +241,7 @@ def test_a_condition_that_spark_refuses_is_told_in_a_line(
     write_segments(tmp_path / "log", log)
     result = run(
         *("replay", "--from", tmp_path / "log", "--entity", "q", "--where", where),
-        *("--dry-run", "--connection-string", "not looked at"),
+        *("--dry-run", "--connection-string", "ignored"),
     )
     assert result.exit_code == 1
     ours = [line for line in result.output.splitlines() if line.startswith("peeklock: ")]

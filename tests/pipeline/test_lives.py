@@ -121,7 +121,7 @@ def test_a_checkpoint_of_another_run_is_refused(spark: Any, log: pa.Table, tmp_p
         run_once(spark, tmp_path / "log", tmp_path / "lives", checkpoint=str(tmp_path / "other"))
 
 
-def test_a_deletion_ends_all_lives_and_numbers_begin_anew(spark: Any, tmp_path: Path) -> None:
+def test_a_deletion_ends_all_lives_and_numbers_begin_again(spark: Any, tmp_path: Path) -> None:
     hand = Hand()
     hand.add("enqueued", "jobs", 1, message_id="old-1")
     hand.add("enqueued", "jobs", 2, message_id="old-2")

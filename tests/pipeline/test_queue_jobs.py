@@ -172,7 +172,7 @@ def test_dead_letters_are_seen_chosen_and_sent_again(
     assert set(properties) == {"number", "kind"}
 
 
-def test_ids_can_be_kept_where_nobody_looks_for_duplicates(
+def test_ids_can_be_kept_without_duplicate_detection(
     spark: Any, run: Callable[..., Result], own: BlockingConnection, client: Any, make_queue: MakeQueue
 ) -> None:
     queue, target = make_queue(), make_queue()

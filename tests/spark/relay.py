@@ -11,7 +11,7 @@ import threading
 
 
 class Relay:
-    """Listens on a port of its own and passes everything on; `with` ends it."""
+    """Listens on a free port and forwards all bytes; `with` ends it."""
 
     def __init__(self, port: int) -> None:
         self._behind = port

@@ -212,10 +212,14 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
             _show(spark, console, table, shown, draw, run.picture())
 
 
+def _utc_ms(context: click.Context, parameter: click.Parameter, time: datetime | None) -> int | None:
+    return None if time is None else round(time.replace(tzinfo=UTC).timestamp() * 1000)
+
+
 @pipeline.command()
 @click.option(
     "--from",
-    "sources",
+    "folders",
     required=True,
     multiple=True,
     callback=places,
@@ -234,22 +238,15 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
 @click.option("--drained", is_flag=True, help="The entities are empty at the end.")
 @click.option(
     "--horizon",
+    "horizon_ms",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f"]),
+    callback=_utc_ms,
     metavar="TIME",
     help="Later events, UTC, may still be incomplete.  [default: the log's last event]",
 )
 @click.option("--report", callback=place, metavar="FILE", help="Write the verdict as JSON too.")
 @ON_SPARK
-def audit(
-    sources: tuple[str, ...],
-    ledger: str | None,
-    left: str | None,
-    drained: bool,
-    horizon: datetime | None,
-    report: str | None,
-    master: str,
-    conf: dict[str, str],
-) -> None:
+def audit(master: str, conf: dict[str, str], **given: Any) -> None:
     """Prove the broker's promises from its event log, or show violations.
 
     Checks for gaps, losses, double settlement, overlapping locks, wrong delivery counts, disorder in
@@ -259,16 +256,8 @@ def audit(
     with on_spark(master, conf, bad_input=2) as (spark, console):
         from peeklock.pipeline.audit import job
 
-        options = job.AuditOptions(
-            folders=sources,
-            ledger=ledger,
-            left=left,
-            drained=drained,
-            horizon_ms=None if horizon is None else round(horizon.replace(tzinfo=UTC).timestamp() * 1000),
-            report=report,
-        )
         with step_progress() as step:
-            verdict = job.run(spark, options, step=step)
+            verdict = job.run(spark, job.AuditOptions(**given), step=step)
         job.show(verdict, console)
     sys.exit(verdict.exit_status)
 

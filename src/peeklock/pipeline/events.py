@@ -57,11 +57,7 @@ def stream_events(spark: SparkSession, folder: str, *, segments_per_trigger: int
 
 
 def find_segments(spark: SparkSession, folder: str) -> list[Segment]:
-    """Return the segments of the log in `folder`, in order.
-
-    Raises:
-        LogError: the folder is missing, has no segment, or has a truncated one.
-    """
+    """Return the segments of the log in `folder`, in order. Raises: LogError."""
     files = Files(spark, folder)
     if not files.exists():
         raise LogError(
@@ -74,7 +70,7 @@ def find_segments(spark: SparkSession, folder: str) -> list[Segment]:
             continue
         if length < SMALLEST_SEGMENT:
             raise LogError(_damaged(path, f"it has {length} bytes"))
-        found.append(Segment(_plain(path), int(name[1]), int(name[2])))
+        found.append(Segment(local_path(path), int(name[1]), int(name[2])))
     if not found:
         raise LogError(
             f"the event log in {folder!r} is empty: no events-*.parquet is there. The broker writes the "
@@ -103,12 +99,13 @@ def damage(failure: Exception) -> str | None:
 
 def _damaged(path: str, how: str) -> str:
     return (
-        f"segment {_plain(path)} is damaged: {how}. Restore it from a copy; or move it away, and the audit "
-        "reports what is missing."
+        f"segment {local_path(path)} is damaged: {how}. Restore it from a copy; or move it away, and the "
+        "audit reports what is missing."
     )
 
 
-def _plain(path: str) -> str:
+def local_path(path: str) -> str:
+    """Return a path of Spark's listing of files without its scheme."""
     return re.sub("^file:/*", "/", path)
 
 

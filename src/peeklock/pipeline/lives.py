@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation has
 
@@ -101,7 +101,7 @@ def _merged(events: DataFrame, carried: DataFrame | None, marks: Marks) -> tuple
     rows = _partial(with_generation(events, marks))
     if carried is not None:
         rows = carried.unionByName(rows)
-    merged = rows.groupBy(*KEY).agg(*(figure.merge(name).alias(name) for name, figure in _figures().items()))
+    merged = rows.groupBy(*KEY).agg(*(merge(name).alias(name) for name, (merge, _) in _figures().items()))
     lives = _closed_by_deletion(merged, marks).persist()
     links = _links(lives).persist()
     held, left = [lives, links], None
@@ -200,13 +200,12 @@ def summarise_times(lives: DataFrame) -> DataFrame:
     )
 
 
-class _Figure(NamedTuple):
-    merge: Callable[[str], Column]
-    of_event: Column
+_Figure = tuple["Callable[[str], Column]", "Column"]
+"""A merge function, and the value for one event."""
 
 
 def _figures() -> dict[str, _Figure]:
-    """Return for each partial figure its merge function and its value for one event."""
+    """Return all partial figures by name."""
     kind, time = F.col("event_type"), F.col("event_time")
     ms = F.unix_millis("event_time")
     ends, begins = kind.isin(*ENDS), kind.isin(*BEGINS)
@@ -217,7 +216,7 @@ def _figures() -> dict[str, _Figure]:
     def number(condition: Column) -> Column:
         return F.when(condition, 1).otherwise(0).cast("bigint")
 
-    figures: dict[str, tuple[Callable[[str], Column], Column]] = {
+    return {
         "partition_id": (F.max, F.col("partition_id")),
         "enqueued_number": (F.max, F.col("enqueued_sequence_number")),
         "message_id": (F.max, F.col("message_id")),
@@ -262,12 +261,11 @@ def _figures() -> dict[str, _Figure]:
         "origin_entity": (F.max, F.lit(None).cast("string")),
         "origin_sequence_number": (F.max, F.lit(None).cast("bigint")),
     }
-    return {name: _Figure(*figure) for name, figure in figures.items()}
 
 
 def _partial(events: DataFrame) -> DataFrame:
     of_lives = events.where(F.col("event_type").isin(*HAPPENS) & F.col("sequence_number").isNotNull())
-    return of_lives.select(*KEY, *(figure.of_event.alias(name) for name, figure in _figures().items()))
+    return of_lives.select(*KEY, *(value.alias(name) for name, (_, value) in _figures().items()))
 
 
 def _state(marks: Marks) -> Column:

@@ -125,14 +125,9 @@ def _counts(events: DataFrame) -> DataFrame:
     def number(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
+    same = ("delivered", "completed", "dead_lettered", "expired", "forwarded", "abandoned", "deferred")
     counted = {
-        "delivered": kind == "delivered",
-        "completed": kind == "completed",
-        "dead_lettered": kind == "dead_lettered",
-        "expired": kind == "expired",
-        "forwarded": kind == "forwarded",
-        "abandoned": kind == "abandoned",
-        "deferred": kind == "deferred",
+        **{name: kind == name for name in same},
         "redelivered": kind == "delivered",  # minus the first of each life, see `_rows`
         "locks_lost": kind == "lock_lapsed",
         "duplicates_dropped": kind == "duplicate_dropped",
@@ -202,20 +197,19 @@ def _with_depth(counts: DataFrame, depths: DataFrame | None) -> DataFrame:
 
 def _depths(deep: DataFrame, depths: DataFrame | None, marked: DataFrame) -> DataFrame:
     """Return the depth of each entity after the written minutes."""
-    newest = marked.where("newest").select(*ENTITY, "generation").distinct()
     place = [*ENTITY, "generation"]
-    told = deep.groupBy(*place).agg(
-        F.max_by("sum", "minute").alias("depth_before"), F.min("lowest").alias("lowest_before")
-    )
-    silent = None if depths is None else depths.join(deep.select(*place), place, "left_anti")
-    if silent is None:
-        return told.join(newest, place).withColumn("generation", F.lit(0))
-    gone = newest.where("generation > 0").select(*ENTITY)
-    return (
-        told.join(newest, place)
+    newest = marked.where("newest").select(*place).distinct()
+    after = (
+        deep.groupBy(*place)
+        .agg(F.max_by("sum", "minute").alias("depth_before"), F.min("lowest").alias("lowest_before"))
+        .join(newest, place)
         .withColumn("generation", F.lit(0))
-        .unionByName(silent.join(gone, [*ENTITY], "left_anti"))
     )
+    if depths is None:
+        return after
+    silent = depths.join(deep.select(*place), place, "left_anti")
+    gone = newest.where("generation > 0").select(*ENTITY)
+    return after.unionByName(silent.join(gone, [*ENTITY], "left_anti"))
 
 
 def _rows(deep: DataFrame, spans: DataFrame, told_ms: int, until_ms: int) -> DataFrame:

@@ -70,6 +70,7 @@ def _needed(connection_string: str | None) -> str:
 @click.option("--encoded", is_flag=True, help="Keep each whole message too, for a lossless replay.")
 @click.option(
     "--max-messages",
+    "messages_max",
     type=click.IntRange(1),
     default=10_000,
     show_default=True,
@@ -83,37 +84,31 @@ def _needed(connection_string: str | None) -> str:
     help="Where the job keeps its progress.  [default: TO/_checkpoint]",
 )
 @ON_SPARK
-def capture(connection_string: str | None, target: str, sink_format: str, **given: Any) -> None:
+def capture(
+    connection_string: str | None,
+    target: str,
+    sink_format: str,
+    stream: bool,
+    checkpoint: str | None,
+    master: str,
+    conf: dict[str, str],
+    **given: Any,
+) -> None:
     """Move the messages of queues into a lake table, each exactly once, partitioned by date.
 
     A message leaves its queue when its row is in the table. The same command continues from there.
     Exit status: 0 done, 1 not.
     """
     text = _needed(connection_string)
-    with on_spark(given["master"], given["conf"]) as (spark, console):
+    with on_spark(master, conf) as (spark, console):
         from peeklock.pipeline.capture import Capture, run_capture, summarise_capture
         from peeklock.pipeline.running import Table
 
-        table = Table(target, sink_format)
-        wanted = Capture(
-            connection_string=text,
-            entities=given["entities"],
-            sub_queue=given["sub_queue"],
-            mode=given["mode"],
-            consumer=given["consumer"],
-            encoded=given["encoded"],
-            messages_max=given["max_messages"],
-        )
+        table, checkpoint = Table(target, sink_format), checkpoint or target.rstrip("/") + "/_checkpoint"
+        wanted = Capture(connection_string=text, **given)
+        stop = stopped_by_signals()
         with task_progress(spark):
-            run_capture(
-                spark,
-                wanted,
-                table,
-                checkpoint=given["checkpoint"] or target.rstrip("/") + "/_checkpoint",
-                once=not given["stream"],
-                tell=tell,
-                stop=stopped_by_signals(),
-            )
+            run_capture(spark, wanted, table, checkpoint=checkpoint, once=not stream, tell=tell, stop=stop)
         rows = table.read_if_there(spark)
         if rows is None:
             console.print("Nothing was captured: the table has no rows yet.")

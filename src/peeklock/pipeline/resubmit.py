@@ -24,6 +24,7 @@ from peeklock.client.connection import BlockingConnection
 from peeklock.client.errors import MESSAGE_LOCK_LOST, ServiceBusError
 from peeklock.client.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
 from peeklock.spark.options import SubQueue
+from peeklock.spark.sink.outgoing import ID_LENGTH_MAX
 from peeklock.spark.sink.overrides import Overrides, override
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ WAIT_S = 2.0
 """A dead-letter queue without a delivery for this long is empty, or others hold its messages."""
 ROUNDS_MAX = 3
 """Number of times that locks of held messages may lapse before the rest is given up."""
-ID_LENGTH_MAX = 128
-"""Characters of a message id. Source: Learn "Service Bus quotas"."""
 
 
 @dataclass(slots=True)

@@ -39,11 +39,7 @@ class JobError(Exception):
 
 
 def rows_where(rows: DataFrame, where: str | None) -> DataFrame:
-    """Return the rows for which the option --where holds, all without it.
-
-    Raises:
-        JobError: Spark refuses the condition.
-    """
+    """Return the rows for which the option --where holds, all without it. Raises: JobError."""
     if where is None:
         return rows
     try:
@@ -110,11 +106,7 @@ def run_batch(
 
 
 def write_whole(spark: SparkSession, rows: DataFrame, table: Table, *, date: str, overwrite: bool) -> None:
-    """Write a table, partitioned by the column `date`.
-
-    Raises:
-        JobError: the folder is not empty, and `overwrite` is not set.
-    """
+    """Write a table, partitioned by the column `date`. Raises: JobError."""
     _refuse_filled(spark, table, overwrite)
     rows.write.format(table.file_format).partitionBy(date).mode("overwrite").save(table.path)
 

@@ -68,27 +68,12 @@ _WRITES: Final = "writes"
 _ALL: Final = "reads and writes"
 
 KNOWN: Final[dict[str, str]] = {
-    "connectionString": _ALL,
-    "caFile": _ALL,
-    "operationTimeout": _ALL,
-    "entity": _ALL,
-    "queueName": _ALL,
-    "topicName": _ALL,
-    "path": _ALL,
-    "subscriptionName": _READS,
-    "subQueue": _READS,
-    "mode": _READS,
-    "minPartitions": _READS,
-    "fetchSize": _READS,
-    "includeBody": _READS,
-    "includeEncoded": _READS,
-    "failOnDataLoss": _READS,
-    "maxMessagesPerTrigger": _STREAMS,
-    "maxBytesPerTrigger": _STREAMS,
-    "startingOffsets": _BROWSE,
-    "startingEnqueuedTime": _BROWSE,
-    "endingOffsets": _BROWSE,
-    "sessionId": _BROWSE,
+    **dict.fromkeys(("connectionString", "caFile", "operationTimeout"), _ALL),
+    **dict.fromkeys(("entity", "queueName", "topicName", "path"), _ALL),
+    **dict.fromkeys(("subscriptionName", "subQueue", "mode", "minPartitions", "fetchSize"), _READS),
+    **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss"), _READS),
+    **dict.fromkeys(("maxMessagesPerTrigger", "maxBytesPerTrigger"), _STREAMS),
+    **dict.fromkeys(("startingOffsets", "startingEnqueuedTime", "endingOffsets", "sessionId"), _BROWSE),
     "consumerName": _CURSOR,
     "messageIdColumn": _WRITES,
 }
@@ -134,11 +119,7 @@ class Options:
 
 
 def read_options(given: Mapping[str, str], use: Use) -> Options:
-    """Read and check the options of a use.
-
-    Raises:
-        OptionError: one is unknown, missing, invalid or misplaced; the text names it.
-    """
+    """Read and check the options of a use. Raises: OptionError."""
     values = _named(given)
     mode = _mode(values, use)
     _refuse_misplaced(values, use, mode)

@@ -48,6 +48,7 @@ def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> Spark
     if active is not None:
         return active
     builder = SparkSession.builder.appName(app_name)
+    settings: dict[str, str] = {}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java and knows the master
         use_java()
         # The default is the first `python3` on PATH, which may lack our packages.
@@ -57,15 +58,11 @@ def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> Spark
         if master.startswith("local"):
             # The default looks up the host's name, which may resolve to an address that does not exist.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            builder = builder.config("spark.driver.host", "127.0.0.1")
-            builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
             # Spark's default is 200: on one machine most are empty, and each costs some 10 ms.
-            builder = builder.config("spark.sql.shuffle.partitions", str(4 * (os.cpu_count() or 1)))
-        for name, value in _DEFAULTS.items():
-            builder = builder.config(name, value)
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+            settings["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
+        settings |= _DEFAULTS
+    return builder.config(map={**settings, **conf}).getOrCreate()
 
 
 def _start_quietly() -> None:

@@ -66,12 +66,12 @@ def encoded(batch: Any, message_id_column: str | None = None) -> EncodedRows:
 
 
 def id_of(payload: bytes) -> Any:
-    """Give the message id of an encoded message."""
+    """Return the message id of an encoded message."""
     return scan(payload).decode_properties().message_id
 
 
 def refusal(batch: Any) -> str:
-    """Give the text with which a batch is refused."""
+    """Return the text with which a batch is refused."""
     with pytest.raises(RowRefused) as refused:
         encoded(batch)
     return str(refused.value)
@@ -347,7 +347,7 @@ class TestEncoded:
     )
 
     def received(self) -> bytes:
-        """Give it as a receiver gets it."""
+        """Return it as a receiver gets it."""
         parts = scan(self.SENT)
         properties = parts.decode_properties()
         return encode_message(

@@ -70,7 +70,7 @@ def run(spark: Any, broker: ServedBroker, tmp_path: Path) -> Callable[..., list[
 
 
 def read(reader: BrowseStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """Give what a micro-batch holds."""
+    """Return what a micro-batch holds."""
     found: list[int] = []
     for partition in reader.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))):
         for batch in reader.read(partition):

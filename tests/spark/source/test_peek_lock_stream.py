@@ -68,7 +68,7 @@ def test_every_message_arrives_once_wherever_the_driver_dies(
 
 
 def test_nothing_is_deferred_before_the_offset_log_has_it(namespace: Namespace) -> None:
-    """So a crash leaves nothing behind that nobody knows of. Req: X-02."""
+    """So every message that a crash leaves deferred is in a checkpoint. Req: X-02."""
     queue = namespace.queue()
     namespace.send(queue, numbered(3))
     options = namespace.options(queue, mode="peekLock", maxMessagesPerTrigger="2")

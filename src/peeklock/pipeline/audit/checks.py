@@ -14,102 +14,79 @@ SAMPLES_MAX = 10
 
 
 class Check(IntEnum):
-    """A check. Spark carries the number; users see the name in lower case."""
+    """A check and its promise. Spark carries the number; users see the name in lower case."""
 
-    SEGMENT_GAP = 1
-    BATCH_DAMAGED = 2
-    NUMBER_GAP = 3
-    NUMBER_TWICE = 4
-    NO_BEGINNING = 5
-    LOCK_OVERDUE = 6
-    EXPIRY_OVERDUE = 7
-    DOUBLE_SETTLEMENT = 8
-    DELIVERED_AFTER_COMPLETION = 9
-    DELIVERED_AFTER_END = 10
-    CHANGED_AFTER_END = 11
-    DELETION_MISSING = 12
-    OVERLAPPING_LOCKS = 13
-    NO_LOCK = 14
-    LOCK_ENDED = 15
-    LOCK_CUT_SHORT = 16
-    TAKEN_UNDER_LOCK = 17
-    WRONG_COUNT = 18
-    WRONG_STATE = 19
-    DELIVERED_EXPIRED = 20
-    EXPIRED_EARLY = 21
-    ACTIVATED_EARLY = 22
-    CLAIM_BROKEN = 23
-    DEAD_LETTER_LOST = 24
-    DEAD_LETTER_UNEXPLAINED = 25
-    FORWARD_LOST = 26
-    COPIES_WRONG = 27
-    SESSION_SHARED = 28
-    SESSION_ORDER = 29
-    DUPLICATE = 30
-    TRANSACTION_TORN = 31
-    LOST = 32
-    LEFT_BEHIND = 33
-    SENT_LOST = 34
-    SENT_TWICE = 35
-    RECEIVED_UNKNOWN = 36
-    COMPLETION_LOST = 37
+    SEGMENT_GAP = 1, "Each file of the log begins with the batch after the last one of the file before."
+    BATCH_DAMAGED = 2, "The events of a batch are numbered from 0 without a gap, each number once."
+    NUMBER_GAP = (
+        3,
+        "An entity, or each partition of it, gives out sequence numbers without gaps; `number_issued` "
+        "explains one that no message has.",
+    )
+    NUMBER_TWICE = 4, "A sequence number of an entity is given to one message."
+    NO_BEGINNING = 5, "Events of a message come after it was enqueued or scheduled."
+    LOCK_OVERDUE = (
+        6,
+        "A lock ends by a settlement, or lapses when its time is up, or the grace of its connection.",
+    )
+    EXPIRY_OVERDUE = 7, "A message expires when its time-to-live is over."
+    DOUBLE_SETTLEMENT = 8, "A message ends once, and is not settled after that."
+    DELIVERED_AFTER_COMPLETION = 9, "A completed message is not delivered again."
+    DELIVERED_AFTER_END = 10, "A message that ended in some other way is not delivered again."
+    CHANGED_AFTER_END = 11, "Nothing happens to a message after its end."
+    DELETION_MISSING = 12, "A message received in mode receive-and-delete is deleted with that delivery."
+    OVERLAPPING_LOCKS = 13, "A message is not delivered while it is locked."
+    NO_LOCK = 14, "A message is settled or renewed only with the lock that holds it."
+    LOCK_ENDED = 15, "A message is settled before its lock ends, not at that instant or later."
+    LOCK_CUT_SHORT = (
+        16,
+        "A lock lasts until its time is up, or the grace of its connection, or until its entity goes.",
+    )
+    TAKEN_UNDER_LOCK = 17, "A locked message does not expire; no purge or claim takes it."
+    WRONG_COUNT = (
+        18,
+        "An abandon, a deferral and a lapsed lock add 1 to the delivery count, but not in a dead-letter "
+        "queue; nothing else changes it.",
+    )
+    WRONG_STATE = 19, "Scheduled messages are activated or cancelled, and only those."
+    DELIVERED_EXPIRED = 20, "No message is delivered when its time-to-live is over."
+    EXPIRED_EARLY = 21, "No message expires before its time-to-live is over."
+    ACTIVATED_EARLY = 22, "A scheduled message is not activated before its time."
+    CLAIM_BROKEN = 23, "A message that a cursor claims is only committed or released."
+    DEAD_LETTER_LOST = 24, "A dead-lettered message arrives in the dead-letter queue with the same commit."
+    DEAD_LETTER_UNEXPLAINED = 25, "A message that arrives in a dead-letter queue was dead-lettered."
+    FORWARD_LOST = 26, "A forwarded or activated message arrives in its new place with the same commit."
+    COPIES_WRONG = 27, "A topic's message arrives in as many subscriptions as it was forwarded to."
+    SESSION_SHARED = 28, "A session has one holder until its lock ends, and only the holder gets messages."
+    SESSION_ORDER = 29, "Messages of a session are delivered in the order in which they arrived."
+    DUPLICATE = (
+        30,
+        "Within the window of duplicate detection a message id is taken once, unless the first was "
+        "cancelled.",
+    )
+    TRANSACTION_TORN = 31, "All events of a transaction are in one commit."
+    LOST = 32, "A message that has not ended is there at the end."
+    LEFT_BEHIND = 33, "A message that has ended is not there at the end."
+    SENT_LOST = 34, "A message whose send was acknowledged to a client was enqueued."
+    SENT_TWICE = 35, "A message is enqueued as often as clients sent it, and not when its send was refused."
+    RECEIVED_UNKNOWN = 36, "A message that a client received was enqueued."
+    COMPLETION_LOST = 37, "A message whose completion was acknowledged to a client was completed."
+
+    promise: str
+    """What holds where the check finds nothing."""
+
+    def __new__(cls, number: int, promise: str = "") -> Check:
+        """Keep the promise beside the number."""
+        check = int.__new__(cls, number)
+        check._value_ = number
+        check.promise = promise
+        return check
 
     @property
     def title(self) -> str:
         """The name that users see."""
         return self.name.lower().replace("_", " ")
 
-
-SENTENCES = {
-    Check.SEGMENT_GAP: "Each file of the log begins with the batch after the last one of the file before.",
-    Check.BATCH_DAMAGED: "The events of a batch are numbered from 0 without a gap, each number once.",
-    Check.NUMBER_GAP: (
-        "An entity, or each partition of it, gives out sequence numbers without gaps; `number_issued` "
-        "explains one that no message has."
-    ),
-    Check.NUMBER_TWICE: "A sequence number of an entity is given to one message.",
-    Check.NO_BEGINNING: "Events of a message come after it was enqueued or scheduled.",
-    Check.LOCK_OVERDUE: (
-        "A lock ends by a settlement, or lapses when its time is up, or the grace of its connection."
-    ),
-    Check.EXPIRY_OVERDUE: "A message expires when its time-to-live is over.",
-    Check.DOUBLE_SETTLEMENT: "A message ends once, and is not settled after that.",
-    Check.DELIVERED_AFTER_COMPLETION: "A completed message is not delivered again.",
-    Check.DELIVERED_AFTER_END: "A message that ended in some other way is not delivered again.",
-    Check.CHANGED_AFTER_END: "Nothing happens to a message after its end.",
-    Check.DELETION_MISSING: "A message received in mode receive-and-delete is deleted with that delivery.",
-    Check.OVERLAPPING_LOCKS: "A message is not delivered while it is locked.",
-    Check.NO_LOCK: "A message is settled or renewed only with the lock that holds it.",
-    Check.LOCK_ENDED: "A message is settled before its lock ends, not at that instant or later.",
-    Check.LOCK_CUT_SHORT: (
-        "A lock lasts until its time is up, or the grace of its connection, or until its entity goes."
-    ),
-    Check.TAKEN_UNDER_LOCK: "A locked message does not expire; no purge or claim takes it.",
-    Check.WRONG_COUNT: "An abandon, a deferral and a lapsed lock add 1 to the delivery count, but not in a "
-    "dead-letter queue; nothing else changes it.",
-    Check.WRONG_STATE: "Scheduled messages are activated or cancelled, and only those.",
-    Check.DELIVERED_EXPIRED: "No message is delivered when its time-to-live is over.",
-    Check.EXPIRED_EARLY: "No message expires before its time-to-live is over.",
-    Check.ACTIVATED_EARLY: "A scheduled message is not activated before its time.",
-    Check.CLAIM_BROKEN: "A message that a cursor claims is only committed or released.",
-    Check.DEAD_LETTER_LOST: "A dead-lettered message arrives in the dead-letter queue with the same commit.",
-    Check.DEAD_LETTER_UNEXPLAINED: "A message that arrives in a dead-letter queue was dead-lettered.",
-    Check.FORWARD_LOST: "A forwarded or activated message arrives in its new place with the same commit.",
-    Check.COPIES_WRONG: "A topic's message arrives in as many subscriptions as it was forwarded to.",
-    Check.SESSION_SHARED: "A session has one holder until its lock ends, and only the holder gets messages.",
-    Check.SESSION_ORDER: "Messages of a session are delivered in the order in which they arrived.",
-    Check.DUPLICATE: (
-        "Within the window of duplicate detection a message id is taken once, unless the first was cancelled."
-    ),
-    Check.TRANSACTION_TORN: "All events of a transaction are in one commit.",
-    Check.LOST: "A message that has not ended is there at the end.",
-    Check.LEFT_BEHIND: "A message that has ended is not there at the end.",
-    Check.SENT_LOST: "A message whose send was acknowledged to a client was enqueued.",
-    Check.SENT_TWICE: "A message is enqueued as often as clients sent it, and not when its send was refused.",
-    Check.RECEIVED_UNKNOWN: "A message that a client received was enqueued.",
-    Check.COMPLETION_LOST: "A message whose completion was acknowledged to a client was completed.",
-}
-"""The promise that holds where a check finds nothing."""
 
 ALWAYS = tuple(check for check in Check if check < Check.LOST)
 WITH_LEFT = (Check.LOST, Check.LEFT_BEHIND)
@@ -229,7 +206,7 @@ class Verdict:
         finding = self.findings.get(check) or Finding(check)
         return {
             "check": check.name.lower(),
-            "promise": SENTENCES[check],
+            "promise": check.promise,
             "violations": finding.count,
             "namespaces": finding.by_namespace,
             "samples": [asdict(sample) for sample in finding.samples],

@@ -20,7 +20,7 @@ from rich.table import Table
 from peeklock.pipeline.audit import ledger
 from peeklock.pipeline.audit import lives as audit_lives
 from peeklock.pipeline.audit import passes as audit_passes
-from peeklock.pipeline.audit.checks import ALWAYS, SENTENCES, WITH_LEDGER, WITH_LEFT, Verdict
+from peeklock.pipeline.audit.checks import ALWAYS, WITH_LEDGER, WITH_LEFT, Verdict
 from peeklock.pipeline.audit.log import AuditInput, Log, survey
 from peeklock.pipeline.events import find_segments, read_events
 
@@ -119,7 +119,7 @@ def show(verdict: Verdict, console: Console) -> None:
     for check in verdict.checked:
         finding = verdict.findings.get(check)
         style = "bold red" if finding else None
-        table.add_row(check.title, f"{finding.count:,}" if finding else "0", SENTENCES[check], style=style)
+        table.add_row(check.title, f"{finding.count:,}" if finding else "0", check.promise, style=style)
     console.print(table)
     for check in sorted(verdict.findings):
         finding = verdict.findings[check]

@@ -12,7 +12,6 @@ incarnation and number; the incarnation counts deletions and creations before th
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,7 +20,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
 from peeklock.pipeline.audit.clocks import UNSURE_MS, ClockSteps
-from peeklock.pipeline.events import Segment
+from peeklock.pipeline.events import Segment, local_path
 
 INDEX_BITS = 24
 """16 million events in one batch, and 2^39 batches."""
@@ -277,7 +276,7 @@ def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[F
     place = F.substring_index("_metadata.file_path", _DATE, 1)
     found = events.groupBy(place.alias("path"), "namespace").agg(F.count("*")).collect()
     by_path = {files[0].path.split(_DATE)[0]: files for files in segments.values()}
-    folders = [Folder(path, row.namespace, by_path[path]) for row in found for path in [_plain(row.path)]]
+    folders = [Folder(path, row.namespace, by_path[path]) for row in found for path in [local_path(row.path)]]
     for mixed in (
         [
             folder.path
@@ -292,11 +291,6 @@ def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[F
                 f"and a namespace has one folder. Audit them one after another, or copy them apart"
             )
     return folders
-
-
-def _plain(path: str) -> str:
-    """Return a folder as in Spark's listing of files."""
-    return re.sub("^file:/*", "/", path)
 
 
 def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:

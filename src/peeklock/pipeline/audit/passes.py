@@ -50,9 +50,8 @@ def check_segments(log: Log, verdict: Verdict) -> None:
             f"({gap.reason or 'no reason'}): nothing is proven for events in them, nor from before to after "
             f"them."
         )
-    for namespace in log.first_batch:
+    for namespace, first in log.first_batch.items():
         if log.begins_late(namespace):
-            first = log.first_batch[namespace]
             verdict.notes.append(
                 f"The log of '{namespace}' begins at batch {first}; earlier events are not judged."
             )
@@ -378,7 +377,7 @@ def check_copies(log: Log, verdict: Verdict) -> None:
         return
     spark = log.events.sparkSession
     known = F.broadcast(spark.createDataFrame(subscriptions, "place long, topic string"))
-    columns = ("namespace", "topic", "batch_no", F.col("enqueued_sequence_number").alias("origin"))
+    origin = F.col("enqueued_sequence_number").alias("origin")
     made = log.events.where(
         (F.col("event_type") == "forwarded")
         & F.col("related_entity").isNull()
@@ -387,14 +386,14 @@ def check_copies(log: Log, verdict: Verdict) -> None:
         "namespace",
         F.col("entity").alias("topic"),
         "batch_no",
-        F.col("enqueued_sequence_number").alias("origin"),
+        origin,
         F.col("related_sequence_number").alias("copies"),
     )
     arrived = (
         log.events.where(F.col("event_type") == "enqueued")
         .withColumn("place", place_key())
         .join(known, "place")
-        .select(*columns, F.lit(-1).cast("long").alias("copies"))
+        .select("namespace", "topic", "batch_no", origin, F.lit(-1).cast("long").alias("copies"))
     )
     wrong = (
         made.unionByName(arrived)

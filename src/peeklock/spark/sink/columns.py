@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from peeklock.spark.source.schema import row_schema
+
 _TEXT = r"(string|varchar|char)\b.*"
 _WHOLE = r"tinyint|smallint|int|bigint"
 
@@ -29,22 +31,8 @@ COLUMNS: Final[dict[str, tuple[str, str]]] = {
 }
 """Columns that can be written: their types in words, and as a pattern of Spark's type names."""
 
-SET_BY_THE_BROKER: Final = frozenset(
-    (
-        "sequenceNumber",
-        "enqueuedSequenceNumber",
-        "enqueuedTime",
-        "deliveryCount",
-        "expiresAt",
-        "state",
-        "deadLetterReason",
-        "deadLetterErrorDescription",
-        "deadLetterSource",
-    )
-)
+_SET_BY_THE_BROKER: Final = {name.lower() for name in row_schema().names if name not in COLUMNS}
 """Columns of the source that cannot be sent. They may hold nulls: SQL's INSERT fills them so."""
-
-_SET_BY_THE_BROKER: Final = {name.lower() for name in SET_BY_THE_BROKER}
 
 _ID_TYPE: Final = ("string or whole number", rf"{_TEXT}|{_WHOLE}")
 

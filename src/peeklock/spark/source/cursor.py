@@ -165,11 +165,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [CursorPartition(tuple(slices)) for slices in divide(claims, tasks)]
 
     def commit(self, end: Json) -> None:
-        """Request the removal of the messages claimed up to an offset.
-
-        Raises:
-            ServiceBusError: the broker refused an earlier commit.
-        """
+        """Request the removal of the messages claimed up to an offset. Raises: ServiceBusError."""
         for path, position in self._parse(end).positions.items():
             cursor = self._opened().get(path)
             if cursor is not None and position.life == self._lives.get(path, position.life):

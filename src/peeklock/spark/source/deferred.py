@@ -302,10 +302,7 @@ class Entity:
         return to_ranges(number for part in self.peek(ranges) for number, _ in part)
 
     def remove(self, ranges: Ranges, mean_bytes: int) -> None:
-        """Remove deferred messages; skip those that are gone or not deferred.
-
-        Raises: ServiceBusError.
-        """
+        """Remove deferred messages; skip those that are gone or not deferred. Raises: ServiceBusError."""
         size = max(1, min(NUMBERS, ANSWER_BYTES // max(1, mean_bytes)))
         while ranges:
             refused = self._remove(ranges, size)

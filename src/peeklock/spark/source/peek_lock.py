@@ -186,10 +186,7 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in a worker
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the messages of a partition, the same in each attempt.
-
-        Raises: ServiceBusError.
-        """
+        """Yield the messages of a partition, the same in each attempt. Raises: ServiceBusError."""
         assert isinstance(partition, PeekLockPartition)
         options = self._options
         entity = Entity(connection(options.settings), partition.path)
@@ -266,27 +263,20 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Log why a batch has fewer messages than its offset."""
         entity = self._entities[path]
         exceeded, attempts_max = (0, 0) if entity.has_sessions() else entity.exceeded(lost)
+        if exceeded and path not in self._exceeded:
+            _log.warning(
+                "entity '%s': MaxDeliveryCount is %d, and mode peekLock defers messages, which counts: %d "
+                "messages of batch %d are in the dead-letter queue, not in the stream. Raise "
+                "MaxDeliveryCount, or read with mode cursor",
+                entity.path,
+                attempts_max,
+                exceeded,
+                batch,
+            )
         if exceeded:
-            known = self._exceeded.get(path, 0)
-            self._exceeded[path] = known + exceeded
-            if not known:
-                _log.warning(
-                    "entity '%s': MaxDeliveryCount is %d, and mode peekLock defers messages, which counts: "
-                    "%d messages of batch %d are in the dead-letter queue, not in the stream. "
-                    "Raise MaxDeliveryCount, or read with mode cursor",
-                    entity.path,
-                    attempts_max,
-                    exceeded,
-                    batch,
-                )
-            else:
-                _log.info(
-                    "entity '%s': %d messages of batch %d are in the dead-letter queue, %d of all batches",
-                    entity.path,
-                    exceeded,
-                    batch,
-                    self._exceeded[path],
-                )
+            total = self._exceeded[path] = self._exceeded.get(path, 0) + exceeded
+            text = "entity '%s': %d messages of batch %d are in the dead-letter queue, %d of all batches"
+            _log.info(text, entity.path, exceeded, batch, total)
         others = len(numbers_of(lost)) - exceeded
         if others:
             _log.warning(

@@ -32,6 +32,7 @@ from peeklock.amqp.messaging import (
     scan,
 )
 from peeklock.amqp.types import Timestamp
+from peeklock.spark.source.schema import row_schema
 
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
@@ -77,8 +78,6 @@ _HEADERS: dict[bytes, tuple[int, int | None]] = {}
 """Cache of delivery count and time-to-live by header; most messages have one of a few."""
 _HEADERS_MAX: Final = 1024
 
-_TIMES: Final = frozenset({"enqueuedTime", "expiresAt", "scheduledEnqueueTime"})
-
 Pair = tuple[str, str | None]
 
 
@@ -103,7 +102,7 @@ def record_batch(
             arrays.append(pa.nulls(count, kind))
         elif name == "applicationProperties":
             arrays.append(_maps(columns[name], kind))
-        elif name in _TIMES:
+        elif pa.types.is_timestamp(kind):
             arrays.append(pa.array(columns[name], pa.timestamp("ms", tz="UTC")).cast(kind))
         else:
             arrays.append(pa.array(columns[name], kind))
@@ -111,11 +110,7 @@ def record_batch(
 
 
 def sequence_number(payload: bytes) -> int:
-    """Return the sequence number of an encoded message from a broker.
-
-    Raises:
-        DecodeError: it has none.
-    """
+    """Return the sequence number of an encoded message from a broker. Raises: DecodeError."""
     found = enqueued(payload)[0]
     if found is None:
         raise DecodeError("the broker sent a message without a sequence number")
@@ -131,28 +126,8 @@ def enqueued(payload: bytes) -> tuple[int | None, int | None]:
     return _integer(values[_NUMBER]), _integer(values[_ENQUEUED])
 
 
-_FIELDS: Final = (
-    "body",
-    "sequenceNumber",
-    "enqueuedSequenceNumber",
-    "enqueuedTime",
-    "messageId",
-    "sessionId",
-    "partitionKey",
-    "correlationId",
-    "subject",
-    "contentType",
-    "to",
-    "replyTo",
-    "deliveryCount",
-    "expiresAt",
-    "scheduledEnqueueTime",
-    "state",
-    "deadLetterReason",
-    "deadLetterErrorDescription",
-    "deadLetterSource",
-    "applicationProperties",
-)
+_FIELDS: Final = [name for name in row_schema().names if name != "entity"]
+"""Columns that `_row` returns, in its order."""
 
 _NOTHING: Final[tuple[Any, ...]] = (None,) * 8
 _NO_PROPERTIES: Final[tuple[Any, ...]] = (None,) * 11

@@ -60,11 +60,7 @@ def row_schema(*, include_encoded: bool = False) -> pa.Schema:
 
 
 def chosen_schema(wanted: StructType) -> pa.Schema:
-    """Return the Arrow columns that a user chose with `.schema(...)`, in any order.
-
-    Raises:
-        OptionError: an unknown column, or one of another type.
-    """
+    """Return the Arrow columns that a user chose with `.schema(...)`, in any order. Raises: OptionError."""
     chosen: list[tuple[str, pa.DataType]] = []
     for column in wanted.fields:
         known = _TYPES.get(column.name)
