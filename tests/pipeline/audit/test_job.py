@@ -63,7 +63,7 @@ class TestClean:
     def test_what_it_could_not_see_is_excused_and_told(
         self, spark: Any, tmp_path: Path, clean: pa.Table
     ) -> None:
-        """Retention, capture that began late, gaps that the exporter reports, restarts, entities created again.
+        """Retention, late capture, gaps that the exporter reports, restarts, entities created again.
         Req: X-04"""
         for name, change in EXCUSED.items():
             log = EventRows(clean)
