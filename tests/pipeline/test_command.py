@@ -257,7 +257,7 @@ def test_missing_segments_are_told(spark: Any, tmp_path: Path) -> None:
     paths[1].unlink()
     result = run("metrics", "--from", tmp_path / "log", "--to", tmp_path / "out", "--no-plot")
     assert result.exit_code == 0, result.output
-    assert re.search(r"batches \d+ to \d+ are missing: no segment holds them", result.output)
+    assert re.search(r"batches \d+ to \d+ are missing: no segment has them", result.output)
 
 
 @pytest.mark.spark
