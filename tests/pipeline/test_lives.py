@@ -117,7 +117,7 @@ def test_a_checkpoint_of_another_run_is_refused(spark: Any, log: pa.Table, tmp_p
     run_once(spark, tmp_path / "log", tmp_path / "lives")
     with pytest.raises(JobError, match=r"belongs to another run: entities was \[\] and is \['orders'\] now"):
         run_once(spark, tmp_path / "log", tmp_path / "lives", entities=("orders",))
-    with pytest.raises(JobError, match="no checkpoint in"):
+    with pytest.raises(JobError, match="has no checkpoint for it"):
         run_once(spark, tmp_path / "log", tmp_path / "lives", checkpoint=str(tmp_path / "other"))
 
 
