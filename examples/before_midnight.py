@@ -2,9 +2,9 @@
 
     python examples/before_midnight.py [--midnight-in SECONDS]
 
-Tenders are taken until midnight, and looked at some time afterwards. Neither the bidder's clock nor the time
+Tenders are taken until midnight, and judged some time afterwards. Neither the bidder's clock nor the time
 of processing counts, but `enqueued_time_utc`: the broker's own time when it stored the message. It never
-goes backwards, so whoever came before in the queue was not later.
+goes backwards, so an earlier message in the queue is not later.
 
 Our midnight comes in two seconds unless told otherwise. It is by the broker's clock: if that is another
 machine's, both have to be set well.
@@ -17,7 +17,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from common import connection_string, own_queues
+from common import connection_string, known, own_queues
 
 IN_TIME = ["Adams", "Baker", "Clark"]
 TOO_LATE = ["Davis", "Evans"]
@@ -40,12 +40,13 @@ def main() -> None:
             sender.send_messages([ServiceBusMessage(bidder) for bidder in TOO_LATE])
         time.sleep(1)  # the office opens
         judged_at = datetime.now(UTC)
-        accepted, refused = [], []
-        stamps = []
+        accepted: list[str] = []
+        refused: list[str] = []
+        stamps: list[datetime] = []
         with client.get_queue_receiver(queue) as receiver:
             while len(stamps) < len(IN_TIME) + len(TOO_LATE):
                 for tender in receiver.receive_messages(max_message_count=5, max_wait_time=10):
-                    arrived = tender.enqueued_time_utc
+                    arrived = known(tender.enqueued_time_utc)
                     in_time = arrived < midnight
                     (accepted if in_time else refused).append(str(tender))
                     stamps.append(arrived)

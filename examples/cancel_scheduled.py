@@ -4,8 +4,8 @@
 
 A reminder is scheduled, and its cause may go away. Until it is due it can be cancelled by its sequence
 number. Then it is a message like any other, under a new number, and a cancel of the old one finds nothing.
-Activation and cancellation do not wait for each other: whoever cancels close to the due time must be ready
-for either, and so must the receiver, who asks once more whether the reminder is still wanted.
+Activation and cancellation do not wait for each other: a program that cancels close to the due time must be
+ready for either, and so must the receiver, which asks once more whether the reminder is still wanted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the examples share: where the broker is, queues and topics of their own, lines, and time to let pass.
+"""Helpers of the examples: the broker to use, temporary queues and topics, printing, and passing time.
 
-Itself no example.
+This is not an example.
 """
 
 from __future__ import annotations
@@ -12,14 +12,25 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from azure.core.exceptions import ResourceNotFoundError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+Properties = dict[str | bytes, int | float | bytes | bool | str | uuid.UUID]
+"""Application properties, as the client's types have them."""
+
+Value = TypeVar("Value")
+
+
+def known(value: Value | None) -> Value:
+    """Return a field that each received message has; the client's types allow None."""
+    assert value is not None
+    return value
+
 
 def connection_string() -> str:
-    """Give the connection string of the broker to use."""
+    """Return the connection string of the broker to use."""
     found = os.environ.get("SERVICEBUS_CONNECTION_STRING")
     if found is None:
         raise SystemExit(
@@ -29,7 +40,7 @@ def connection_string() -> str:
 
 
 def say(line: str) -> None:
-    """Print a line in one piece; `print` writes its end apart, and threads get between."""
+    """Print a line in one piece; `print` writes its end separately, and threads may write in between."""
     sys.stdout.write(f"{line}\n")
 
 
@@ -37,15 +48,15 @@ def say(line: str) -> None:
 def administration(broker: str) -> Iterator[ServiceBusAdministrationClient]:
     """Open the administration client.
 
-    It speaks HTTPS and has to trust the broker: the variable REQUESTS_CA_BUNDLE names the `ca.pem` of its
-    data folder.
+    It speaks HTTPS and must trust the broker: the variable REQUESTS_CA_BUNDLE names the `ca.pem` of its data
+    folder.
     """
     with ServiceBusAdministrationClient.from_connection_string(broker) as client:
         yield client
 
 
 def exists(broker: str, queue: str) -> bool:
-    """Tell whether a queue exists. Asking is no use of it."""
+    """Return whether a queue exists. The request does not count as use of the queue."""
     with administration(broker) as client:
         try:
             client.get_queue(queue)
@@ -56,9 +67,9 @@ def exists(broker: str, queue: str) -> bool:
 
 @contextmanager
 def own_queues(broker: str, **queues: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Make a queue for each keyword, with the settings it has, and delete them at the end; gives their names.
+    """Create a queue for each keyword with its settings, yield their names, and delete them at the end.
 
-    The keyword is the start of the name, and the rest is this run's: two runs never share a queue.
+    A name is the keyword and a suffix of this run: two runs never share a queue.
     """
     run = uuid.uuid4().hex[:8]
     with administration(broker) as client, ExitStack() as at_end:
@@ -72,11 +83,10 @@ def own_queues(broker: str, **queues: Mapping[str, Any]) -> Iterator[list[str]]:
 
 @contextmanager
 def own_topic(broker: str, purpose: str, **subscriptions: Mapping[str, Any]) -> Iterator[str]:
-    """Make a topic with a subscription for each keyword, with the settings it has, and delete it with them at
-    the end; gives its name, made as those of `own_queues` are.
+    """Create a topic with a subscription for each keyword, yield its name, and delete all at the end.
 
-    A subscription has the rules that stand under `rules`, by name, each with what `create_rule` takes;
-    without any, it has the one that takes all messages.
+    A subscription takes settings and `rules`: by name, the arguments of `create_rule`. Without rules it has
+    the default one, which takes all messages.
     """
     topic = f"{purpose}-{uuid.uuid4().hex[:8]}"
     with administration(broker) as client, ExitStack() as at_end:
@@ -95,14 +105,14 @@ def own_topic(broker: str, purpose: str, **subscriptions: Mapping[str, Any]) -> 
 
 @contextmanager
 def passing_time(for_real: bool) -> Iterator[tuple[str, Callable[[timedelta], None]]]:
-    """Give a connection string and a way to let time pass.
+    """Yield a connection string and a function that lets time pass.
 
-    For real that is waiting. Else it is a broker of our own, in this process, whose clock is moved.
+    For real it waits. Else it moves the clock of a broker in this process.
     """
     if for_real:
         yield connection_string(), lambda span: time.sleep(span.total_seconds())
     else:
-        # Only here: all else runs without peeklock too, against any namespace.
+        # Imported here: the other examples run without peeklock, against any namespace.
         from peeklock.testing.served import ServedBroker
 
         with ServedBroker() as served:

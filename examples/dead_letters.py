@@ -1,11 +1,11 @@
-"""Dead letters: look at what could not be processed, mend it, and send it again.
+"""Dead letters: look at messages that could not be processed, correct them, and send them again.
 
     python examples/dead_letters.py
 
 Two orders go to the dead-letter queue: one that the worker cannot read, by its own decision and with its
 reason, and one at which the worker fails each time, by the broker's, after the queue's maximum of
-deliveries. The operator mends and resubmits the first. The second is resubmitted as it is, once the worker
-has been mended.
+deliveries. The operator corrects and resubmits the first. The second is resubmitted as it is, once the
+worker is fixed.
 
 A resubmitted message is a new one: send it before the dead letter is completed, so that a failure in between
 leaves two and not none, and keep its message id, so that two can be told to be one.
@@ -13,10 +13,14 @@ leaves two and not none, and keep its message id, so that two can be told to be 
 
 from __future__ import annotations
 
-from typing import Any
-
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
-from common import connection_string, own_queues
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+    ServiceBusSubQueue,
+)
+from common import connection_string, known, own_queues
 
 MAX_DELIVERY_COUNT = 3
 
@@ -28,7 +32,7 @@ class Worker:
         self.knows_coffee = False
         self.served: list[str] = []
 
-    def handle(self, receiver: Any, message: Any) -> None:
+    def handle(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         """Serve one order, or say why not."""
         number, _, drink = str(message).partition(" ")
         if not number.isdecimal():
@@ -42,7 +46,7 @@ class Worker:
             print(f"{message.message_id}: served {message}")
             receiver.complete_message(message)
 
-    def run(self, client: Any, queue: str) -> None:
+    def run(self, client: ServiceBusClient, queue: str) -> None:
         """Work until nothing is left."""
         with client.get_queue_receiver(queue) as receiver:
             while messages := receiver.receive_messages(max_wait_time=1):
@@ -50,8 +54,8 @@ class Worker:
                     self.handle(receiver, message)
 
 
-def resubmit(client: Any, queue: str) -> dict[str, str]:
-    """Send each dead letter again, mended if need be; gives why each was there."""
+def resubmit(client: ServiceBusClient, queue: str) -> dict[str, str]:
+    """Send each dead letter again, corrected where needed; return the reason of each."""
     reasons: dict[str, str] = {}
     with (
         client.get_queue_sender(queue) as sender,
@@ -59,7 +63,7 @@ def resubmit(client: Any, queue: str) -> dict[str, str]:
     ):
         while messages := dead_letters.receive_messages(max_wait_time=1):
             for dead in messages:
-                reasons[dead.message_id] = dead.dead_letter_reason
+                reasons[known(dead.message_id)] = known(dead.dead_letter_reason)
                 print(f"{dead.message_id}: '{dead}', dead-lettered for {dead.dead_letter_reason}")
                 order = "2 tea" if dead.dead_letter_reason == "NotAnOrder" else str(dead)
                 sender.send_messages(ServiceBusMessage(order, message_id=dead.message_id))
@@ -68,7 +72,7 @@ def resubmit(client: Any, queue: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Let orders fail, resubmit them, and see all of them served."""
+    """Send orders that fail, resubmit them, and check that all are served."""
     broker = connection_string()
     settings = {"max_delivery_count": MAX_DELIVERY_COUNT}
     orders = {"order-1": "3 tea", "order-2": "two tea", "order-3": "1 coffee"}

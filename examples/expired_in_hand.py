@@ -3,25 +3,29 @@
     python examples/expired_in_hand.py
 
 A locked message does not expire: the worker decides. What it completes is done, and no copy goes to the
-dead-letter queue. What it abandons expires at once, and nobody receives it again. The queue dead-letters
-what expires, so that the second one can be seen.
+dead-letter queue. What it abandons expires at once and is not received again. The queue dead-letters expired
+messages, so that the second one can be seen.
 """
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
-from common import connection_string, own_queues
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusSubQueue,
+)
+from common import connection_string, known, own_queues
 
 TIME_TO_LIVE = timedelta(seconds=1)
 
 
-def wait_until_expired(message: Any) -> None:
-    """Be slow."""
-    time.sleep(max(0.0, (message.expires_at_utc - datetime.now(UTC)).total_seconds()) + 0.1)
+def wait_until_expired(message: ServiceBusReceivedMessage) -> None:
+    """Work slowly."""
+    time.sleep(max(0.0, (known(message.expires_at_utc) - datetime.now(UTC)).total_seconds()) + 0.1)
 
 
 def main() -> None:
@@ -35,7 +39,7 @@ def main() -> None:
         with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
             for offer in ("tea", "coffee"):
                 sender.send_messages(ServiceBusMessage(offer, message_id=offer, time_to_live=TIME_TO_LIVE))
-            held = []
+            held: list[ServiceBusReceivedMessage] = []
             while len(held) < 2:
                 held += receiver.receive_messages(max_message_count=2 - len(held), max_wait_time=10)
             tea, coffee = held

@@ -2,11 +2,11 @@
 
     python examples/filter_errors.py
 
-Parcels of which a box is heavy go to a crane. One parcel has no boxes at all, so that the rule has to divide
-by zero. It is neither heavy nor light, and guessing would lose it: it goes to the dead-letter queue of the
-subscription, with what was wrong. (A subscription made with `dead_lettering_on_filter_evaluation_exceptions`
-off takes the rule for false instead.) A property that is missing is no error: what is asked of it is unknown,
-and the rule does not choose the message.
+Parcels with heavy boxes go to a crane. One parcel has no boxes at all, so that the rule divides by zero. It
+is neither heavy nor light, and guessing would lose it: it goes to the dead-letter queue of the subscription,
+with what was wrong. (A subscription made with `dead_lettering_on_filter_evaluation_exceptions` off takes the
+rule for false instead.) A property that is missing is no error: what is asked of it is unknown, and the rule
+does not choose the message.
 
 The rule is corrected while all runs. The dead letter is worked off where it lies: sent to the topic again, it
 would come to all the other subscriptions a second time.
@@ -16,11 +16,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceiver,
+    ServiceBusSender,
+    ServiceBusSubQueue,
+)
 from azure.servicebus.management import SqlRuleFilter
-from common import administration, connection_string, own_topic
+from common import Properties, administration, connection_string, own_topic
 
-PARCELS: list[tuple[str, dict[str, Any]]] = [
+PARCELS: list[tuple[str, Properties]] = [
     ("piano", {"weight": 400, "boxes": 1}),
     ("books", {"weight": 200, "boxes": 20}),
     ("nothing", {"weight": 0, "boxes": 0}),
@@ -28,12 +34,12 @@ PARCELS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def send(sender: Any) -> None:
+def send(sender: ServiceBusSender) -> None:
     """Send all parcels."""
     sender.send_messages([ServiceBusMessage(name, application_properties=about) for name, about in PARCELS])
 
 
-def take(receiver: Any) -> Any:
+def take(receiver: ServiceBusReceiver) -> Any:
     """Receive and complete one message."""
     (message,) = receiver.receive_messages(max_wait_time=10)
     receiver.complete_message(message)

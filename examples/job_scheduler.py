@@ -7,7 +7,7 @@ with "lock lost", and the job comes a second time, under the same message id. Tw
 
 - ignore: the work is kept by job id (here in a dictionary, elsewhere beside the work's result, in the same
   transaction). A job that is done already is only completed.
-- redo: the work is such that doing it twice does no harm, so that nothing has to be remembered.
+- redo: to do the work twice does no harm, so there is nothing to remember.
 
 The first job is slow on purpose: its queue locks for five seconds, the shortest there is, and it takes six.
 """
@@ -17,11 +17,15 @@ from __future__ import annotations
 import argparse
 import time
 from datetime import timedelta
-from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+)
 from azure.servicebus.exceptions import MessageLockLostError
-from common import connection_string, own_queues
+from common import connection_string, known, own_queues
 
 LOCK = timedelta(seconds=5)
 SLOW_S = 6.0
@@ -42,16 +46,16 @@ class Worker:
         self.ignore_second = ignore_second
         self.times_done = dict.fromkeys(JOBS, 0)
 
-    def handle(self, receiver: Any, message: Any) -> bool:
-        """Do one job and complete it; answer whether the broker took the completion."""
-        job_id = message.message_id
+    def handle(self, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> bool:
+        """Do one job and complete it; return whether the broker accepted the completion."""
+        job_id, attempt = known(message.message_id), known(message.delivery_count) + 1
         if self.times_done[job_id] and self.ignore_second:
-            print(f"{job_id}: done already, only completed (delivery {message.delivery_count + 1})")
+            print(f"{job_id}: done already, only completed (delivery {attempt})")
         else:
             if str(message) == "slow" and not self.times_done[job_id]:
                 time.sleep(SLOW_S)
             self.times_done[job_id] += 1
-            print(f"{job_id}: done (delivery {message.delivery_count + 1})")
+            print(f"{job_id}: done (delivery {attempt})")
         try:
             receiver.complete_message(message)
         except MessageLockLostError:
@@ -66,7 +70,7 @@ class Worker:
             while left:
                 for message in receiver.receive_messages(max_message_count=1, max_wait_time=10):
                     if self.handle(receiver, message):
-                        left.remove(message.message_id)
+                        left.remove(known(message.message_id))
 
 
 def main() -> None:

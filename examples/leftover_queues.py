@@ -4,7 +4,7 @@
 
 A test run makes a queue and deletes it at its end, unless it is aborted. So the queue lives for five minutes
 without use, the shortest there is, and its messages for one minute. A run soon after finds the queue, but no
-message of the run before; a run later makes it anew.
+message of the run before; a later run creates it again.
 
 The minutes pass in a moment, on a broker of our own whose clock is moved. With --for-real, they are minutes.
 """
@@ -13,20 +13,21 @@ from __future__ import annotations
 
 import argparse
 from datetime import timedelta
+from typing import Any
 
 from azure.core.exceptions import ResourceExistsError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from common import administration, exists, passing_time
 
 QUEUE = "orders-under-test"
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "auto_delete_on_idle": timedelta(minutes=5),
     "default_message_time_to_live": timedelta(minutes=1),
 }
 
 
 def aborted_run(broker: str) -> str:
-    """Be a test run that is aborted; tells what it found."""
+    """Do a test run that is aborted; return what it found."""
     with administration(broker) as admin:
         try:
             admin.create_queue(QUEUE, **SETTINGS)
@@ -44,7 +45,7 @@ def aborted_run(broker: str) -> str:
 
 
 def main() -> None:
-    """Let test runs be aborted one after the other."""
+    """Abort test runs one after the other."""
     parser = argparse.ArgumentParser(description="Queues that go by themselves.")
     parser.add_argument("--for-real", action="store_true", help="wait, on the broker of the environment")
     options = parser.parse_args()

@@ -2,8 +2,8 @@
 
     python examples/processing_order.py
 
-Five messages and two consumers: whoever has message 1 is slow, so that 2 and 3 are completed before it. Both
-consumers received in order all the same.
+Five messages and two consumers: the one with message 1 is slow, so 2 and 3 are completed before it, although
+both consumers received in order.
 
 Then messages 1, 4, 8 belong to one session and 2, 3, 6 to another. A session has one consumer at a time, so
 the slow one keeps 4 and 8 waiting, and each session is processed in its order.
@@ -15,11 +15,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
+from azure.servicebus import (
+    NEXT_AVAILABLE_SESSION,
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiver,
+)
 from common import connection_string, own_queues, say
 
 WORK_S = 0.3
@@ -36,10 +41,10 @@ class Work:
 
     @property
     def left(self) -> bool:
-        """Whether something is not completed yet."""
+        """Whether a message is not completed yet."""
         return len(self.completed) < self._count
 
-    def do(self, consumer: str, receiver: Any, message: Any) -> None:
+    def do(self, consumer: str, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
         """Process a message and complete it."""
         number = int(str(message))
         with self._changed:
@@ -53,6 +58,10 @@ class Work:
             self.completed.append(number)
             self._changed.notify_all()
             say(f"{consumer}: {number} completed")
+
+
+Consume = Callable[[str, str, str, Work], None]
+"""Receives for one consumer, of which the third argument is the name."""
 
 
 def consume(broker: str, queue: str, consumer: str, work: Work) -> None:
@@ -78,8 +87,8 @@ def consume_session(broker: str, queue: str, consumer: str, work: Work) -> None:
             work.do(consumer, receiver, message)
 
 
-def run(broker: str, queue: str, consume_some: Any, messages: Sequence[ServiceBusMessage]) -> list[int]:
-    """Send the messages, let two consumers work, and give the order of completion."""
+def run(broker: str, queue: str, consume_some: Consume, messages: Sequence[ServiceBusMessage]) -> list[int]:
+    """Send the messages, run two consumers, and return the order of completion."""
     with ServiceBusClient.from_connection_string(broker) as client, client.get_queue_sender(queue) as sender:
         sender.send_messages(list(messages))
     work = Work(len(messages))
@@ -92,7 +101,7 @@ def run(broker: str, queue: str, consume_some: Any, messages: Sequence[ServiceBu
 
 
 def main() -> None:
-    """Let two consumers work without and with sessions."""
+    """Run two consumers without and with sessions."""
     broker = connection_string()
     with own_queues(broker, plain={}, ordered={"requires_session": True}) as (plain, ordered):
         completed = run(broker, plain, consume, [ServiceBusMessage(str(number)) for number in range(1, 6)])

@@ -1,10 +1,10 @@
-"""Publish and subscribe: who sends does not know who receives, and each receiver says what it wants.
+"""Publish and subscribe: the sender does not know the receivers, and each receiver says what it wants.
 
     python examples/publish_subscribe.py
 
 Orders are sent once, to a topic, and each subscription has copies of those that its rules choose: the archive
 of all, the coffee bar of those with a certain subject (a correlation filter, which compares and no more), the
-wholesale of large ones (a SQL filter, which can calculate). A copy is a message of its own: what the bar
+wholesale of large ones (a SQL filter, which can calculate). Each copy is a separate message: what the bar
 completes is still in the archive.
 
 A subscription that is made later has what is sent from then on. A message that no rule chooses is gone, which
@@ -12,8 +12,6 @@ is no error: where that must not be, keep a subscription that takes all.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleFilter
@@ -29,7 +27,7 @@ def order(drink: str, amount: int) -> ServiceBusMessage:
     return ServiceBusMessage(f"{amount} {drink}", subject=drink, application_properties={"amount": amount})
 
 
-def show(client: Any, topic: str, subscription: str, message_count: int) -> list[str]:
+def show(client: ServiceBusClient, topic: str, subscription: str, message_count: int) -> list[str]:
     """Receive and complete what a subscription has."""
     orders: list[str] = []
     with client.get_subscription_receiver(topic, subscription) as receiver:

@@ -29,7 +29,7 @@ def receive_and_die(broker: str, queue: str, mode: str) -> None:
 
 
 def left_after_a_crash(broker: str, queue: str, mode: str) -> int:
-    """Send messages to a worker that dies; gives how many the next worker receives."""
+    """Send messages to a worker that dies; return how many the next worker receives."""
     with ServiceBusClient.from_connection_string(broker) as client:
         with client.get_queue_sender(queue) as sender:
             sender.send_messages([ServiceBusMessage(f"number {number}") for number in range(COUNT)])
@@ -51,7 +51,7 @@ def left_after_a_crash(broker: str, queue: str, mode: str) -> int:
 
 
 def main() -> None:
-    """Let two workers die, and count what is left."""
+    """Kill two workers and count the messages left."""
     broker = connection_string()
     with own_queues(broker, readings={}, orders={}) as (readings, orders):
         readings_left = left_after_a_crash(broker, readings, ServiceBusReceiveMode.RECEIVE_AND_DELETE)

@@ -1,10 +1,10 @@
-"""A reply queue of its own for each web process, which goes when the process is gone.
+"""A reply queue for each web process, which is deleted when the process is gone.
 
     python examples/reply_queue.py [--for-real]
 
 A web process makes a queue for the answers to its requests when it starts. While it listens there, the queue
-is in use, however long no answer comes. When the process ends, orderly or not, nobody has to clean up: a
-little more than five minutes later the broker deletes the queue.
+is in use, however long no answer comes. When the process ends, orderly or not, there is nothing to clean up:
+a little more than five minutes later the broker deletes the queue.
 
 The minutes pass in a moment, on a broker of our own whose clock is moved. With --for-real, they are minutes.
 """
@@ -19,11 +19,11 @@ import threading
 from datetime import timedelta
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from common import administration, exists, own_queues, passing_time
+from common import administration, exists, known, own_queues, passing_time
 
 
 class WebProcess(threading.Thread):
-    """Listens for answers on a queue of its own."""
+    """Listens for answers on its reply queue."""
 
     def __init__(self, broker: str) -> None:
         super().__init__(daemon=True)
@@ -47,12 +47,12 @@ class WebProcess(threading.Thread):
 
 
 def ask(client: ServiceBusClient, requests: str, web: WebProcess, question: str) -> str:
-    """Send a request, let the backend answer it, and give the answer that the web process got."""
+    """Send a request, answer it as the backend, and return the answer that the web process got."""
     with client.get_queue_sender(requests) as sender:
         sender.send_messages(ServiceBusMessage(question, reply_to=web.reply_queue))
     with client.get_queue_receiver(requests) as backend:
         (request,) = backend.receive_messages(max_wait_time=10)
-        with client.get_queue_sender(request.reply_to) as sender:
+        with client.get_queue_sender(known(request.reply_to)) as sender:
             sender.send_messages(ServiceBusMessage(f"{request}: yes"))
         backend.complete_message(request)
     reply = web.replies.get(timeout=10)
@@ -61,7 +61,7 @@ def ask(client: ServiceBusClient, requests: str, web: WebProcess, question: str)
 
 
 def main() -> None:
-    """Let a web process wait for long, and end."""
+    """Run a web process that waits long, and end it."""
     parser = argparse.ArgumentParser(description="A reply queue that goes with its process.")
     parser.add_argument("--for-real", action="store_true", help="wait, on the broker of the environment")
     options = parser.parse_args()
@@ -76,7 +76,7 @@ def main() -> None:
         assert ask(client, requests, web, "paid?") == "paid?: yes"
 
         wait(timedelta(minutes=20))
-        assert exists(broker, web.reply_queue), "a queue that somebody listens on is in use"
+        assert exists(broker, web.reply_queue), "a queue with a listener is in use"
         print("twenty minutes without a request later, it listens still")
         assert ask(client, requests, web, "sent?") == "sent?: yes"
 

@@ -2,10 +2,10 @@
 
     python examples/routing.py
 
-Invoices are sent to one place and end in the queue of the department that has to do with them. Each
+Invoices are sent to one place and end in the queue of the department that handles them. Each
 subscription forwards to one queue; the message is passed on within the broker, in the moment in which it is
-sent. A rule's action writes on the copy what the department has to know, so that neither the sender nor the
-worker needs to: that it is urgent, and the session it belongs to, since the queue of the large ones has
+sent. A rule's action writes on the copy what the department needs, so that neither the sender nor the
+worker knows it: that it is urgent, and the session it belongs to, since the queue of the large ones has
 sessions and is worked off customer by customer.
 
 What no rule chooses would be gone. So the last subscription takes what the others do not: its rule says NOT
@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.management import SqlRuleAction, SqlRuleFilter
-from common import connection_string, own_queues, own_topic
+from common import Properties, connection_string, known, own_queues, own_topic
 
-INVOICES: list[tuple[str, dict[str, Any]]] = [
+INVOICES: list[tuple[str, Properties]] = [
     ("invoice-1", {"customer": "ann", "total": 40}),
     ("invoice-2", {"customer": "bob", "total": 7_000}),
     ("invoice-3", {"customer": "ann", "total": 9_000, "due": "today"}),
@@ -45,11 +45,11 @@ RULES: dict[str, dict[str, Any]] = {
 """What goes to which queue."""
 
 
-def take(receiver: Any) -> str:
-    """Receive and complete one message; gives what it is and what was written on it."""
+def take(receiver: ServiceBusReceiver) -> str:
+    """Receive and complete one message; return it with what the rule wrote on it."""
     (message,) = receiver.receive_messages(max_wait_time=10)
     receiver.complete_message(message)
-    return f"{message} (urgent)" if message.application_properties.get(b"urgent") else str(message)
+    return f"{message} (urgent)" if known(message.application_properties).get(b"urgent") else str(message)
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Sessions: related messages stay together, with one consumer at a time and a state of their own.
+"""Sessions: related messages stay together, with one consumer at a time and a state.
 
     python examples/sessions.py
 
 Customers fill baskets, and their messages come mixed. A session for each customer keeps them together: a
-consumer accepts the next session, holds it under a lock that it renews, and nobody else gets a message of
-it. The basket is the session's state, kept by the broker: when the consumer goes in the middle, the next one
-goes on where it was. State is set before the message is completed; setting it twice does no harm.
+consumer accepts the next session, holds it under a lock that it renews, and no other gets a message of it.
+The basket is the session's state, kept by the broker: when the consumer goes in the middle, the next one goes
+on where it was. State is set before the message is completed; setting it twice does no harm.
 
 Its queue requires sessions.
 """
@@ -13,17 +13,16 @@ Its queue requires sessions.
 from __future__ import annotations
 
 import json
-from typing import Any
 
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, SessionCannotBeLockedError
-from common import connection_string, own_queues
+from common import connection_string, known, own_queues
 
 PUT = [("ann", "tea"), ("bob", "milk"), ("ann", "bread"), ("bob", "salt"), ("ann", "jam")]
 
 
-def fill_basket(receiver: Any, message_count: int) -> list[str]:
-    """Handle some messages of the session that the receiver holds; gives the basket."""
+def fill_basket(receiver: ServiceBusReceiver, message_count: int) -> list[str]:
+    """Handle messages of the session that the receiver holds; return the basket."""
     session = receiver.session
     basket: list[str] = json.loads(session.get_state() or b"[]")
     for _ in range(message_count):
@@ -48,7 +47,7 @@ def main() -> None:
         with client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION) as first:
             assert first.session.session_id == "ann", "the session that has been waiting longest"
             fill_basket(first, 1)
-            until = first.session.locked_until_utc
+            until = known(first.session.locked_until_utc)
             assert first.session.renew_lock() > until, "a renewed lock lasts longer"
             print("ann: the lock is renewed")
             try:
@@ -68,8 +67,8 @@ def main() -> None:
             third.session.set_state(None)
 
         try:
-            nobody = client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1)
-            nobody.receive_messages(max_wait_time=1)
+            third = client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1)
+            third.receive_messages(max_wait_time=1)
         except OperationTimeoutError:
             print("no session is left")
         else:

@@ -1,9 +1,9 @@
-"""A time-to-live that is too short: the message is gone before anybody receives it, which is no error.
+"""A time-to-live that is too short: the message expires before it is received, which is no error.
 
     python examples/short_time_to_live.py
 
 Three prices are sent, to live for ten milliseconds, a minute, and as long as the queue allows. The receiver
-comes a second later. Whoever sends cannot see that the first one was for nothing: the broker took it, and it
+comes a second later. The sender cannot see that the first one was for nothing: the broker took it, and it
 expired. Choose the largest time-to-live that works.
 """
 

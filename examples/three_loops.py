@@ -4,12 +4,12 @@
 
 Each send is answered when the message is stored, so that one by one each costs a round trip: over a path of
 70 ms, 100 sends take more than 7 s. Started together they take little more than one round trip. With at most
-ten in flight, ten times as long, but neither the client nor the broker has to hold more than ten unsettled
+ten in flight, ten times as long, but neither the client nor the broker holds more than ten unsettled
 messages, however many there are: this is the one to use.
 
-The messages stay in the queue: use one of its own. The client's senders are not made to be shared, neither
-by threads nor by tasks (see "Thread safety" in its README). What is in flight together therefore goes
-through senders of its own, opened beforehand.
+The messages stay in the queue: use a new one. The client's senders must not be shared by threads or tasks
+(see "Thread safety" in its README). So messages in flight together go through separate senders, opened
+beforehand.
 """
 
 from __future__ import annotations

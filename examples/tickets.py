@@ -2,8 +2,8 @@
 
     python examples/tickets.py
 
-Three ticket windows take requests for four seats at the same time. Which came first is not for them to say:
-the broker gives each message the next sequence number as it stores it. The box office receives in that
+Three ticket windows take requests for four seats at the same time. They do not know which came first: the
+broker gives each message the next sequence number as it stores it. The box office receives in that
 order, so the four with the lowest numbers get the seats.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from common import connection_string, own_queues
+from common import connection_string, known, own_queues
 
 WINDOWS = {"east": ["Ann", "Bob", "Cid"], "west": ["Dan", "Eve", "Fay"], "south": ["Gus", "Hal", "Ida"]}
 SEATS = 4
@@ -26,7 +26,7 @@ def take_requests(broker: str, queue: str, people: list[str]) -> None:
 
 
 def main() -> None:
-    """Let three windows take requests, then hand out the seats."""
+    """Take requests at three windows, then hand out the seats."""
     seated: list[str] = []
     numbers: dict[str, int] = {}
     broker = connection_string()
@@ -42,7 +42,7 @@ def main() -> None:
         ):
             while len(numbers) < waiting:
                 for request in receiver.receive_messages(max_message_count=waiting, max_wait_time=10):
-                    numbers[str(request)] = request.sequence_number
+                    numbers[str(request)] = known(request.sequence_number)
                     if len(seated) < SEATS:
                         seated.append(str(request))
                         print(f"{request}, number {request.sequence_number}: seat {len(seated)}")
@@ -54,7 +54,7 @@ def main() -> None:
     assert seated == sorted(numbers, key=lambda person: numbers[person])[:SEATS], "first come, first served"
     for people in WINDOWS.values():
         own = [numbers[person] for person in people]
-        assert own == sorted(own), "nobody was overtaken at their own window"
+        assert own == sorted(own), "no request was overtaken at its own window"
 
 
 if __name__ == "__main__":

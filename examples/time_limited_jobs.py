@@ -1,4 +1,4 @@
-"""Time-limited jobs under a spike: what expires is told to the user, and its result is mailed later.
+"""Time-limited jobs under a spike: the user is told of an expired job, and its result is mailed later.
 
     python examples/time_limited_jobs.py
 
@@ -32,7 +32,7 @@ Handler = Callable[[Any], tuple[str, ServiceBusMessage] | None]
 
 
 class Role(threading.Thread):
-    """Handles the messages of one queue, one at a time, with a client of its own."""
+    """Handles the messages of one queue, one at a time, with its own client."""
 
     def __init__(self, broker: str, queue: str, handle: Handler, **receiving: Any) -> None:
         super().__init__(daemon=True)
@@ -58,7 +58,7 @@ class Role(threading.Thread):
 
 
 def main() -> None:
-    """Let a spike meet a slow backend, and see that each job ends in one of two good ways."""
+    """Send a spike to a slow backend, and check that each job ends in one of two good ways."""
     confirmed: list[str] = []
     told: dict[str, timedelta] = {}
     mailed: list[str] = []
@@ -109,7 +109,7 @@ def main() -> None:
     assert sorted(confirmed + mailed) == sorted(SPIKE), "each job ends once"
     assert confirmed, "some jobs are done within their time"
     assert mailed, "the backend falls behind: some are not"
-    assert sorted(told) == sorted(mailed), "whoever waits for a mail was told so"
+    assert sorted(told) == sorted(mailed), "each user who waits for a mail was told so"
     assert latest < TOLD_WITHIN, "on time"
 
 

@@ -1,11 +1,11 @@
-"""What not to do: sends that nobody awaits, beside the same sends with a bound.
+"""What not to do: sends that are not awaited, beside the same sends with a bound.
 
     python examples/unawaited_sends.py
 
 A program has 500 messages of 20 KB to send; every hundredth is larger than the queue allows. Without
-awaiting, it is done at once, or so it seems: all messages are in its memory, none of the refusals reaches
-it, and when it ends, what was not sent yet is lost without a word. With ten sends in flight, each awaited,
-it holds ten messages at a time, and knows of each what became of it.
+awaiting, it is done at once, or so it seems: all messages are in its memory, none of the refusals reaches it,
+and when it ends, messages that were not sent yet are lost silently. With ten sends in flight, each awaited,
+it holds ten messages at a time, and knows the outcome of each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tracemalloc
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import MessageSizeExceededError
-from common import administration, connection_string, own_queues
+from common import administration, connection_string, known, own_queues
 
 COUNT = 500
 IN_FLIGHT_MAX = 10
@@ -30,12 +30,12 @@ def message(number: int) -> ServiceBusMessage:
 
 
 def measured_mb(since_bytes: int) -> float:
-    """Give the most memory that was held at once since then, in MB."""
+    """Return the peak of memory held since then, in MB."""
     return (tracemalloc.get_traced_memory()[1] - since_bytes) / 1e6
 
 
 async def send_unawaited(broker: str, queue: str) -> float:
-    """DON'T. Start every send and await none; gives the megabytes that the sends held."""
+    """DON'T. Start every send and await none; return the megabytes that the sends held."""
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     async with (
@@ -63,7 +63,7 @@ async def send_unawaited(broker: str, queue: str) -> float:
 
 
 async def send_bounded(broker: str, queue: str) -> tuple[float, list[str]]:
-    """Keep ten sends in flight; gives the megabytes they held, and the ids of the messages refused."""
+    """Keep ten sends in flight; return the megabytes they held, and the ids of refused messages."""
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     refused: list[str] = []
@@ -91,7 +91,8 @@ def main() -> None:
         tracemalloc.start()
         unawaited_mb = asyncio.run(send_unawaited(broker, queues[0]))
         bounded_mb, refused = asyncio.run(send_bounded(broker, queues[1]))
-        stored = [client.get_queue_runtime_properties(queue).active_message_count for queue in queues]
+        counts = [client.get_queue_runtime_properties(queue).active_message_count for queue in queues]
+        stored = [known(count) for count in counts]
     print(f"unawaited: {stored[0]} of {COUNT} messages stored, {unawaited_mb:.1f} MB held")
     print(f"bounded: {stored[1]} of {COUNT} messages stored, {bounded_mb:.1f} MB held")
     assert stored[0] < stored[1], "what was not sent when the program ended is lost"

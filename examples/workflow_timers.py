@@ -4,8 +4,7 @@
 
 A new account goes through steps: the code of the second factor lapses after five minutes, the e-mail check
 after an hour; a hint comes after a day, a report each week, a renewal after three months. The queue is the
-timer: each step is a message scheduled for its time, so nothing has to run meanwhile, and a restart forgets
-nothing.
+timer: each step is a message scheduled for its time, so nothing runs meanwhile, and a restart loses nothing.
 
 The next step is scheduled from the broker's time of this one (`enqueued_time_utc`), so that delays do not
 add up. State is saved before the next step is scheduled, and that before the message is completed: whatever
@@ -19,10 +18,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from common import own_queues, passing_time
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusSender
+from common import known, own_queues, passing_time
 
 STEPS = [
     ("sign-up", timedelta()),
@@ -40,15 +38,15 @@ ON_TIME = timedelta(seconds=10)
 
 
 class Workflow:
-    """What is known of each account: the steps it has gone through, and when. Elsewhere this is a table."""
+    """The finished steps of each account, with their times. A real program keeps a table."""
 
     def __init__(self) -> None:
         self.done: dict[str, list[datetime]] = {}
 
-    def handle(self, message: Any, sender: Any) -> None:
+    def handle(self, message: ServiceBusReceivedMessage, sender: ServiceBusSender) -> None:
         """Do one step and schedule the next."""
-        account, step = str(message), int(message.application_properties[b"step"])
-        now = message.enqueued_time_utc
+        account, step = str(message), int(known(message.application_properties)[b"step"])
+        now = known(message.enqueued_time_utc)
         done = self.done.setdefault(account, [])
         if len(done) > step:
             print(f"{account}: '{STEPS[step][0]}' was done already")
@@ -60,7 +58,7 @@ class Workflow:
 
 
 def step_message(account: str, step: int) -> ServiceBusMessage:
-    """Make the message of a step; its id is the same whenever it is made."""
+    """Return the message of a step; its id is always the same."""
     return ServiceBusMessage(account, message_id=f"{account}/{step}", application_properties={"step": step})
 
 

@@ -1,6 +1,6 @@
-"""Lets Spark find the data source `servicebus` by itself.
+"""Registers the data source `servicebus` with Spark.
 
-Spark looks for top-level packages whose names begin with `pyspark_`, and takes their `DefaultSource`.
+Spark searches for top-level packages whose names begin with `pyspark_` and takes their `DefaultSource`.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ class EventRows:
     def __init__(self, table: pa.Table) -> None:
         self.rows: list[Row] = table.to_pylist()
         self.indexed = True
-        """Whether the table numbers events within their batches anew."""
+        """Whether the table numbers events within their batches again."""
 
     def table(self, namespace: str) -> pa.Table:
-        """Give the log as a table, in order."""
+        """Return the log as a table, in order."""
         last, index = -1, 0
         for row in self.rows:
             index = index + 1 if row["batch_no"] == last else 0
@@ -41,7 +41,7 @@ class EventRows:
         return pa.Table.from_pylist(self.rows, schema=EVENTS)
 
     def life(self, *story: str, entity: str | None = None, nth: int = 3, **wanted: Any) -> list[Row]:
-        """Give the rows of the nth life with exactly these events; `wanted` are values of its last one."""
+        """Return the rows of the nth life with exactly these events; `wanted` are values of its last one."""
         lives: dict[tuple[str, int], list[Row]] = {}
         for row in self.rows:
             if row["sequence_number"] is not None and row["event_type"] != "duplicate_dropped":
@@ -67,7 +67,7 @@ class EventRows:
         return new
 
     def last_of(self, entity: str) -> list[Row]:
-        """Give the rows of the life of an entity with the highest number."""
+        """Return the rows of the life of an entity with the highest number."""
         number = max(
             row["sequence_number"] for row in self.rows if row["entity"] == entity and row["sequence_number"]
         )

@@ -361,7 +361,7 @@ class _Log:
         related_life: Array | None = None,
         related_number: Array | None = None,
     ) -> None:
-        """Let one event happen to each of `lives`."""
+        """Add one event to each of `lives`."""
         size = len(lives)
         zero, nothing = np.zeros(size, np.int64), np.full(size, -1, np.int64)
         self.parts.append(
@@ -530,7 +530,7 @@ class _Log:
         }
 
     def _settings(self, name: str) -> str:
-        """Write settings as the broker does, so that whoever reads them has the real names."""
+        """Write settings as the broker does, so that readers get the real names."""
         description: Description
         if "/Subscriptions/" in name:
             topic, _, subscription = name.partition("/Subscriptions/")

@@ -121,11 +121,11 @@ def test_a_checkpoint_of_another_run_is_refused(spark: Any, log: pa.Table, tmp_p
     run_once(spark, tmp_path / "log", tmp_path / "lives")
     with pytest.raises(JobError, match=r"belongs to another run: entities was \[\] and is \['orders'\] now"):
         run_once(spark, tmp_path / "log", tmp_path / "lives", entities=("orders",))
-    with pytest.raises(JobError, match="no checkpoint in"):
+    with pytest.raises(JobError, match="has no checkpoint for it"):
         run_once(spark, tmp_path / "log", tmp_path / "lives", checkpoint=str(tmp_path / "other"))
 
 
-def test_a_deletion_ends_all_lives_and_numbers_begin_anew(spark: Any, tmp_path: Path) -> None:
+def test_a_deletion_ends_all_lives_and_numbers_begin_again(spark: Any, tmp_path: Path) -> None:
     hand = Hand()
     hand.add("enqueued", "jobs", 1, message_id="old-1")
     hand.add("enqueued", "jobs", 2, message_id="old-2")

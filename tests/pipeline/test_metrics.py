@@ -124,7 +124,7 @@ def test_a_stream_tells_the_minutes_that_are_over(spark: Any, log: pa.Table, tmp
 
 
 def test_a_redelivery_is_one_of_the_same_queue(spark: Any, tmp_path: Path) -> None:
-    """A message takes its delivery count along into the dead-letter queue, and is delivered there anew."""
+    """A message takes its delivery count along into the dead-letter queue, and is delivered there again."""
     hand = Hand()
     hand.add("enqueued", "jobs", 1)
     hand.add("delivered", "jobs", 1, lock_token="a")

@@ -15,7 +15,8 @@ from peeklock.amqp.messaging import Properties, scan
 from peeklock.cli import main
 from peeklock.client.connection import BlockingConnection
 from peeklock.client.links import Delivery, ReceiveMode
-from peeklock.pipeline.resubmit import ID_LENGTH_MAX, new_id
+from peeklock.pipeline.resubmit import new_id
+from peeklock.spark.sink.outgoing import ID_LENGTH_MAX
 from peeklock.testing.served import ServedBroker
 from tests.pipeline.synthetic import make_log, write_segments
 
@@ -172,7 +173,7 @@ def test_dead_letters_are_seen_chosen_and_sent_again(
     assert set(properties) == {"number", "kind"}
 
 
-def test_ids_can_be_kept_where_nobody_looks_for_duplicates(
+def test_ids_can_be_kept_without_duplicate_detection(
     spark: Any, run: Callable[..., Result], own: BlockingConnection, client: Any, make_queue: MakeQueue
 ) -> None:
     queue, target = make_queue(), make_queue()

@@ -12,7 +12,7 @@ from typing import Self
 
 
 class Relay:
-    """Listens on a port of its own and passes everything on; `with` ends it."""
+    """Listens on a free port and forwards all bytes; `with` ends it."""
 
     def __init__(self, port: int) -> None:
         self._behind = port

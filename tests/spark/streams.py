@@ -33,7 +33,7 @@ class Namespace:
         return name
 
     def options(self, *entities: str, connection_string: str | None = None, **given: str) -> Options:
-        """Give the options of a stream."""
+        """Return the options of a stream."""
         text = connection_string or self.broker.connection_string
         return read_options(
             {"connectionString": text, "entity": ",".join(entities), **given}, Use.STREAM_READ
@@ -50,12 +50,12 @@ class Namespace:
         sender.close()
 
     def left(self, entity: str) -> int:
-        """Give how many messages a queue has, in any state."""
+        """Return how many messages a queue has, in any state."""
         found = self.administration.get_queue_runtime_properties(entity)
         return int(found.active_message_count + found.scheduled_message_count)
 
     def states(self, entity: str) -> list[str]:
-        """Give body and state of each message of an entity, by its number."""
+        """Return body and state of each message of an entity, by its number."""
         from peeklock.client.claims import READ_BYTES
         from peeklock.spark.source.rows import record_batch
         from peeklock.spark.source.schema import row_schema
@@ -74,7 +74,7 @@ class Namespace:
 
 
 def numbered(count: int, first: int = 0) -> list[str]:
-    """Give bodies that tell messages apart."""
+    """Return bodies that tell messages apart."""
     return [str(number) for number in range(first, first + count)]
 
 

@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/spark.md").read_text(encodin
 
 
 def first_cells(section: str) -> set[str]:
-    """Give the names in the first cells of a section's table."""
+    """Return the names in the first cells of a section's table."""
     table = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return set(re.findall(r"`([^`]+)`", " ".join(rows)))

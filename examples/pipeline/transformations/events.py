@@ -12,13 +12,15 @@ spark = SparkSession.active()
 
 @dp.table(comment="Bronze: the event log; a refresh adds the segments that are new.")
 def events() -> DataFrame:
-    """Follow the folder; a segment has its name only when it is complete."""
-    return stream_events(spark, spark.conf.get("spark.peeklock.events"))
+    """Return the log as a stream; a segment has its name only when it is complete."""
+    folder = spark.conf.get("spark.peeklock.events")
+    assert folder is not None, "spark-pipeline.yml sets it"
+    return stream_events(spark, folder)
 
 
 @dp.materialized_view(comment="Silver: one row a message and queue.")
 def lives() -> DataFrame:
-    """Group events by message; `peeklock pipeline lives` does more, such as following moves."""
+    """Return events grouped by message; `peeklock pipeline lives` does more, for example follows moves."""
     kind, time = F.col("event_type"), F.col("event_time")
     ends = kind.isin(*ENDS)
     return (

@@ -1,10 +1,8 @@
 """Capture: the messages of queues and subscriptions as rows of a lake table.
 
-Owns: which columns the table has, and the stream that fills it. Must not know: the command line.
-
-The stream claims messages under a cursor's name and commits a claim when its rows are in the table: each
-message is there once, whatever is killed. `encoded`, if asked for, is the whole message, which a replay sends
-again bit for bit.
+The stream claims messages with a cursor and commits a claim when its rows are in the table: each message is
+there once, whatever process is killed. The optional column `encoded` is the whole message, which a replay
+sends bit for bit.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ DATE = "enqueued_date"
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What to capture, and how."""
+    """Options of a capture."""
 
     connection_string: str
     entities: tuple[str, ...]
@@ -37,7 +35,7 @@ class Capture:
     consumer: str
     encoded: bool
     messages_max: int
-    """In one micro-batch."""
+    """Maximum in one micro-batch."""
 
 
 def run_capture(
@@ -50,11 +48,11 @@ def run_capture(
     tell: Callable[[str], None],
     stop: threading.Event | None = None,
 ) -> None:
-    """Fill the table until stopped; with `once` with what is there now.
+    """Fill the table until stopped; with `once` until the messages of now are in it.
 
     Raises:
         JobError: the checkpoint belongs to another run.
-        ServiceBusError, OptionError: refused.
+        OptionError, ServiceBusError: refused.
     """
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     source = ",".join(wanted.entities) + (f"/{wanted.sub_queue}" if wanted.sub_queue else "")
@@ -85,12 +83,12 @@ def run_capture(
 
 
 def _last_number(commits: Files) -> int | None:
-    """Return the last micro-batch whose end Spark noted."""
+    """Return the last micro-batch that Spark committed."""
     return max((int(name) for name in commits.names() if name.isdecimal()), default=None)
 
 
 def summarise_capture(rows: DataFrame) -> DataFrame:
-    """Return per entity and date what the table holds."""
+    """Return the totals of the table per entity and date."""
     return (
         rows.groupBy("entity", DATE)
         .agg(

@@ -1,7 +1,6 @@
-"""The command line of the jobs: `peeklock pipeline ...`, and the same under spark-submit.
+"""Commands of the jobs over the event log, and the group `peeklock pipeline` of all jobs.
 
-Owns: the group of all jobs; for those over the event log their help, and the order of run, summary and plot.
-Must not know: what a job computes. Spark is imported when a job runs.
+A job's modules are imported when it runs, so help works without Spark.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import click
 from rich.console import Console
 
 from peeklock.pipeline import queue_commands
+from peeklock.pipeline.display import show_table, step_progress, task_progress, tell
 from peeklock.pipeline.options import (
     CONNECTION,
     ENTITIES,
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCRATCH = "peeklock-scratch-"
-"""Begins the name of the folder of a table that nobody asked for."""
+"""Prefix of the folder of a temporary table."""
 Summary = tuple[str, "Callable[[DataFrame], DataFrame]"]
-"""A title and what makes its table of the job's rows."""
+"""A title, and the function that makes its table of the job's rows."""
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -69,7 +69,7 @@ for queue_command in queue_commands.ALL:
 
 @dataclass(frozen=True, slots=True)
 class LogRun:
-    """What is the same for the jobs over the event log."""
+    """Options that the jobs over the event log share."""
 
     source: str
     target: str
@@ -86,16 +86,16 @@ class LogRun:
 
     def check(self) -> None:
         if self.stream and self.once:
-            raise click.UsageError("--stream goes on, --once ends: choose one.")
+            raise click.UsageError("--stream and --once exclude each other.")
         if self.checkpoint is not None and not (self.stream or self.once):
-            raise click.UsageError("--checkpoint belongs to --stream or --once: a whole run keeps nothing.")
+            raise click.UsageError("--checkpoint requires --stream or --once.")
         if self.overwrite and (self.stream or self.once):
-            raise click.UsageError("--overwrite is for whole runs: --stream and --once only add.")
+            raise click.UsageError("--overwrite excludes --stream and --once, which only add.")
         if self.plot is not None and self.no_plot:
             raise click.UsageError("--plot and --no-plot exclude each other.")
 
     def picture(self) -> Path | None:
-        """Return where the plot goes; nowhere if the table is not on this machine and no place was given."""
+        """Return the file of the plot; None if it has none, or the table is not on this machine."""
         if self.no_plot:
             return None
         if self.plot is not None:
@@ -106,7 +106,7 @@ class LogRun:
 
 
 def _log_options(command: Command) -> Command:
-    """Give a command the options of `LogRun`, as one argument `run`."""
+    """Add the options of `LogRun` to a command, as one argument `run`."""
 
     @functools.wraps(command)
     def with_run(**given: Any) -> None:
@@ -121,9 +121,9 @@ def _log_options(command: Command) -> Command:
 @pipeline.command()
 @_log_options
 def lives(run: LogRun) -> None:
-    """Write one row for the life of each message: when it came, waited, was held, and how it ended.
+    """Write one row for the life of each message: arrival, wait, locks, and how it ended.
 
-    A whole run also tells the lives that are still open. --stream and --once tell a life when it has ended.
+    A whole run also has the lives that are still open. --stream and --once write a life when it has ended.
     Exit status: 0 written, 1 not.
     """
     with on_spark(run.master, run.conf) as (spark, console):
@@ -140,10 +140,7 @@ def lives(run: LogRun) -> None:
             "lives",
             job.advance_lives,
             "enqueued_date",
-            [
-                ("How lives ended", job.summarise_ends),
-                ("How long they took, ms", job.summarise_times),
-            ],
+            [("How lives ended", job.summarise_ends), ("How long they took, ms", job.summarise_times)],
             draw,
         )
 
@@ -153,7 +150,7 @@ def lives(run: LogRun) -> None:
 def metrics(run: LogRun) -> None:
     """Write figures for each entity and minute: rates, time in queue and under lock, depth.
 
-    Percentiles are approximate: their rank is off by a thousandth at most. --stream and --once tell a minute
+    Percentiles are approximate: their rank is off by a thousandth at most. --stream and --once write a minute
     when the log has passed it.
     Exit status: 0 written, 1 not.
     """
@@ -168,10 +165,7 @@ def metrics(run: LogRun) -> None:
             "metrics",
             job.advance_metrics,
             "minute_date",
-            [
-                ("What passed", job.summarise_flow),
-                ("Highest of any minute (times in ms)", job.summarise_peaks),
-            ],
+            [("Totals", job.summarise_flow), ("Maximum of any minute (times in ms)", job.summarise_peaks)],
             plots.draw_minutes,
         )
 
@@ -182,16 +176,14 @@ def metrics(run: LogRun) -> None:
 @click.option("--to", "target", callback=place, metavar="DIR", help="Folder of the table, if one is wanted.")
 @stacked(SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
 def deadletters(source: str | None, connection_string: str | None, target: str | None, **given: Any) -> None:
-    """Group dead letters by entity and reason, from the event log or as they lie in the queues now.
+    """Group dead letters by entity and reason, from the event log or from the queues.
 
-    With --from the log tells of all that became dead letters; else the dead-letter queues of each --entity
-    are looked through, and nothing in them is changed.
+    With --from they are all that the log has; else those in the dead-letter queues of each --entity now,
+    which are not changed.
     Exit status: 0 done, 1 not.
     """
     if source is None and not (connection_string and given["entities"]):
-        raise click.UsageError(
-            "say where to look: --from LOG, or --connection-string and at least one --entity."
-        )
+        raise click.UsageError("give --from LOG, or --connection-string and at least one --entity.")
     if target is None and (given["stream"] or given["once"] or given["plot"]):
         raise click.UsageError("--stream, --once and --plot need --to DIR.")
     if source is None and (given["stream"] or given["once"]):
@@ -208,30 +200,26 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
             from peeklock.pipeline import plots
             from peeklock.pipeline.running import Table, write_whole
 
-            shown = [("Dead letters", job.triage)]
+            shown, draw = [("Dead letters", job.triage)], plots.draw_dead_letters
             if source is not None:
-                _run_on_log(
-                    spark,
-                    console,
-                    run,
-                    "deadletters",
-                    job.advance_deadletters,
-                    "dead_lettered_date",
-                    shown,
-                    plots.draw_dead_letters,
-                )
+                advance = job.advance_deadletters
+                _run_on_log(spark, console, run, "deadletters", advance, "dead_lettered_date", shown, draw)
                 return
             assert connection_string is not None
             table = Table(run.target, run.sink_format)
             rows = job.as_dead_letters(job.browse_dead_letters(spark, connection_string, run.entities))
             write_whole(spark, rows, table, date="enqueued_date", overwrite=run.overwrite)
-            _show(spark, console, table, shown, plots.draw_dead_letters, run.picture())
+            _show(spark, console, table, shown, draw, run.picture())
+
+
+def _utc_ms(context: click.Context, parameter: click.Parameter, time: datetime | None) -> int | None:
+    return None if time is None else round(time.replace(tzinfo=UTC).timestamp() * 1000)
 
 
 @pipeline.command()
 @click.option(
     "--from",
-    "sources",
+    "folders",
     required=True,
     multiple=True,
     callback=places,
@@ -239,54 +227,37 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
     help="Folder of an event log. May be repeated, for logs of different namespaces.",
 )
 @click.option(
-    "--ledger", callback=place, metavar="PATH", help="What clients say they did: Parquet or JSON lines."
+    "--ledger", callback=place, metavar="PATH", help="What clients sent and received: Parquet or JSON lines."
 )
 @click.option(
     "--left",
     callback=place,
     metavar="PATH",
-    help="What is in the entities at the end: Parquet or JSON lines.",
+    help="Messages in the entities at the end: Parquet or JSON lines.",
 )
-@click.option("--drained", is_flag=True, help="Nothing is in the entities at the end.")
+@click.option("--drained", is_flag=True, help="The entities are empty at the end.")
 @click.option(
     "--horizon",
+    "horizon_ms",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f"]),
+    callback=_utc_ms,
     metavar="TIME",
-    help="What happened later, UTC, may still be under way.  [default: the log's last event]",
+    help="Later events, UTC, may still be incomplete.  [default: the log's last event]",
 )
 @click.option("--report", callback=place, metavar="FILE", help="Write the verdict as JSON too.")
 @ON_SPARK
-def audit(
-    sources: tuple[str, ...],
-    ledger: str | None,
-    left: str | None,
-    drained: bool,
-    horizon: datetime | None,
-    report: str | None,
-    master: str,
-    conf: dict[str, str],
-) -> None:
-    """Prove the broker's promises from its event log, or show where they were broken.
+def audit(master: str, conf: dict[str, str], **given: Any) -> None:
+    """Prove the broker's promises from its event log, or show violations.
 
-    Looks for gaps, losses, double settlement, overlapping locks, wrong delivery counts, disorder in sessions,
-    and more; docs/reference/audit.md has all checks.
-    Exit status: 0 clean, 1 violations, 2 not proven, or what was given cannot be used.
+    Checks for gaps, losses, double settlement, overlapping locks, wrong delivery counts, disorder in
+    sessions, and more; docs/reference/audit.md has all checks.
+    Exit status: 0 clean, 1 violations, 2 not proven or invalid input.
     """
-    from peeklock.pipeline.display import StepProgress
-
     with on_spark(master, conf, bad_input=2) as (spark, console):
         from peeklock.pipeline.audit import job
 
-        options = job.AuditOptions(
-            folders=sources,
-            ledger=ledger,
-            left=left,
-            drained=drained,
-            horizon_ms=None if horizon is None else round(horizon.replace(tzinfo=UTC).timestamp() * 1000),
-            report=report,
-        )
-        with StepProgress(Console(stderr=True)) as progress:
-            verdict = job.run(spark, options, step=progress.step)
+        with step_progress() as step:
+            verdict = job.run(spark, job.AuditOptions(**given), step=step)
         job.show(verdict, console)
     sys.exit(verdict.exit_status)
 
@@ -301,41 +272,27 @@ def _run_on_log(
     summaries: Sequence[Summary],
     draw: Callable[[DataFrame, Path], None],
 ) -> None:
-    from peeklock.pipeline.display import TaskProgress
     from peeklock.pipeline.running import Table, run_batch, run_stream
 
-    errors = Console(stderr=True)
-
-    def tell(text: str) -> None:
-        errors.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    table = Table(run.target, run.sink_format)
-    with TaskProgress(spark, errors):
+    table, source, entities = Table(run.target, run.sink_format), run.source, run.entities
+    with task_progress(spark):
         if run.stream or run.once:
             run_stream(
                 spark,
                 job,
                 name,
-                run.source,
+                source,
                 table,
                 date=date,
                 checkpoint=run.checkpoint or run.target.rstrip("/") + "/_checkpoint",
                 once=run.once,
-                entities=run.entities,
+                entities=entities,
                 tell=tell,
                 stop=stopped_by_signals(),
             )
         else:
-            run_batch(
-                spark,
-                job,
-                run.source,
-                table,
-                date=date,
-                overwrite=run.overwrite,
-                entities=run.entities,
-                tell=tell,
-            )
+            overwrite = run.overwrite
+            run_batch(spark, job, source, table, date=date, overwrite=overwrite, entities=entities, tell=tell)
     _show(spark, console, table, summaries, draw, run.picture())
 
 
@@ -347,14 +304,12 @@ def _show(
     draw: Callable[[DataFrame, Path], None],
     picture: Path | None,
 ) -> None:
-    from peeklock.pipeline.display import TaskProgress, show_table
-
     rows = table.read_if_there(spark)
     if rows is None:
-        console.print("Nothing to tell yet: no rows were written.")
+        console.print("No rows were written yet.")
         return
-    with TaskProgress(spark, Console(stderr=True)):
-        if picture is not None:
+    if picture is not None:
+        with task_progress(spark):
             draw(rows, picture)
     for title, summarise in summaries:
         show_table(console, title, summarise(rows))

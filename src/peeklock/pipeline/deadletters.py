@@ -1,8 +1,4 @@
-"""Dead-letter triage: which messages are dead letters, why, and how many of each kind.
-
-Owns: the columns of a dead letter, from the event log or from a dead-letter queue itself, and their groups.
-Must not know: files, the command line.
-"""
+"""Dead-letter triage: dead letters from the event log or from a dead-letter queue, grouped by reason."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ NO_REASON = "(none)"
 def advance_deadletters(
     events: DataFrame, carried: dict[str, DataFrame] | None, marks: Marks, *, last: bool
 ) -> Advance:
-    """Tell the messages that became dead letters, expired ones that were kept included."""
+    """Return the messages that became dead letters, including expired ones."""
     lives = advance_lives(events, carried, marks, last=last)
     dead = (F.col("end_type") == "dead_lettered") | (
         (F.col("end_type") == "expired") & F.col("related_entity").isNotNull()
@@ -48,7 +44,7 @@ def advance_deadletters(
 
 
 def browse_dead_letters(spark: SparkSession, connection_string: str, entities: tuple[str, ...]) -> DataFrame:
-    """Return what the dead-letter queues of `entities` hold now; nothing in them is changed."""
+    """Return the messages in the dead-letter queues of `entities`, unchanged."""
     return (
         spark.read.format("servicebus")
         .option("connectionString", connection_string)
@@ -61,7 +57,7 @@ def browse_dead_letters(spark: SparkSession, connection_string: str, entities: t
 def as_dead_letters(rows: DataFrame) -> DataFrame:
     """Return messages of dead-letter queues in the columns of this job.
 
-    When a message came there is not told by Service Bus: `enqueued_at` is when it was first enqueued.
+    Service Bus does not give the time of dead-lettering: `enqueued_at` is the time of the first enqueue.
     """
     return rows.select(
         F.col("entity"),
@@ -78,7 +74,7 @@ def as_dead_letters(rows: DataFrame) -> DataFrame:
 
 
 def triage(dead_letters: DataFrame) -> DataFrame:
-    """Group dead letters by entity and reason: how many, from when to when, the first and last as samples."""
+    """Return counts, time range and samples (the first and last) of dead letters by entity and reason."""
     at = F.col("dead_lettered_at") if "dead_lettered_at" in dead_letters.columns else F.col("enqueued_at")
     name = F.coalesce("message_id", F.concat(F.lit("number "), "sequence_number"))
     return (

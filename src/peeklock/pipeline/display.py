@@ -1,142 +1,105 @@
-"""What people see of a job: how far it is, and what came out.
-
-Owns: the progress line, the summary tables. Must not know: how figures are computed from events.
-
-Progress is on standard error and only where that is a terminal; summaries go to standard output.
-"""
+"""Output of the jobs: progress on standard error where that is a terminal, tables on standard output."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
+    from pyspark import StatusTracker
     from pyspark.sql import DataFrame, SparkSession
 
-LOOK_S = 0.2
+ERRORS = Console(stderr=True)
+POLL_S = 0.2
 ROWS_SHOWN = 30
 WIDEST = 10_000
-"""Columns of a console on which all tables fit."""
+"""Width of a console that fits all tables."""
+
+
+def tell(text: str) -> None:
+    """Print a line on standard error."""
+    ERRORS.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def counted(number: int, thing: str) -> str:
-    """Return a number with what it counts, in the plural where that is due."""
+    """Return a number with the thing it counts, in the plural where needed."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
-class StepProgress:
-    """Shows what is looked at now, where standard error is a terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status = console.status("starting") if console.is_terminal else None
-
-    def __enter__(self) -> StepProgress:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def step(self, text: str) -> None:
-        """Say what is done from now on."""
-        if self._status is not None:
-            self._status.update(text)
+@contextmanager
+def step_progress() -> Iterator[Callable[[str], None]]:
+    """Show the current step; yield the function that sets it."""
+    if not ERRORS.is_terminal:
+        yield lambda text: None
+        return
+    with ERRORS.status("starting") as status:
+        yield status.update
 
 
-class CountProgress:
-    """Shows how many messages are done, where standard error is a terminal."""
-
-    def __init__(self, console: Console, total: int | None) -> None:
-        self._progress = Progress(
-            SpinnerColumn(),
-            BarColumn(),
-            TextColumn("messages: {task.completed:,.0f}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._bar = self._progress.add_task("", total=total)
-
-    def __enter__(self) -> CountProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def reached(self, count: int) -> None:
-        """Say how many are done."""
-        self._progress.update(self._bar, completed=count)
+@contextmanager
+def count_progress(total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show how many messages are done; yield the function that sets it."""
+    with _progress(BarColumn(), TextColumn("messages: {task.completed:,.0f}")) as progress:
+        bar = progress.add_task("", total=total)
+        yield lambda count: progress.update(bar, completed=count)
 
 
-class TaskProgress:
-    """Shows the tasks of the Spark stages at work, while the context lasts."""
+@contextmanager
+def task_progress(spark: SparkSession) -> Iterator[None]:
+    """Show the tasks of the running Spark stages."""
+    if not ERRORS.is_terminal:
+        yield
+        return
+    over = threading.Event()
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} tasks")
+    with _progress(*columns) as progress:
+        tracker = spark.sparkContext.statusTracker()
+        thread = threading.Thread(target=_follow_stages, args=(tracker, progress, over), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
-    def __init__(self, spark: SparkSession, console: Console) -> None:
-        self._tracker = spark.sparkContext.statusTracker()
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} tasks"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._shown = console.is_terminal
 
-    def __enter__(self) -> TaskProgress:
-        if self._shown:
-            self._progress.start()
-            self._thread = threading.Thread(target=self._look, daemon=True)
-            self._thread.start()
-        return self
+def _progress(*columns: ProgressColumn) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        *columns,
+        TimeElapsedColumn(),
+        console=ERRORS,
+        transient=True,
+        disable=not ERRORS.is_terminal,
+    )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._progress.stop()
 
-    def _look(self) -> None:
-        bar = self._progress.add_task("", total=None, visible=False)
-        while not self._over.wait(LOOK_S):
-            stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
-            there = [stage for stage in stages if stage is not None]
-            if there:
-                self._progress.update(
-                    bar,
-                    description=f"stage {max(stage.stageId for stage in there)}",
-                    completed=sum(stage.numCompletedTasks for stage in there),
-                    total=sum(stage.numTasks for stage in there),
-                    visible=True,
-                )
+def _follow_stages(tracker: StatusTracker, progress: Progress, over: threading.Event) -> None:
+    bar = progress.add_task("", total=None, visible=False)
+    while not over.wait(POLL_S):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        active = [stage for stage in stages if stage is not None]
+        if active:
+            progress.update(
+                bar,
+                description=f"stage {max(stage.stageId for stage in active)}",
+                completed=sum(stage.numCompletedTasks for stage in active),
+                total=sum(stage.numTasks for stage in active),
+                visible=True,
+            )
 
 
 def show_table(console: Console, title: str, frame: DataFrame) -> None:
-    """Print the first rows of a small table, and say how many there are beyond."""
+    """Print the first rows of a table, and how many there are if it has more."""
     rows = frame.limit(ROWS_SHOWN + 1).collect()
     print_table(console, title, frame.columns, rows[:ROWS_SHOWN])
     if len(rows) > ROWS_SHOWN:
@@ -144,9 +107,9 @@ def show_table(console: Console, title: str, frame: DataFrame) -> None:
 
 
 def print_table(console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows as they are; where they are wider than the console, turned: a line for each figure.
+    """Print rows as a table; where it is wider than the console, turned: a line for each figure.
 
-    Turned, as many rows stand side by side as fit, and the others below them.
+    A turned table has as many rows side by side as fit; further tables have the others.
     """
     headings = [name.replace("_", " ") for name in names]
     numeric = [any(isinstance(row[place], int | float) for row in rows) for place in range(len(names))]
@@ -177,7 +140,7 @@ def _table(title: str, headings: list[str], numeric: list[bool], texts: list[lis
 
 
 def _turned(title: str, headings: list[str], texts: list[list[str]]) -> Table:
-    """Make a column of each row, under the row's first value."""
+    """Return a table with a column for each row, headed by the row's first value."""
     table = Table(title=title or None, title_justify="left")
     table.add_column(Text(headings[0]), no_wrap=True)
     for row in texts:
@@ -188,7 +151,7 @@ def _turned(title: str, headings: list[str], texts: list[list[str]]) -> Table:
 
 
 def _width(console: Console, table: Table) -> int:
-    """Return the columns that a table takes if nothing in it is broken."""
+    """Return the width of a table without line breaks."""
     return Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
 
 

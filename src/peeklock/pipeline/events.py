@@ -1,10 +1,7 @@
-"""The event log as a table: read whole or followed.
+"""The event log as a table: read whole or followed. `capture/schema.py` describes the columns.
 
-Owns: columns of the log in Spark's types, which files are segments, how damage is told. Must not know: jobs.
-
-`capture/schema.py` says what the columns mean. A segment is `events-<first batch>-<last batch>.parquet`;
-other files (an exporter at work has some) are not looked at. Nothing is skipped silently: a segment that
-cannot be read ends the job with its name.
+A segment is `events-<first batch>-<last batch>.parquet`; other files, such as an exporter's temporary ones,
+are ignored. No segment is skipped silently: an unreadable one ends the job with its name.
 """
 
 from __future__ import annotations
@@ -25,17 +22,17 @@ if TYPE_CHECKING:
 SEGMENT = re.compile(r"events-(\d{20})-(\d{20})\.parquet$")
 SEGMENT_PATH = re.compile(r"[^\s'\"]*events-\d{20}-\d{20}\.parquet")
 SMALLEST_SEGMENT = 12
-"""Magic, length of the footer, magic: Spark takes a shorter file for one without rows."""
+"""Magic, length of the footer, magic: Spark reads a shorter file as one without rows."""
 UNREADABLE = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "is not a Parquet file", "Parquet")
 
 
 class LogError(Exception):
-    """The event log cannot be read; the text says what of it and what to do."""
+    """The event log cannot be read; the text says which part and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of the log and the batches that it holds."""
+    """One file of the log and its batches."""
 
     path: str
     first_batch: int
@@ -43,30 +40,28 @@ class Segment:
 
 
 def read_events(spark: SparkSession, *folders: str) -> DataFrame:
-    """Return all events of the logs in `folders`, in no order; of several without the columns that come from
-    the folders' names. A column that an older segment lacks is null there."""
+    """Return all events of the logs in `folders`, unordered. A column that an older segment lacks is null.
+
+    With several folders the columns that come from folder names are null.
+    """
     reader = spark.read.schema(_schema()).options(**_options())
-    if len(folders) > 1:  # Spark would take them for one table that has files in strange places
+    if len(folders) > 1:  # else Spark refuses them as one table with inconsistent folders
         reader = reader.option("recursiveFileLookup", True)
     return reader.parquet(*folders)
 
 
 def stream_events(spark: SparkSession, folder: str, *, segments_per_trigger: int = 100) -> DataFrame:
-    """Follow the log in `folder`: segments in the order in which they were written."""
+    """Return the log in `folder` as a stream of segments in the order of writing."""
     reader = spark.readStream.schema(_schema()).options(**_options())
     return reader.option("maxFilesPerTrigger", segments_per_trigger).parquet(folder)
 
 
 def find_segments(spark: SparkSession, folder: str) -> list[Segment]:
-    """Return the segments of the log in `folder`, in order.
-
-    Raises:
-        LogError: there is no folder, no segment in it, or one that was cut short.
-    """
+    """Return the segments of the log in `folder`, in order. Raises: LogError."""
     files = Files(spark, folder)
     if not files.exists():
         raise LogError(
-            f"there is no folder {folder!r}: give the one that `peeklock serve --capture` writes to."
+            f"there is no folder {folder!r}: give the folder that `peeklock serve --capture` writes to."
         )
     found = []
     for path, length in files.find("event_date=*/event_hour=*/events-*.parquet"):
@@ -75,17 +70,17 @@ def find_segments(spark: SparkSession, folder: str) -> list[Segment]:
             continue
         if length < SMALLEST_SEGMENT:
             raise LogError(_damaged(path, f"it has {length} bytes"))
-        found.append(Segment(_plain(path), int(name[1]), int(name[2])))
+        found.append(Segment(local_path(path), int(name[1]), int(name[2])))
     if not found:
         raise LogError(
-            f"the event log in {folder!r} is empty: no events-*.parquet is there. The first segment is "
-            "written some seconds after the first message; see `capture` in the broker's health."
+            f"the event log in {folder!r} is empty: no events-*.parquet is there. The broker writes the "
+            "first segment some seconds after the first message; see `capture` in its health report."
         )
     return sorted(found, key=lambda segment: segment.first_batch)
 
 
 def holes(segments: list[Segment]) -> list[tuple[int, int]]:
-    """Return the first and last of the batches that no segment holds between others."""
+    """Return the first and last batch of each hole between segments."""
     return [
         (before.last_batch + 1, after.first_batch - 1)
         for before, after in pairwise(segments)
@@ -94,7 +89,7 @@ def holes(segments: list[Segment]) -> list[tuple[int, int]]:
 
 
 def damage(failure: Exception) -> str | None:
-    """Return what to tell of an error of Spark's that comes from a segment; None if it does not."""
+    """Return the text for a Spark error that comes from a segment; None for others."""
     text = str(failure)
     path = SEGMENT_PATH.search(text)
     if path is None or not any(sign in text for sign in UNREADABLE):
@@ -104,12 +99,13 @@ def damage(failure: Exception) -> str | None:
 
 def _damaged(path: str, how: str) -> str:
     return (
-        f"segment {_plain(path)} is damaged: {how}. Restore it from a copy; or move it away, and the audit "
-        "tells what is missing."
+        f"segment {local_path(path)} is damaged: {how}. Restore it from a copy; or move it away, and the "
+        "audit reports what is missing."
     )
 
 
-def _plain(path: str) -> str:
+def local_path(path: str) -> str:
+    """Return a path of Spark's listing of files without its scheme."""
     return re.sub("^file:/*", "/", path)
 
 
@@ -124,7 +120,7 @@ def _options() -> dict[str, str]:
 
 
 def _schema() -> str:
-    """Return the columns as Spark's DDL: those of `capture/schema.py`, then those of the folders' names."""
+    """Return the columns as Spark's DDL: those of `capture/schema.py`, then those from folder names."""
     columns = [f"`{column.name}` {_type(column.type)}" for column in EVENTS]
     return ", ".join([*columns, "event_date date", "event_hour int"])
 

@@ -1,7 +1,4 @@
-"""Folders on any file system that Spark reaches.
-
-Owns: small reads and writes through Hadoop's own interface. Must not know: what the files are for.
-"""
+"""Folders on any file system that Spark reaches: small reads and writes."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Files:
-    """A folder on any file system that Spark reaches, through Hadoop's own interface."""
+    """A folder, through Hadoop's interface."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path.rstrip("/")
@@ -29,16 +26,15 @@ class Files:
         return bool(self._system.exists(self._path(self.path)))
 
     def find(self, pattern: str) -> list[tuple[str, int]]:
-        """Return path and size in bytes of the files that match a glob pattern below the folder."""
+        """Return path and size in bytes of the files below the folder that match a glob pattern."""
         found = self._system.globStatus(self._path(self.join(pattern)))
         return [(status.getPath().toString(), status.getLen()) for status in found or ()]
 
     def names(self) -> list[str]:
-        """Return what is in the folder, nothing if it is not there."""
+        """Return the names in the folder; none if it is missing."""
         if not self.exists():
             return []
-        place = self._path(self.path)
-        return [status.getPath().getName() for status in self._system.listStatus(place)]
+        return [status.getPath().getName() for status in self._system.listStatus(self._path(self.path))]
 
     def read(self, name: str) -> str | None:
         place = self._path(self.join(name))

@@ -1,21 +1,18 @@
-"""The life of every message as one row.
+"""The life of each message as one row.
 
-Owns: what of a life's events becomes which column, and what is carried between the micro-batches of a stream.
-Must not know: files, the command line.
+Events become rows of partial figures that can be merged (sums, firsts, lasts). The same code serves a batch,
+which merges once, and a stream, which merges carried rows with new ones. Everything is column expressions: no
+row passes through Python.
 
-Events become rows of partial figures that can be merged (sums, firsts, lasts), so the same code serves a
-batch, which merges once, and a stream, which merges what it carried with what is new. Everything is column
-expressions: no row passes through Python.
-
-A life is closed by its end, or by the deletion of its entity. An entity made anew under the same name counts
-from 1 again: events behind a deletion belong to the next `generation`, a number that holds within one merge.
+A life is closed by its end or by the deletion of its entity. An entity created again under the same name
+counts from 1: events after a deletion belong to the next `generation`, a number that holds within one merge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  # the name that all of Spark's documentation has
 
@@ -24,48 +21,39 @@ if TYPE_CHECKING:
 
 KEY = ("namespace", "entity", "generation", "sequence_number")
 BEGINS = ("enqueued", "scheduled")
-ENDS = (
-    "activated",
-    "completed",
-    "dead_lettered",
-    "expired",
-    "forwarded",
-    "cancelled",
-    "purged",
-    "unmatched",
-)
+ENDS = ("activated", "completed", "dead_lettered", "expired", "forwarded", "cancelled", "purged", "unmatched")
 GIVEN_BACK = ("abandoned", "released", "lock_lapsed", "deferred")
-"""A lock ended and the message is there."""
+"""The lock ends and the message stays."""
 HAPPENS = (*BEGINS, *ENDS, *GIVEN_BACK, "delivered", "renewed", "claimed", "claim_released")
-"""Events of lives; all others concern sessions, entities, or the log itself."""
+"""Events of lives; all others are of sessions, entities or the log."""
 PLACE = ("namespace", "entity", "sequence_number", "begun_batch")
-"""Names a life across deletions of entities."""
+"""Identifies a life across deletions of entities."""
 PASSES = 4
-"""How often chains of moves are shortened, by half each time: 16 hops; Service Bus allows 4 forwards."""
+"""Number of times that chains of moves are halved: 16 hops; Service Bus allows 4 forwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a set of events says about more than one message."""
+    """Events that concern more than one message."""
 
     epoch: int
-    """The last one that started in it, 0 if none did."""
+    """The last epoch that started, 0 if none did."""
     deletions: list[tuple[Any, ...]]
     """namespace, entity, batch_no, index, event_time of each deletion, in order."""
     gaps: list[tuple[int, int, str]]
-    """First and last batch that the exporter had to leave out, and why."""
+    """First and last batch that the exporter left out, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What a job makes of some events."""
+    """Result of a job for some events."""
 
     rows: DataFrame
-    """What is told now, and not again."""
+    """Rows to write now."""
     carry: dict[str, DataFrame]
-    """What it wants back with the next events."""
+    """Rows that the job gets back with the next events."""
     held: list[DataFrame]
-    """What is kept in memory and on disk for them."""
+    """Persisted frames of both."""
 
     def release(self) -> None:
         for kept in self.held:
@@ -75,7 +63,7 @@ class Advance:
 def advance_lives(
     events: DataFrame, carried: dict[str, DataFrame] | None, marks: Marks, *, last: bool
 ) -> Advance:
-    """Tell the lives that ended; with `last` also those that are open."""
+    """Return the lives that ended; with `last` also the open ones."""
     lives, held = _merged(events, None if carried is None else carried["open"], marks)
     ended = F.col("end").isNotNull()
     if last:
@@ -85,7 +73,7 @@ def advance_lives(
 
 
 def find_marks(events: DataFrame) -> Marks:
-    """Look for epochs, deletions and gaps in `events`."""
+    """Return epochs, deletions and gaps of `events`."""
     rows = (
         events.where(F.col("event_type").isin("epoch_started", "entity_deleted", "gap"))
         .select(
@@ -113,13 +101,13 @@ def _merged(events: DataFrame, carried: DataFrame | None, marks: Marks) -> tuple
     rows = _partial(with_generation(events, marks))
     if carried is not None:
         rows = carried.unionByName(rows)
-    merged = rows.groupBy(*KEY).agg(*(figure.merge(name).alias(name) for name, figure in _figures().items()))
+    merged = rows.groupBy(*KEY).agg(*(merge(name).alias(name) for name, (merge, _) in _figures().items()))
     lives = _closed_by_deletion(merged, marks).persist()
     links = _links(lives).persist()
     held, left = [lives, links], None
     for _ in range(PASSES):
         nameless = links.where(F.col("found_id").isNull()).count()
-        if nameless in (0, left):  # with `left` the rest came from before the log
+        if nameless in (0, left):  # with `left` the rest came before the log
             break
         links, left = _shortened(links).persist(), nameless
         held.append(links)
@@ -127,7 +115,7 @@ def _merged(events: DataFrame, carried: DataFrame | None, marks: Marks) -> tuple
 
 
 def show_lives(lives: DataFrame, marks: Marks) -> DataFrame:
-    """Return merged lives as the columns that readers see; docs/reference/pipeline.md has their meaning."""
+    """Return merged lives in the columns of the table; docs/reference/pipeline.md describes them."""
     known = (F.col("locks") == F.col("frees")) & (F.col("locks") > 0)
     begun = F.coalesce(F.col("begun_at"), F.col("enqueued_time"))
     return lives.select(
@@ -165,7 +153,7 @@ def show_lives(lives: DataFrame, marks: Marks) -> DataFrame:
 
 
 def summarise_ends(lives: DataFrame) -> DataFrame:
-    """Return per entity how its lives ended, the busiest first."""
+    """Return the ends of lives per entity, the busiest first."""
 
     def number(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
@@ -185,7 +173,7 @@ def summarise_ends(lives: DataFrame) -> DataFrame:
 
 
 def summarise_times(lives: DataFrame) -> DataFrame:
-    """Return per entity how long its messages waited and were held, and how often again."""
+    """Return per entity how long messages waited and were locked, and the redeliveries."""
     waits = F.percentile_approx("time_in_queue_ms", [0.5, 0.95, 0.99], 1_000)
     holds = F.percentile_approx("time_under_lock_ms", [0.5, 0.99], 1_000)
     return (
@@ -212,13 +200,12 @@ def summarise_times(lives: DataFrame) -> DataFrame:
     )
 
 
-class _Figure(NamedTuple):
-    merge: Callable[[str], Column]
-    of_event: Column
+_Figure = tuple["Callable[[str], Column]", "Column"]
+"""A merge function, and the value for one event."""
 
 
 def _figures() -> dict[str, _Figure]:
-    """Return for each partial figure how several are merged, and what one event gives."""
+    """Return all partial figures by name."""
     kind, time = F.col("event_type"), F.col("event_time")
     ms = F.unix_millis("event_time")
     ends, begins = kind.isin(*ENDS), kind.isin(*BEGINS)
@@ -229,7 +216,7 @@ def _figures() -> dict[str, _Figure]:
     def number(condition: Column) -> Column:
         return F.when(condition, 1).otherwise(0).cast("bigint")
 
-    figures: dict[str, tuple[Callable[[str], Column], Column]] = {
+    return {
         "partition_id": (F.max, F.col("partition_id")),
         "enqueued_number": (F.max, F.col("enqueued_sequence_number")),
         "message_id": (F.max, F.col("message_id")),
@@ -257,7 +244,7 @@ def _figures() -> dict[str, _Figure]:
             F.struct("batch_no", "index", "event_type", "event_time", "state_before", "broker_epoch"),
         ),
         "end": (
-            F.min,  # of two ends, which the audit reports, the first is told
+            F.min,  # of two ends, which the audit reports, the first counts
             F.when(
                 ends,
                 F.struct(
@@ -274,16 +261,15 @@ def _figures() -> dict[str, _Figure]:
         "origin_entity": (F.max, F.lit(None).cast("string")),
         "origin_sequence_number": (F.max, F.lit(None).cast("bigint")),
     }
-    return {name: _Figure(*figure) for name, figure in figures.items()}
 
 
 def _partial(events: DataFrame) -> DataFrame:
     of_lives = events.where(F.col("event_type").isin(*HAPPENS) & F.col("sequence_number").isNotNull())
-    return of_lives.select(*KEY, *(figure.of_event.alias(name) for name, figure in _figures().items()))
+    return of_lives.select(*KEY, *(value.alias(name) for name, (_, value) in _figures().items()))
 
 
 def _state(marks: Marks) -> Column:
-    """Return the state of an open life: what the last event left it in."""
+    """Return the state after the last event of a life."""
     last = F.col("last.event_type")
     held = last.isin("delivered", "renewed") & (F.col("last.broker_epoch") >= marks.epoch)
     return (
@@ -295,7 +281,7 @@ def _state(marks: Marks) -> Column:
 
 
 def _deletions(lives: DataFrame, marks: Marks) -> DataFrame:
-    """Return (namespace, entity, deletions) of each entity that a deletion concerns, its sub-queues too."""
+    """Return (namespace, entity, deletions) of each deleted entity and its sub-queues."""
     spark = lives.sparkSession
     schema = "namespace string, deleted string, batch_no bigint, index int, event_time timestamp"
     deleted = spark.createDataFrame(marks.deletions, schema)
@@ -312,7 +298,7 @@ def _deletions(lives: DataFrame, marks: Marks) -> DataFrame:
 
 
 def with_generation(events: DataFrame, marks: Marks) -> DataFrame:
-    """Add how many deletions of its entity an event has behind it; that of a deletion has itself."""
+    """Add the number of deletions of an event's entity up to the event."""
     if not marks.deletions:
         return events.withColumn("generation", F.lit(0))
     place = F.struct("batch_no", "index")
@@ -347,7 +333,7 @@ def _closed_by_deletion(lives: DataFrame, marks: Marks) -> DataFrame:
 
 
 def _with_origins(lives: DataFrame, links: DataFrame) -> DataFrame:
-    """Give each life that began with a move the place it came from, and the message id from there."""
+    """Add its origin, and the message id from there, to each life that began with a move."""
     found = links.select("*", "child.*").select(
         *PLACE,
         F.col("origin.entity").alias("from_entity"),
@@ -366,7 +352,7 @@ def _with_origins(lives: DataFrame, links: DataFrame) -> DataFrame:
 def _links(lives: DataFrame) -> DataFrame:
     """Return (child, parent, found_id, origin) of each move among `lives`: places, and the parent's id.
 
-    A move is one commit, so its number tells lives of entities apart that had the same name.
+    A move is one commit; its number tells apart lives of entities with the same name.
     """
     ended = F.col("end.batch_no")
     here = F.struct(*PLACE)
@@ -405,7 +391,7 @@ def _links(lives: DataFrame) -> DataFrame:
 
 
 def _shortened(links: DataFrame) -> DataFrame:
-    """Let each link whose parent has no id point to where the parent came from."""
+    """Return the links with each parent without an id replaced by the parent's origin."""
     above = links.select(
         F.col("child").alias("parent"),
         F.col("parent").alias("grandparent"),

@@ -1,17 +1,13 @@
-"""Figures per entity and minute: how much passed, how long it waited, how much is left.
-
-Owns: what is counted in which minute, and what is carried between the micro-batches of a stream. Must not
-know: files, the command line.
+"""Figures per entity and minute: rates, waiting times, depth.
 
 Counts belong to the minute of their event. A message's time in queue (from its beginning to the first
-delivery) belongs to the minute of that delivery, its time under lock (of all its deliveries) to the minute in
-which it ended. A redelivery is a delivery that is not the first of its life: the count that an event has
-would not do, since a message takes it along into a dead-letter queue. All this needs the life of a message,
-but only numbers of it: `_spans` groups times by life with fixed-width figures, which Spark keeps in a hash
-map, without the sort that texts would need.
+delivery) belongs to the minute of that delivery, its time under lock (of all deliveries) to the minute of its
+end. A redelivery is a delivery that is not the first of its life; the delivery count of an event is no
+substitute, since a message takes it along into a dead-letter queue. This needs only numbers of a life:
+`_spans` groups times by life with fixed-width figures, which Spark keeps in a hash map without a sort.
 
-A stream tells a minute once, when the log has passed it. What is not told yet (counts, and the spans of lives
-that are open) is carried, and so is the depth.
+A stream writes a minute once, when the log has passed it. It carries the counts that are not written yet, the
+spans of open lives, and the depth.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
 ENTITY = ("namespace", "entity")
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 ACCURACY = 1_000
-"""Of `percentile_approx`: the rank is off by one in so many at most."""
+"""Of `percentile_approx`: the rank is off by at most one in a thousand."""
 COUNTED = (
     "sent",
     "delivered",
@@ -50,7 +46,7 @@ COUNTED = (
 def advance_metrics(
     events: DataFrame, carried: dict[str, DataFrame] | None, marks: Marks, *, last: bool
 ) -> Advance:
-    """Tell the minutes that are over; with `last` all there are."""
+    """Return the minutes that are over; with `last` all minutes."""
     events = with_generation(events, marks).where(F.col("entity").isNotNull())
     counts, spans = _counts(events), _spans(events)
     told_ms, until_ms = 0, 1 << 62
@@ -76,11 +72,11 @@ def advance_metrics(
     marked = counts.withColumn("newest", newest)
     place = [*ENTITY, "generation"]
     living = marked.where("newest").select(*place).distinct()
-    # Spans of an entity that is gone are left out: its name may begin anew, from the same numbers.
+    # Spans of a deleted entity are dropped: its name may be used again, with the same numbers.
     gone = spans.join(living, place, "left_anti").where(first >= until_ms)
     carry = {
         "counts": marked.where(minute_ms >= until_ms)
-        # What came before a deletion counts for its minute, and no more for the depth.
+        # Events before a deletion count for their minute, but not for the depth.
         .withColumn("begun", F.when(F.col("newest"), F.col("begun")).otherwise(0))
         .withColumn("ended", F.when(F.col("newest"), F.col("ended")).otherwise(0))
         .drop("newest")
@@ -96,7 +92,7 @@ def advance_metrics(
 
 
 def summarise_flow(minutes: DataFrame) -> DataFrame:
-    """Return per entity what passed in all, the busiest first."""
+    """Return totals per entity, the busiest first."""
     sums = ("sent", "delivered", "completed", "dead_lettered", "expired", "redelivered")
     return (
         minutes.groupBy("entity")
@@ -106,7 +102,7 @@ def summarise_flow(minutes: DataFrame) -> DataFrame:
 
 
 def summarise_peaks(minutes: DataFrame) -> DataFrame:
-    """Return per entity the figures of its busiest, slowest and deepest minutes."""
+    """Return per entity the maximum of each figure."""
     return (
         minutes.groupBy("entity")
         .agg(
@@ -129,22 +125,17 @@ def _counts(events: DataFrame) -> DataFrame:
     def number(condition: Column) -> Column:
         return F.sum(F.when(condition, 1).otherwise(0))
 
+    same = ("delivered", "completed", "dead_lettered", "expired", "forwarded", "abandoned", "deferred")
     counted = {
-        "delivered": kind == "delivered",
-        "completed": kind == "completed",
-        "dead_lettered": kind == "dead_lettered",
-        "expired": kind == "expired",
-        "forwarded": kind == "forwarded",
-        "abandoned": kind == "abandoned",
-        "deferred": kind == "deferred",
-        "redelivered": kind == "delivered",  # less the first of each life, see `_rows`
+        **{name: kind == name for name in same},
+        "redelivered": kind == "delivered",  # minus the first of each life, see `_rows`
         "locks_lost": kind == "lock_lapsed",
         "duplicates_dropped": kind == "duplicate_dropped",
         "begun": begins,
         "ended": kind.isin(*ENDS),
     }
     return events.groupBy(*ENTITY, "generation", F.date_trunc("minute", "event_time").alias("minute")).agg(
-        (number(begins) - number(activated)).alias("sent"),  # an activated message begins anew
+        (number(begins) - number(activated)).alias("sent"),  # an activated message begins a second time
         *(number(condition).alias(name) for name, condition in counted.items()),
         F.sum(F.when(begins, size).when(activated, -size).otherwise(0)).alias("bytes_sent"),
         F.sum(F.when(kind == "delivered", size).otherwise(0)).alias("bytes_delivered"),
@@ -186,8 +177,8 @@ def _joined(spans: DataFrame) -> DataFrame:
 def _with_depth(counts: DataFrame, depths: DataFrame | None) -> DataFrame:
     """Add the depth at the end of each minute.
 
-    A log that begins late lacks the beginnings of what was there, and the sum falls below 0: what it fell to
-    so far is taken for what was there.
+    A log that begins late lacks the beginnings of earlier messages, so the sum falls below 0: its lowest
+    value so far is the estimate of their number.
     """
     if depths is None:
         counts = counts.withColumn("depth_before", F.lit(0)).withColumn("lowest_before", F.lit(0))
@@ -205,25 +196,24 @@ def _with_depth(counts: DataFrame, depths: DataFrame | None) -> DataFrame:
 
 
 def _depths(deep: DataFrame, depths: DataFrame | None, marked: DataFrame) -> DataFrame:
-    """Return where the depth of each entity stands after the minutes that were told."""
-    newest = marked.where("newest").select(*ENTITY, "generation").distinct()
+    """Return the depth of each entity after the written minutes."""
     place = [*ENTITY, "generation"]
-    told = deep.groupBy(*place).agg(
-        F.max_by("sum", "minute").alias("depth_before"), F.min("lowest").alias("lowest_before")
-    )
-    silent = None if depths is None else depths.join(deep.select(*place), place, "left_anti")
-    if silent is None:
-        return told.join(newest, place).withColumn("generation", F.lit(0))
-    gone = newest.where("generation > 0").select(*ENTITY)
-    return (
-        told.join(newest, place)
+    newest = marked.where("newest").select(*place).distinct()
+    after = (
+        deep.groupBy(*place)
+        .agg(F.max_by("sum", "minute").alias("depth_before"), F.min("lowest").alias("lowest_before"))
+        .join(newest, place)
         .withColumn("generation", F.lit(0))
-        .unionByName(silent.join(gone, [*ENTITY], "left_anti"))
     )
+    if depths is None:
+        return after
+    silent = depths.join(deep.select(*place), place, "left_anti")
+    gone = newest.where("generation > 0").select(*ENTITY)
+    return after.unionByName(silent.join(gone, [*ENTITY], "left_anti"))
 
 
 def _rows(deep: DataFrame, spans: DataFrame, told_ms: int, until_ms: int) -> DataFrame:
-    """Return a row for each entity and minute, with the figures of its messages."""
+    """Return a row of figures for each entity and minute."""
     on = [*ENTITY, "minute"]
     minutes = deep.groupBy(*on).agg(
         *(F.sum(name).alias(name) for name in COUNTED),
@@ -245,7 +235,7 @@ def _rows(deep: DataFrame, spans: DataFrame, told_ms: int, until_ms: int) -> Dat
 
 
 def _firsts(spans: DataFrame, *more: str) -> DataFrame:
-    """Count the lives whose first delivery was in each minute: those deliveries are none again."""
+    """Return the first deliveries of each minute, which are not redeliveries."""
     minute = F.date_trunc("minute", F.timestamp_millis("first_ms")).alias("minute")
     return spans.groupBy(*ENTITY, *more, minute).agg(F.count("*").alias("firsts"))
 

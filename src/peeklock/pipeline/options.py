@@ -1,7 +1,6 @@
-"""What the commands of the jobs have in common: options, a session, words for what is wrong.
+"""Options, the Spark session and error texts that the commands of the jobs share.
 
-Owns: options that several jobs take, the Spark session of a job, exit statuses. Must not know: jobs. Spark is
-imported when a job runs, so that help is quick and works without it.
+Spark is imported when a job runs, so that help is quick and works without it.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 WIDTH = 110
-"""Of what goes to no terminal, in characters."""
+"""Width of tables outside a terminal, in characters."""
 SPARK_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Of pyspark, in this process: they write each error that it raises as JSON too."""
+"""Loggers of pyspark in this process: they also write each error that it raises as JSON."""
 
 
 def _conf_settings(
@@ -45,7 +44,7 @@ def _conf_settings(
 
 
 def place(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Make a local path absolute; leave what names a file system of its own."""
+    """Return a local path as an absolute one, and a path with a file system's name as it is."""
     if given is None or re.match(r"[a-z0-9+.-]+:", given):
         return given
     if not given:
@@ -109,7 +108,7 @@ FOLLOWING = stacked(
         "--checkpoint",
         callback=place,
         metavar="DIR",
-        help="Where --stream and --once keep how far they are.  [default: TO/_checkpoint]",
+        help="Where --stream and --once keep their progress.  [default: TO/_checkpoint]",
     ),
 )
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is in DIR.")
@@ -118,7 +117,7 @@ PLOT = stacked(
         "--plot",
         callback=place,
         metavar="FILE.png",
-        help="Where the picture goes.  [default: beside the table, DIR.png]",
+        help="File of the plot.  [default: DIR.png, beside the table]",
     ),
     click.option("--no-plot", is_flag=True, help="Draw nothing."),
 )
@@ -127,12 +126,12 @@ CONNECTION = click.option(
     envvar="SERVICEBUS_CONNECTION_STRING",
     show_envvar=True,
     metavar="TEXT",
-    help="Of the namespace. Better in the environment than on the command line, where others can see it.",
+    help="Of the namespace. Prefer the environment: others can see the command line.",
 )
 
 
 def stopped_by_signals() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set, so that a stream ends in order."""
+    """Return an event that Ctrl-C and SIGTERM set, so that a stream ends cleanly."""
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -144,7 +143,7 @@ def stopped_by_signals() -> threading.Event:
 def on_spark(
     master: str, conf: dict[str, str], *, bad_input: int = 1
 ) -> Iterator[tuple[SparkSession, Console]]:
-    """Give a session and where to print; tell failures in plain words and end with status `bad_input`."""
+    """Yield a session and a console; print failures in plain words and exit with status `bad_input`."""
     with guarded(bad_input), session(master, conf) as spark:
         out = Console()
         yield spark, out if out.is_terminal else Console(width=WIDTH)
@@ -152,7 +151,7 @@ def on_spark(
 
 @contextmanager
 def guarded(bad_input: int = 1) -> Iterator[None]:
-    """Tell failures in plain words and end with status `bad_input`."""
+    """Print failures in plain words and exit with status `bad_input`."""
     try:
         yield
     except Exception as failure:
@@ -165,13 +164,13 @@ def guarded(bad_input: int = 1) -> Iterator[None]:
 
 @contextmanager
 def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
-    """Give a Spark session for a job; one that is made here ends with it."""
+    """Yield a Spark session for a job; one that is created here ends with it."""
     from peeklock.spark.session import spark_session
 
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        found = None  # spark_session says what is missing
+        found = None  # spark_session raises with what is missing
     else:
         found = SparkSession.getActiveSession()
     if found is not None:
@@ -187,11 +186,11 @@ def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Keep standard error for our own lines, while a Java is started within.
+    """Hide Java's standard error while a Java starts within.
 
-    Java, and what it starts, inherits a file that is dropped: Spark tells in traces over pages, of each task
-    that failed, what it also raises here. Who has a logging configuration for Spark gets what it says, and so
-    does who runs spark-submit, which has started its Java. If nothing comes up, what was said is passed on.
+    Java and its children inherit a temporary file: Spark prints pages of traces for each failed task and
+    raises the same here. A logging configuration for Spark, or spark-submit with its own Java, turns this
+    off. If Java does not start, its output is printed.
     """
     configured = "log4j2.configurationFile" in os.environ.get("SPARK_SUBMIT_OPTS", "")
     if configured or "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -215,14 +214,14 @@ def _hushed() -> Iterator[None]:
 
 
 def plain(failure: Exception) -> str | None:
-    """Return what to tell people of a failure of theirs or the world's; None for a bug of ours."""
+    """Return the text for a failure of the input or the environment; None for a bug."""
     from peeklock.client.errors import OptionError, ServiceBusError
     from peeklock.spark.java import JavaMissing
     from peeklock.spark.session import SparkMissing
 
     if isinstance(failure, SparkMissing | JavaMissing | OptionError | ServiceBusError):
         return str(failure)
-    if sys.modules.get("pyspark") is None:  # `release` does without, and then nothing of Spark's can fail
+    if sys.modules.get("pyspark") is None:  # `release` does not use Spark
         return None
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -234,17 +233,17 @@ def plain(failure: Exception) -> str | None:
     if isinstance(failure, AuditInput | LogError | JobError):
         return str(failure)
     if isinstance(failure, PySparkException | Py4JJavaError):
-        return damage(failure) or _said_by_us(str(failure)) or _first_lines(str(failure))
+        return damage(failure) or _own_error(str(failure)) or _without_traces(str(failure))
     return None
 
 
-def _said_by_us(text: str) -> str | None:
-    """Return what our data source said, from the trace that Spark makes of it."""
-    said = re.findall(r"^\s*peeklock\.[\w.]+: (.+)$", text, re.MULTILINE)
-    return said[-1].strip() if said else None
+def _own_error(text: str) -> str | None:
+    """Return the error text of the data source from Spark's trace."""
+    found = re.findall(r"^\s*peeklock\.[\w.]+: (.+)$", text, re.MULTILINE)
+    return found[-1].strip() if found else None
 
 
-def _first_lines(text: str) -> str:
-    """Cut the stack traces off what Spark says, and make one line of the rest."""
-    said = re.split(r"\n\s*(?:at |JVM stacktrace|Driver stacktrace|== SQL ==)", text)[0]
-    return " ".join(said.split())
+def _without_traces(text: str) -> str:
+    """Return Spark's error text as one line, without stack traces."""
+    head = re.split(r"\n\s*(?:at |JVM stacktrace|Driver stacktrace|== SQL ==)", text)[0]
+    return " ".join(head.split())

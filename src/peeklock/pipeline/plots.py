@@ -1,7 +1,4 @@
-"""Pictures of a run: time in queue and depth over time, dead letters over time.
-
-Owns: what is drawn and how. Must not know: events. Drawn without a display, into a PNG file.
-"""
+"""Plots of the jobs' tables: time in queue and depth, or dead letters, over time. PNG, without a display."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ if TYPE_CHECKING:
 
 ENTITIES_SHOWN = 6
 STEPS = 120
-"""Of a short time, into so many: with minutes alone a run of one minute would be a dot."""
+"""Steps of a short run: with minutes alone a run of one minute would be a dot."""
 POINTS_SHOWN = 2_000
-"""Of a line: about as many as the picture has columns."""
+"""Points of a line: about as many as the plot has columns."""
 
 
 def steps_of_lives(lives: DataFrame) -> DataFrame:
-    """Return per entity and step of time what `draw_queues` wants, from a table of lives.
+    """Return the rows of `draw_queues`, per entity and step of time, from a table of lives.
 
-    A step is a minute, or less where all of it took less than two hours.
+    A step is a minute, or less in a run of less than two hours.
     """
     first, last = lives.agg(
         F.min(F.unix_seconds("enqueued_at")),
@@ -71,6 +68,8 @@ def draw_minutes(minutes: DataFrame, path: Path) -> None:
 
 def draw_queues(steps: DataFrame, path: Path) -> None:
     """Draw time in queue (median and 99 of 100) and depth of the busiest entities over time."""
+    from matplotlib.ticker import LogLocator
+
     busiest = [
         row.entity
         for row in steps.where(F.col("time_in_queue_ms_p50").isNotNull())
@@ -97,7 +96,7 @@ def draw_queues(steps: DataFrame, path: Path) -> None:
         upper.plot(at, slow, color=f"C{place}", linestyle=":", linewidth=1, **_dots(slow))
         lower.plot(at, depth, color=f"C{place}", **_dots(depth))
     upper.set_yscale("log", subs=[])
-    upper.yaxis.set_major_locator(_decades())
+    upper.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     upper.yaxis.set_major_formatter("{x:g}")
     upper.yaxis.set_minor_formatter("")
     upper.set_ylabel("time in queue, s")
@@ -109,7 +108,7 @@ def draw_queues(steps: DataFrame, path: Path) -> None:
 
 
 def draw_dead_letters(dead_letters: DataFrame, path: Path) -> None:
-    """Draw how many dead letters came in each minute, by reason."""
+    """Draw the dead letters of each minute, by reason."""
     at = "dead_lettered_at" if "dead_lettered_at" in dead_letters.columns else "enqueued_at"
     rows = (
         dead_letters.groupBy("reason", F.date_trunc("minute", at).alias("minute"))
@@ -142,13 +141,6 @@ def _figure(panels: int) -> tuple[Any, Any]:
     return figure, axes[:, 0]
 
 
-def _decades() -> Any:
-    """Return marks at 1, 2 and 5 of each power of ten."""
-    from matplotlib.ticker import LogLocator
-
-    return LogLocator(subs=(1, 2, 5))
-
-
 def _finish(figure: Any, panels: list[Any], path: Path) -> None:
     from matplotlib import pyplot
 
@@ -169,7 +161,7 @@ def _seconds(ms: int | None) -> float | None:
 
 
 def _dots(values: Sequence[float | None]) -> dict[str, Any]:
-    """Return how to mark the points that have no neighbour: a line of one point cannot be seen."""
+    """Return the markers of points without a neighbour: a line of one point is invisible."""
     there = [False, *(value is not None for value in values), False]
     alone = [place - 1 for place in range(1, len(there) - 1) if there[place - 1 : place + 2] == [0, 1, 0]]
     return {"marker": "o", "markersize": 4, "markevery": alone} if alone else {}

@@ -1,7 +1,4 @@
-"""The commands of the jobs over queues: capture, replay, resubmit, release.
-
-Owns: their options, help, exit statuses, what they print. Must not know: how they do it.
-"""
+"""Commands of the jobs over queues: capture, replay, resubmit, release."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import sys
 from typing import Any
 
 import click
-from rich.console import Console
 
+from peeklock.pipeline.display import count_progress, counted, show_table, task_progress, tell
 from peeklock.pipeline.options import (
     CONNECTION,
     ON_SPARK,
@@ -23,26 +20,22 @@ from peeklock.pipeline.options import (
     stopped_by_signals,
 )
 
-NEEDED = "say whom to talk to: --connection-string TEXT, or SERVICEBUS_CONNECTION_STRING in the environment."
+NEEDED = "give --connection-string TEXT, or SERVICEBUS_CONNECTION_STRING in the environment."
 
 KEPT_IDS = (
-    "Message ids stay as they were: an entity with duplicate detection drops those that it has seen within "
-    "its window, without an error. No option of replay makes new ids."
+    "Message ids are kept: an entity with duplicate detection drops those that it has seen within its "
+    "window, without an error. No option of replay makes new ids."
 )
 
 ENTITY = click.option("--entity", required=True, metavar="NAME", help="Queue, or TOPIC/Subscriptions/NAME.")
 LIMIT = click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N only.")
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 
 
 def _needed(connection_string: str | None) -> str:
     if not connection_string:
         raise click.UsageError(NEEDED)
     return connection_string
-
-
-def _tell(text: str) -> None:
-    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @click.command()
@@ -62,19 +55,22 @@ def _tell(text: str) -> None:
 )
 @TO_TABLE
 @SINK_FORMAT
-@click.option("--stream", is_flag=True, help="Go on until Ctrl-C or SIGTERM; else what is there now.")
+@click.option(
+    "--stream", is_flag=True, help="Run until Ctrl-C or SIGTERM; else until what is there now is captured."
+)
 @click.option(
     "--mode",
     type=click.Choice(["cursor", "peekLock", "browse"]),
     default="cursor",
     show_default=True,
-    help="cursor: each message once, and gone from the queue (peeklock only); peekLock: the same with any "
-    "Service Bus, at least once for sessions; browse: copies, the queue keeps all.",
+    help="cursor: each message once, removed from the queue (peeklock only); peekLock: the same with any "
+    "Service Bus, at least once for sessions; browse: copies, nothing is removed.",
 )
 @click.option("--consumer", default="lake", show_default=True, metavar="NAME", help="Name of the cursor.")
-@click.option("--encoded", is_flag=True, help="Keep each whole message too, for a replay that loses nothing.")
+@click.option("--encoded", is_flag=True, help="Keep each whole message too, for a lossless replay.")
 @click.option(
     "--max-messages",
+    "messages_max",
     type=click.IntRange(1),
     default=10_000,
     show_default=True,
@@ -85,41 +81,34 @@ def _tell(text: str) -> None:
     "--checkpoint",
     callback=place,
     metavar="DIR",
-    help="Where the job keeps how far it is.  [default: TO/_checkpoint]",
+    help="Where the job keeps its progress.  [default: TO/_checkpoint]",
 )
 @ON_SPARK
-def capture(connection_string: str | None, target: str, sink_format: str, **given: Any) -> None:
+def capture(
+    connection_string: str | None,
+    target: str,
+    sink_format: str,
+    stream: bool,
+    checkpoint: str | None,
+    master: str,
+    conf: dict[str, str],
+    **given: Any,
+) -> None:
     """Move the messages of queues into a lake table, each exactly once, partitioned by date.
 
-    A message leaves its queue when its row is in the table. The same command again goes on from there.
+    A message leaves its queue when its row is in the table. The same command continues from there.
     Exit status: 0 done, 1 not.
     """
     text = _needed(connection_string)
-    with on_spark(given["master"], given["conf"]) as (spark, console):
+    with on_spark(master, conf) as (spark, console):
         from peeklock.pipeline.capture import Capture, run_capture, summarise_capture
-        from peeklock.pipeline.display import TaskProgress, show_table
         from peeklock.pipeline.running import Table
 
-        table = Table(target, sink_format)
-        wanted = Capture(
-            connection_string=text,
-            entities=given["entities"],
-            sub_queue=given["sub_queue"],
-            mode=given["mode"],
-            consumer=given["consumer"],
-            encoded=given["encoded"],
-            messages_max=given["max_messages"],
-        )
-        with TaskProgress(spark, Console(stderr=True)):
-            run_capture(
-                spark,
-                wanted,
-                table,
-                checkpoint=given["checkpoint"] or target.rstrip("/") + "/_checkpoint",
-                once=not given["stream"],
-                tell=_tell,
-                stop=stopped_by_signals(),
-            )
+        table, checkpoint = Table(target, sink_format), checkpoint or target.rstrip("/") + "/_checkpoint"
+        wanted = Capture(connection_string=text, **given)
+        stop = stopped_by_signals()
+        with task_progress(spark):
+            run_capture(spark, wanted, table, checkpoint=checkpoint, once=not stream, tell=tell, stop=stop)
         rows = table.read_if_there(spark)
         if rows is None:
             console.print("Nothing was captured: the table has no rows yet.")
@@ -157,16 +146,15 @@ def replay(
 ) -> None:
     """Send the rows of a table, or the bodies of an event log, as messages again.
 
-    Message ids stay: with duplicate detection a second replay adds nothing within its window, and what the
-    target has seen within it is not added either. Without, every replay adds all.
-    Exit status: 0 sent, 1 not, or not all of it.
+    Message ids are kept: with duplicate detection the target drops what it has seen within its window, such
+    as a second replay. Without it, every replay adds all messages.
+    Exit status: 0 sent, 1 not, or not all.
     """
     text = _needed(connection_string)
     with on_spark(master, conf) as (spark, console):
-        from peeklock.pipeline.display import TaskProgress, counted
         from peeklock.pipeline.replay import rows_to_send, send_rows
 
-        with TaskProgress(spark, Console(stderr=True)):
+        with task_progress(spark):
             rows = rows_to_send(spark, source, source_format, where, limit)
             count = rows.count() if dry_run else send_rows(spark, rows, text, entity)
         said = "would be sent" if dry_run else "sent"
@@ -188,8 +176,8 @@ def replay(
 @click.option(
     "--keep-ids",
     is_flag=True,
-    help="Keep message ids. Not where the target detects duplicates: it would drop those it still knows, and "
-    "they would be lost.",
+    help="Keep message ids. Not with duplicate detection: the target drops ids that it has seen, and the "
+    "messages are lost.",
 )
 @stacked(LIMIT, DRY_RUN, ON_SPARK)
 def resubmit(
@@ -204,10 +192,10 @@ def resubmit(
     master: str,
     conf: dict[str, str],
 ) -> None:
-    """Send dead letters again, and take each from the dead-letter queue when it has been accepted.
+    """Send dead letters again, and remove each from the dead-letter queue when it is accepted.
 
-    At least once: after a crash in between a message is in both places, and the next run sends it again,
-    under the same id: <old id>+resubmitted-<number>. With duplicate detection it arrives once.
+    At least once: after a crash in between a message is in both places, and the next run sends it again with
+    the same id, <old id>+resubmitted-<number>. With duplicate detection it arrives once.
     Exit status: 0 all done, 1 not.
     """
     text = _needed(connection_string)
@@ -215,12 +203,11 @@ def resubmit(
         from peeklock.client.connection import BlockingConnection
         from peeklock.client.connection_string import ConnectionString
         from peeklock.pipeline.deadletters import as_dead_letters, browse_dead_letters, triage
-        from peeklock.pipeline.display import CountProgress, TaskProgress, counted, show_table
         from peeklock.pipeline.resubmit import choose, default_target
         from peeklock.pipeline.resubmit import resubmit as run
 
         to = target or default_target(entity)
-        with TaskProgress(spark, Console(stderr=True)):
+        with task_progress(spark):
             chosen = choose(browse_dead_letters(spark, text, (entity,)), reasons, where, limit).persist()
             numbers = {row.sequenceNumber for row in chosen.select("sequenceNumber").collect()}
         show_table(console, "Chosen", triage(as_dead_letters(chosen)))
@@ -230,20 +217,20 @@ def resubmit(
             return
         connection = BlockingConnection(ConnectionString.parse(text))
         try:
-            with CountProgress(Console(stderr=True), len(numbers)) as progress:
-                outcome = run(connection, entity, to, numbers, keep_ids=keep_ids, tell=progress.reached)
+            with count_progress(len(numbers)) as reached:
+                outcome = run(connection, entity, to, numbers, keep_ids=keep_ids, tell=reached)
         finally:
             connection.close()
         console.print(f"{counted(outcome.sent, 'message')} sent to {to}", highlight=False)
         if outcome.unsettled:
-            _tell(
+            tell(
                 f"peeklock: {outcome.unsettled:,} of them are still dead letters of {entity!r}: their locks "
-                "were lost before they could be taken away. The next run sends them again, with the same ids."
+                "were lost before they were completed. The next run sends them again with the same ids."
             )
         if outcome.missing:
-            _tell(
-                f"peeklock: {outcome.missing:,} of the chosen were not received: others hold them or have "
-                "taken them. Run the command again later."
+            tell(
+                f"peeklock: {outcome.missing:,} of the chosen were not received: other receivers hold them "
+                "or have settled them. Run the command again later."
             )
     if outcome.unsettled or outcome.missing:
         sys.exit(1)
@@ -252,21 +239,19 @@ def resubmit(
 @click.command()
 @stacked(CONNECTION, ENTITY, DRY_RUN)
 def release(connection_string: str | None, entity: str, dry_run: bool) -> None:
-    """Bring back messages that a stream in mode peekLock deferred and left behind.
+    """Release messages that a stream in mode peekLock deferred and left behind.
 
-    Stop the stream first. The messages go to the dead-letter queue, from where `resubmit` sends them again.
+    Stop the stream first. The messages go to the dead-letter queue; `resubmit` sends them from there.
     Exit status: 0 done, 1 not.
     """
     text = _needed(connection_string)
     with guarded():
         from peeklock.client.connection_string import ConnectionString
-        from peeklock.pipeline.display import CountProgress, counted
         from peeklock.spark.source.deferred import release_deferred
 
-        with CountProgress(Console(stderr=True), None) as progress:
-            count = release_deferred(
-                ConnectionString.parse(text), entity, dry_run=dry_run, progress=progress.reached
-            )
+        with count_progress(None) as reached:
+            settings = ConnectionString.parse(text)
+            count = release_deferred(settings, entity, dry_run=dry_run, progress=reached)
         said = "would go" if dry_run else "went"
         click.echo(f"{counted(count, 'deferred message')} of {entity} {said} to its dead-letter queue")
 

@@ -1,10 +1,8 @@
-"""Replay: rows of a lake table, or of an event log with bodies, as messages again.
+"""Replay: rows of a lake table, or of an event log with bodies, sent as messages again.
 
-Owns: which columns of either become which of the sink's. Must not know: the command line.
-
-A row with the whole message (`encoded`) is sent as that; of others all that its columns tell is sent. Message
-ids stay as they were: a replay that is repeated arrives again, unless the target detects duplicates; and one
-that does drops what it has seen within its window.
+A row with the whole message (`encoded`) is sent bit for bit; of others all columns that the sink takes are
+sent. Message ids are kept: a repeated replay arrives again, unless the target detects duplicates; then it
+drops what it has seen within its window.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ FROM_TABLE = (
     "replyTo",
     "applicationProperties",
 )
-"""Columns of a lake table that can be sent. What the broker sets is left out."""
+"""Columns of a lake table that can be sent; the broker sets the others."""
 FROM_EVENTS = {
     "body": "body",
     "message_id": "messageId",
@@ -50,12 +48,12 @@ def rows_to_send(
     """Return the rows of `source` in the columns of the sink.
 
     Args:
-        where: a condition over the columns that `source` has.
-        limit: the first so many by the time at which they were enqueued.
+        where: a condition over the columns of `source`.
+        limit: maximum of rows, in the order of enqueued time.
 
     Raises:
-        JobError: there is nothing that could be sent.
-        LogError: it is an event log that cannot be read.
+        JobError: there is nothing to send.
+        LogError: the event log cannot be read.
     """
     if Files(spark, source).find("event_date=*"):
         return _from_events(spark, source, where, limit)
@@ -64,8 +62,8 @@ def rows_to_send(
     rows = spark.read.format(file_format).load(source)
     if "encoded" not in rows.columns and "body" not in rows.columns:
         raise JobError(
-            f"the table in {source!r} has neither a column body nor encoded, so there is nothing to send; it "
-            f"has {', '.join(rows.columns)}."
+            f"the table in {source!r} has no column body or encoded, so there is nothing to send; it has "
+            f"{', '.join(rows.columns)}."
         )
     rows = _chosen(rows, where, limit, "enqueuedTime")
     if "encoded" in rows.columns:
@@ -76,7 +74,7 @@ def rows_to_send(
 def _from_events(spark: SparkSession, source: str, where: str | None, limit: int | None) -> DataFrame:
     find_segments(spark, source)
     events = read_events(spark, source)
-    # What was just sent, once: a message that was moved on has its body told there too.
+    # Only the first event of a message: the log repeats the body where a message was moved.
     sent = events.where(F.col("event_type").isin("enqueued", "scheduled") & F.col("body").isNotNull())
     first = sent.where(
         (F.col("sequence_number") == F.col("enqueued_sequence_number"))
@@ -85,8 +83,8 @@ def _from_events(spark: SparkSession, source: str, where: str | None, limit: int
     )
     if first.isEmpty():
         raise JobError(
-            f"the event log in {source!r} holds no bodies: let the broker run with --capture-bodies for the "
-            "entities in question."
+            f"the event log in {source!r} holds no bodies: run the broker with --capture-bodies for these "
+            "entities."
         )
     rows = _chosen(first, where, limit, "event_time")
     return rows.select(*(F.col(name).alias(new) for name, new in FROM_EVENTS.items()))
@@ -100,7 +98,7 @@ def _chosen(rows: DataFrame, where: str | None, limit: int | None, time: str) ->
 
 
 def send_rows(spark: SparkSession, rows: DataFrame, connection_string: str, entity: str) -> int:
-    """Send the rows and return how many were accepted."""
+    """Send the rows; return how many the broker accepted."""
     from pyspark.sql import Observation
 
     count = Observation()

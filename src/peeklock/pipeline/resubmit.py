@@ -1,15 +1,13 @@
-"""Resubmission: dead letters sent again, and taken from the dead-letter queue when they were accepted.
+"""Resubmission: dead letters sent again, and removed from the dead-letter queue when they are accepted.
 
-Owns: which dead letters are meant, the order of sending and settling, the ids. Must not know: the command
-line. Spark chooses; sending and settling is done here, on one connection.
+Spark chooses the messages; sending and settling happens here, on one connection. The dead-letter queue is
+received through once. Chosen messages are sent without their dead-letter properties; when the broker has
+accepted a slice, the slice is completed. A crash in between leaves messages in both places: the next run
+sends them again with the same new ids, so a target with duplicate detection drops them. Other messages are
+held and released at the end.
 
-The dead-letter queue is received once through. What is meant is sent as it is, without what made it a dead
-letter; when the broker has accepted a slice of it, the slice is completed. A crash in between leaves messages
-that are in both places: the next run sends them again, under the same new ids, so that a target with
-duplicate detection drops them. What is not meant is held and released at the end.
-
-The new id is made of the old one and of the dead letter's number. The old id would do where nobody looks for
-duplicates; but a target that does still knows it, would drop the message, and it would be lost.
+The new id is made of the old id and the dead letter's number. A target with duplicate detection would drop a
+message with the old id, and it would be lost.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ from peeklock.amqp.messaging import scan
 from peeklock.client.connection import BlockingConnection
 from peeklock.client.errors import MESSAGE_LOCK_LOST, ServiceBusError
 from peeklock.client.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
+from peeklock.spark.options import SubQueue
+from peeklock.spark.sink.outgoing import ID_LENGTH_MAX
 from peeklock.spark.sink.overrides import Overrides, override
 
 if TYPE_CHECKING:
@@ -32,28 +32,25 @@ if TYPE_CHECKING:
 
     from peeklock.amqp.performatives import DeliveryState
 
-DEAD_LETTER_QUEUE = "/$DeadLetterQueue"
-MADE_IT_DEAD = ("DeadLetterReason", "DeadLetterErrorDescription")
+DEAD_LETTER_PROPERTIES = ("DeadLetterReason", "DeadLetterErrorDescription")
 SLICE = 250
-"""Messages that are sent before their outcomes are waited for and they are completed. Our choice: a slice
-takes milliseconds, and locks last five seconds at least."""
+"""Messages sent before their outcomes are awaited and they are completed. Our choice: a slice takes
+milliseconds, and locks last at least five seconds."""
 WAIT_S = 2.0
-"""A dead-letter queue that gives nothing for so long is empty, or others hold what is in it."""
+"""A dead-letter queue without a delivery for this long is empty, or others hold its messages."""
 ROUNDS_MAX = 3
-"""How often messages that were held may come back, their locks having lapsed, before the rest is given up."""
-ID_LENGTH_MAX = 128
-"""Characters of a message id. Source: Learn "Service Bus quotas"."""
+"""Number of times that locks of held messages may lapse before the rest is given up."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the dead letters that were meant."""
+    """Counts of the chosen dead letters."""
 
     sent: int = 0
     unsettled: int = 0
-    """Sent, but their locks were lost: they are still dead letters, too."""
+    """Sent, but their locks were lost: they are still dead letters."""
     missing: int = 0
-    """Not received: others hold them or have taken them."""
+    """Not received: others hold them or have settled them."""
 
 
 def resubmit(
@@ -68,34 +65,34 @@ def resubmit(
     """Send the dead letters with the sequence numbers `wanted` again.
 
     Args:
-        entity: whose dead-letter queue.
+        entity: the owner of the dead-letter queue.
         target: a queue or topic.
         tell: called with the number of messages sent so far.
 
     Raises:
-        ServiceBusError: refused, or the connection broke; what was not completed is still a dead letter.
+        ServiceBusError: refused, or the connection broke; messages not completed are still dead letters.
     """
     left = set(wanted)
     outcome = Outcome()
     held: dict[int, Delivery] = {}
     rounds = 0
     sender = connection.sender(target)
-    receiver = connection.receiver(entity + DEAD_LETTER_QUEUE, ReceiveMode.PEEK_LOCK)
+    receiver = connection.receiver(entity + SubQueue.DEAD_LETTER.value, ReceiveMode.PEEK_LOCK)
     try:
         while left and rounds < ROUNDS_MAX:
             arrived = {_number(delivery): delivery for delivery in receiver.receive(SLICE, WAIT_S)}
             if not arrived:
                 break
-            meant = {number: delivery for number, delivery in arrived.items() if number in left}
+            chosen = {number: delivery for number, delivery in arrived.items() if number in left}
             others = {number: delivery for number, delivery in arrived.items() if number not in left}
-            rounds += bool(held.keys() & others.keys()) and not meant
+            rounds += bool(held.keys() & others.keys()) and not chosen
             held |= others
-            for number, delivery in meant.items():
+            for number, delivery in chosen.items():
                 sender.send(alive(delivery.payload, number, keep_ids=keep_ids), number)
             sender.flush()
-            left -= meant.keys()
-            outcome.sent += len(meant)
-            outcome.unsettled += _settle(receiver, [*meant.values()], COMPLETE)
+            left -= chosen.keys()
+            outcome.sent += len(chosen)
+            outcome.unsettled += _settle(receiver, [*chosen.values()], COMPLETE)
             tell(outcome.sent)
         _settle(receiver, [*held.values()], RELEASE)
     finally:
@@ -106,14 +103,14 @@ def resubmit(
 
 
 def default_target(entity: str) -> str:
-    """Return where messages of an entity come from: itself, or the topic of a subscription."""
+    """Return the entity, or the topic of a subscription."""
     return re.split("/subscriptions/", entity, flags=re.IGNORECASE)[0]
 
 
 def choose(
     dead_letters: DataFrame, reasons: tuple[str, ...], where: str | None, limit: int | None
 ) -> DataFrame:
-    """Return those of the messages in a dead-letter queue that are meant."""
+    """Return the messages of a dead-letter queue that fit the options."""
     from peeklock.pipeline.running import rows_where
 
     chosen = dead_letters
@@ -124,16 +121,16 @@ def choose(
 
 
 def alive(payload: bytes, number: int, *, keep_ids: bool) -> bytes:
-    """Return a dead letter as a message that can be sent."""
+    """Return a dead letter as a message to send."""
     fields = {}
     if not keep_ids:
         fields[0] = encode(new_id(scan(payload).decode_properties().message_id, number))
-    without = dict.fromkeys(MADE_IT_DEAD)
+    without = dict.fromkeys(DEAD_LETTER_PROPERTIES)
     return override(payload, Overrides(fields=fields, application_properties=without))[0]
 
 
 def new_id(old: object, number: int) -> str:
-    """Make the message id of a resubmission: always the same for the same dead letter."""
+    """Return the message id of a resubmission, always the same for the same dead letter."""
     made = f"{'' if old is None else old}+resubmitted-{number}"
     if len(made) <= ID_LENGTH_MAX:
         return made
@@ -146,7 +143,7 @@ def _number(delivery: Delivery) -> int:
 
 
 def _settle(receiver: Receiver, deliveries: list[Delivery], outcome: DeliveryState) -> int:
-    """Settle in slices and return how many were not, because their locks were lost."""
+    """Settle in slices; return how many locks were lost."""
     lost = 0
     for start in range(0, len(deliveries), SLICE):
         for delivery in deliveries[start : start + SLICE]:
@@ -156,7 +153,7 @@ def _settle(receiver: Receiver, deliveries: list[Delivery], outcome: DeliverySta
                 if error.condition != MESSAGE_LOCK_LOST:
                     raise
                 lost += 1
-        while True:  # each call tells of one that failed
+        while True:  # each call raises for one failure
             try:
                 receiver.flush()
                 break

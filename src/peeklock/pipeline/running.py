@@ -1,15 +1,12 @@
-"""Runs a job over the event log: whole, or micro-batch after micro-batch, into a table.
+"""Runs a job over the event log into a table: whole, or as a stream with exactly-once output.
 
-Owns: how tables are written and read back, what a stream keeps in its checkpoint, exactly once. Must not
-know: what a job computes, the command line.
+A stream runs the job in `foreachBatch`. Spark repeats a batch that it did not commit, with the same number
+and the same segments. So each batch writes its own partition `batch=<number>`, replaces the output of an
+earlier attempt, and reads what the batch before it carried:
 
-A stream runs the job in `foreachBatch`. Spark asks again for a batch whose end it did not note, with the same
-number and the same segments; so each batch writes its own partition `batch=<number>`, replacing what an
-earlier attempt left there, and reads what the batch before it carried:
-
-    CHECKPOINT/job.json                  which job, from where, to where
-    CHECKPOINT/carried/<batch>/<name>    what the job wants back with the next batch
-    CHECKPOINT/{commits,offsets,sources} Spark's own
+    CHECKPOINT/job.json                  the job, its source and its table
+    CHECKPOINT/carried/<batch>/<name>    rows that the job gets back with the next batch
+    CHECKPOINT/{commits,offsets,sources} of Spark
 """
 
 from __future__ import annotations
@@ -34,27 +31,23 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 KEPT_BATCHES = 2
-"""Of what was carried: that of the last batch, and of the one before, which a repeated batch wants."""
+"""Carried rows that are kept: of the last batch, and of the one before, which a repeated batch reads."""
 
 
 class JobError(Exception):
-    """A job cannot run as asked; the text says why and what to do."""
+    """A job cannot run; the text says why and what to do."""
 
 
 def rows_where(rows: DataFrame, where: str | None) -> DataFrame:
-    """Return the rows for which the option --where holds; without it all.
-
-    Raises:
-        JobError: Spark does not take the condition.
-    """
+    """Return the rows for which the option --where holds, all without it. Raises: JobError."""
     if where is None:
         return rows
     try:
         return rows.where(where)
-    except AnalysisException as failure:  # of which a wrong syntax is one
-        said = re.split(r"\s*SQLSTATE|\n", str(failure).strip())[0]
-        said = re.sub(r"^\[[A-Z0-9_.]+\] ", "", said)
-        raise JobError(f"--where {where!r}: {said}") from None
+    except AnalysisException as failure:  # also a syntax error
+        text = re.split(r"\s*SQLSTATE|\n", str(failure).strip())[0]
+        text = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text)
+        raise JobError(f"--where {where!r}: {text}") from None
 
 
 class LogJob(Protocol):
@@ -67,13 +60,13 @@ class LogJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where rows go: a folder, or whatever the format takes for a path."""
+    """Target of a job: a folder, or another path that the format takes."""
 
     path: str
     file_format: str = "parquet"
 
     def read_if_there(self, spark: SparkSession) -> DataFrame | None:
-        """Return its rows; None while no job has written any."""
+        """Return its rows; None if no job has written any."""
         if not any(not name.startswith("_") for name in Files(spark, self.path).names()):
             return None
         return spark.read.format(self.file_format).load(self.path)
@@ -101,7 +94,7 @@ def run_batch(
         f"{counted(len(segments), 'segment')}, batches {segments[0].first_batch} to {segments[-1].last_batch}"
     )
     for first, last in holes(segments):
-        tell(f"batches {first} to {last} are missing: no segment holds them; see the audit.")
+        tell(f"batches {first} to {last} are missing: no segment has them; see the audit.")
     marks = find_marks(events)
     for first, last, reason in marks.gaps:
         tell(f"batches {first} to {last} were not captured: {reason}")
@@ -113,11 +106,7 @@ def run_batch(
 
 
 def write_whole(spark: SparkSession, rows: DataFrame, table: Table, *, date: str, overwrite: bool) -> None:
-    """Write a table in one go, partitioned by the column `date`.
-
-    Raises:
-        JobError: there is something already, and `overwrite` is not set.
-    """
+    """Write a table, partitioned by the column `date`. Raises: JobError."""
     _refuse_filled(spark, table, overwrite)
     rows.write.format(table.file_format).partitionBy(date).mode("overwrite").save(table.path)
 
@@ -136,7 +125,7 @@ def run_stream(
     tell: Callable[[str], None],
     stop: threading.Event | None = None,
 ) -> None:
-    """Follow the log until stopped; with `once` up to what is there now."""
+    """Follow the log until stopped; with `once` until its end of now."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     find_segments(spark, source)
     _refuse_nested(source, table.path)
@@ -148,7 +137,7 @@ def run_stream(
 
     def each(events: DataFrame, batch: int) -> None:
         try:
-            find_segments(spark, source)  # Spark would take an empty file for one without rows
+            find_segments(spark, source)  # Spark reads an empty file as one without rows
             carried = _carried(events.sparkSession, keeper, batch)
             marks = find_marks(events)
             advance = job(_of(events, entities), carried, marks, last=False)
@@ -159,7 +148,7 @@ def run_stream(
             keeper.delete(f"carried/{batch - KEPT_BATCHES}")
             tell(f"batch {batch} written")
         except Exception as failure:
-            caught.append(failure)  # Spark would tell of it in a text of its own
+            caught.append(failure)  # Spark raises it as text in an error of its own
             raise
 
     writer = stream_events(spark, source).writeStream.foreachBatch(each)
@@ -172,7 +161,7 @@ def run_stream(
 
 
 def await_end(query: StreamingQuery, stop: threading.Event | None) -> None:
-    """Wait until a query ends, or end it when `stop` is set."""
+    """Wait until a query ends; end it when `stop` is set."""
     try:
         while not query.awaitTermination(1) and not (stop is not None and stop.is_set()):
             pass
@@ -185,13 +174,13 @@ def _write_batch(advance: Advance, keeper: Files, table: Table, date: str, batch
         rows.write.mode("overwrite").parquet(keeper.join("carried", str(batch), name))
     keeper.write(f"carried/{batch}/_names.json", json.dumps(sorted(advance.carry)))
     writer = advance.rows.withColumn("batch", F.lit(batch)).write.format(table.file_format)
-    # Only the partitions that these rows have are replaced: those of an earlier attempt.
+    # Replaces only the partitions that these rows have: those of an earlier attempt.
     writer = writer.partitionBy(date, "batch").option("partitionOverwriteMode", "dynamic")
     writer.mode("overwrite").save(table.path)
 
 
 def _of(events: DataFrame, entities: tuple[str, ...]) -> DataFrame:
-    """Return the events of some entities and their sub-queues and subscriptions."""
+    """Return the events of entities with their sub-queues and subscriptions; all without entities."""
     if not entities:
         return events
     entity = F.col("entity")
@@ -207,34 +196,31 @@ def _check_entities(events: DataFrame, entities: tuple[str, ...]) -> None:
     known = {row.entity for row in events.select("entity").distinct().collect() if row.entity is not None}
     for name in entities:
         if not any(entity == name or entity.startswith(name + "/") for entity in known):
-            there = ", ".join(sorted(known)[:20])
-            raise JobError(f"the event log knows no entity {name!r}; it has {there}.")
+            raise JobError(f"the event log has no entity {name!r}; it has {', '.join(sorted(known)[:20])}.")
 
 
 def _refuse_filled(spark: SparkSession, table: Table, overwrite: bool) -> None:
     if not overwrite and Files(spark, table.path).names():
-        raise JobError(
-            f"there is something in {table.path!r}: give another --to, or --overwrite to replace it."
-        )
+        raise JobError(f"{table.path!r} is not empty: give another --to, or --overwrite to replace it.")
 
 
 def _refuse_nested(source: str, target: str) -> None:
     to, log = target.rstrip("/") + "/", source.rstrip("/") + "/"
     if to.startswith(log) or log.startswith(to):
-        raise JobError(f"--to {target!r} and the event log {source!r} hold each other: give another --to.")
+        raise JobError(f"--to {target!r} and the event log {source!r} are nested: give another --to.")
 
 
 def claim_checkpoint(
     keeper: Files, table: Files, job_name: str, source: str, target: str, entities: tuple[str, ...]
 ) -> None:
-    """Note whose checkpoint it is, or refuse that of another run."""
+    """Write the run to its checkpoint, or refuse the checkpoint of another run."""
     wanted = {"job": job_name, "from": source.rstrip("/"), "to": target.rstrip("/"), "entities": [*entities]}
     noted = keeper.read("job.json")
     if noted is None:
         if [name for name in table.names() if not name.startswith("_")]:
             raise JobError(
-                f"there is something in {target!r}, and no checkpoint in {keeper.path!r} that goes on from "
-                "it: give another --to, or the --checkpoint that it was written with."
+                f"{target!r} is not empty, and {keeper.path!r} has no checkpoint for it: give another --to, "
+                "or the --checkpoint that it was written with."
             )
         keeper.write("job.json", json.dumps(wanted))
         return
@@ -243,7 +229,7 @@ def claim_checkpoint(
         if before[key] != value:
             raise JobError(
                 f"the checkpoint in {keeper.path!r} belongs to another run: {key} was {before[key]!r} and is "
-                f"{value!r} now. Give another --checkpoint, or go on with what it was."
+                f"{value!r} now. Give another --checkpoint, or the old value."
             )
 
 
@@ -253,8 +239,8 @@ def _carried(spark: SparkSession, keeper: Files, batch: int) -> dict[str, DataFr
     names = keeper.read(f"carried/{batch - 1}/_names.json")
     if names is None:
         raise JobError(
-            f"the checkpoint in {keeper.path!r} is damaged: what batch {batch - 1} carried is gone. Begin "
-            "anew with another --checkpoint and another --to."
+            f"the checkpoint in {keeper.path!r} is damaged: the carried rows of batch {batch - 1} are "
+            "missing. Start again with another --checkpoint and another --to."
         )
     return {
         name: spark.read.parquet(keeper.join("carried", str(batch - 1), name)) for name in json.loads(names)

@@ -1,5 +1,8 @@
-"""The PySpark data source and sink `servicebus`.
+"""The PySpark data source and sink `servicebus`. It reaches a broker, peeklock or Azure, over AMQP only.
 
-Owns: options, offsets and rows of the source and the sink, the AMQP client under them. Must not know: the
-broker's rooms. It talks to a broker, ours or Azure's, over AMQP alone.
+java     Finds or wraps a Java runtime for Spark.
+options  Options of the data source: names, defaults, checks.
+session  A Spark session in this process, set up by pip alone.
+sink     Rows of a table sent to entities.
+source   Messages of entities as rows: batches and streams.
 """

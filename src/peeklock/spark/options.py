@@ -1,8 +1,6 @@
-"""Options of the data source `servicebus`: every one of them, read and checked in one place.
+"""Options of the data source `servicebus`, read and checked in one place.
 
-Owns: names, aliases, which use takes which, defaults, the forms of values. Must not know: connections, Spark.
-Names are taken in any case. What a use would not look at is refused, as what nobody knows is: an option that
-is ignored hides a mistake.
+Names are case-insensitive. An option that a use ignores is refused like an unknown one: it hides a mistake.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from peeklock.client.errors import OptionError
 
 
 class Mode(enum.Enum):
-    """How messages are taken."""
+    """How messages are read."""
 
     CURSOR = "cursor"
     PEEK_LOCK = "peekLock"
@@ -28,7 +26,7 @@ class Mode(enum.Enum):
 
 
 class Use(enum.Enum):
-    """What the data source was asked for."""
+    """What Spark asks the data source for."""
 
     BATCH_READ = "a batch read"
     STREAM_READ = "a stream"
@@ -44,22 +42,21 @@ class SubQueue(enum.Enum):
 
 
 class Edge(enum.Enum):
-    """A place that is found when the query starts."""
+    """A position that is resolved when the query starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 Offsets = Edge | dict[str, dict[int, int]]
-"""An edge for all, or by entity and broker partition the first sequence number to read (as a start) or not to
-read (as an end). -2 and -1 stand for the edges, as in Kafka's source."""
+"""An edge for all, or by entity and broker partition the first sequence number to read (start) or not to read
+(end). -2 and -1 mean the edges, as in Kafka's source."""
 
 EARLIEST_NUMBER: Final = -2
 LATEST_NUMBER: Final = -1
 
 FETCH_SIZE: Final = 1000
-"""Messages that one request asks for. Our choice: an answer has 256 KiB at most, so of small messages a
-thousand."""
+"""Messages per request. Our choice: an answer has at most 256 KiB, a thousand small messages."""
 
 CONSUMER_NAME: Final = "spark"
 
@@ -71,43 +68,28 @@ _WRITES: Final = "writes"
 _ALL: Final = "reads and writes"
 
 KNOWN: Final[dict[str, str]] = {
-    "connectionString": _ALL,
-    "caFile": _ALL,
-    "operationTimeout": _ALL,
-    "entity": _ALL,
-    "queueName": _ALL,
-    "topicName": _ALL,
-    "path": _ALL,
-    "subscriptionName": _READS,
-    "subQueue": _READS,
-    "mode": _READS,
-    "minPartitions": _READS,
-    "fetchSize": _READS,
-    "includeBody": _READS,
-    "includeEncoded": _READS,
-    "failOnDataLoss": _READS,
-    "maxMessagesPerTrigger": _STREAMS,
-    "maxBytesPerTrigger": _STREAMS,
-    "startingOffsets": _BROWSE,
-    "startingEnqueuedTime": _BROWSE,
-    "endingOffsets": _BROWSE,
-    "sessionId": _BROWSE,
+    **dict.fromkeys(("connectionString", "caFile", "operationTimeout"), _ALL),
+    **dict.fromkeys(("entity", "queueName", "topicName", "path"), _ALL),
+    **dict.fromkeys(("subscriptionName", "subQueue", "mode", "minPartitions", "fetchSize"), _READS),
+    **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss"), _READS),
+    **dict.fromkeys(("maxMessagesPerTrigger", "maxBytesPerTrigger"), _STREAMS),
+    **dict.fromkeys(("startingOffsets", "startingEnqueuedTime", "endingOffsets", "sessionId"), _BROWSE),
     "consumerName": _CURSOR,
     "messageIdColumn": _WRITES,
 }
-"""Every option, and what it is for."""
+"""Every option and the uses that take it."""
 
 _BY_LOWER: Final = {name.lower(): name for name in KNOWN}
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
-"""What Spark hands to every source or sink of a stream."""
+"""Options that Spark passes to every source or sink of a stream."""
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options of one use, picklable. A list of entities is never empty but for a write."""
+    """All options of one use, picklable. Only a write may have no entities."""
 
     settings: ConnectionString
     use: Use
@@ -117,31 +99,27 @@ class Options:
     sub_queue: SubQueue
     starting: Offsets
     starting_time_ms: int | None
-    """Only messages enqueued from then on, UTC ms."""
+    """Only messages enqueued since then, UTC ms."""
     ending: Offsets
     messages_max: int | None
     """Messages in one micro-batch; None = no limit."""
     bytes_max: int | None
-    """Bytes of messages in one micro-batch, as on the wire; at least one message comes all the same."""
+    """Bytes of messages in one micro-batch, as on the wire; at least one message is read."""
     partitions_min: int | None
-    """Tasks to divide a read into; None = as many as Spark has cores for."""
+    """Tasks to divide a read into; None = as many as Spark has cores."""
     fail_on_data_loss: bool
     fetch_size: int
     include_body: bool
-    """False: the column `body` is null, and brokers that can leave bodies out are asked to."""
+    """False: the column `body` is null, and the broker is asked to omit bodies."""
     include_encoded: bool
-    """True: the rows have the column `encoded` besides."""
+    """True: rows also have the column `encoded`."""
     consumer_name: str
     session_id: str | None
     message_id_column: str | None
 
 
 def read_options(given: Mapping[str, str], use: Use) -> Options:
-    """Read and check the options of a use.
-
-    Raises:
-        OptionError: one is unknown, missing, wrong or out of place; the text names it.
-    """
+    """Read and check the options of a use. Raises: OptionError."""
     values = _named(given)
     mode = _mode(values, use)
     _refuse_misplaced(values, use, mode)
@@ -152,7 +130,7 @@ def read_options(given: Mapping[str, str], use: Use) -> Options:
     starting_time_ms = _value(values, "startingEnqueuedTime", _time_ms)
     if starting_time_ms is not None:
         if "startingOffsets" in values:
-            raise OptionError("options startingOffsets and startingEnqueuedTime: give one of them.")
+            raise OptionError("options startingOffsets and startingEnqueuedTime exclude each other.")
         starting = Edge.EARLIEST
     ending = _offsets(values, "endingOffsets", Edge.LATEST)
     if ending is Edge.EARLIEST:
@@ -182,7 +160,7 @@ def read_options(given: Mapping[str, str], use: Use) -> Options:
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """Give the options by their proper names."""
+    """Return the options by their canonical names."""
     values: dict[str, str] = {}
     for key, value in given.items():
         name = _BY_LOWER.get(key.lower())
@@ -206,40 +184,35 @@ def _mode(values: Mapping[str, str], use: Use) -> Mode:
         raise OptionError(f"option mode is {text!r}: it takes {', '.join(mode.value for mode in Mode)}.")
     if use is Use.BATCH_READ and mode is not Mode.BROWSE:
         raise OptionError(
-            f"option mode is {mode.value!r}: a batch read has no commit, so it could never settle what it "
-            f"took. Read with mode=browse, which changes nothing, or settle with a stream: readStream with "
+            f"option mode is {mode.value!r}: a batch read has no commit, so it cannot settle messages. Read "
+            f"with mode=browse, which changes nothing, or settle with a stream: readStream with "
             f"mode={mode.value} and trigger(availableNow=True)."
         )
     return mode
 
 
 def _refuse_misplaced(values: Mapping[str, str], use: Use, mode: Mode) -> None:
-    """Refuse what this use would not look at."""
-    fitting = {_ALL}
+    """Refuse options that this use ignores."""
     if use is Use.WRITE:
-        fitting.add(_WRITES)
+        fitting = {_ALL, _WRITES}
     else:
-        fitting.add(_READS)
+        fitting = {_ALL, _READS, {Mode.BROWSE: _BROWSE, Mode.CURSOR: _CURSOR}.get(mode, _READS)}
         if use is Use.STREAM_READ:
             fitting.add(_STREAMS)
-        if mode is Mode.BROWSE:
-            fitting.add(_BROWSE)
-        if mode is Mode.CURSOR:
-            fitting.add(_CURSOR)
     asked = use.value if use is Use.WRITE else f"{use.value} with mode={mode.value}"
     for name in values:
         kind = KNOWN[name]
         if kind not in fitting:
             where = {_BROWSE: "reads with mode=browse", _CURSOR: "streams with mode=cursor"}.get(kind, kind)
-            raise OptionError(f"option {name} is for {where}, and this is {asked}: leave it out.")
+            raise OptionError(f"option {name} is for {where}, and this is {asked}: remove it.")
     if "endingOffsets" in values and use is not Use.BATCH_READ:
-        raise OptionError("option endingOffsets is for batch reads, and a stream has no end: leave it out.")
+        raise OptionError("option endingOffsets is for batch reads, and a stream has no end: remove it.")
 
 
 def _settings(values: Mapping[str, str]) -> ConnectionString:
     text = values.get("connectionString")
     if not text:
-        raise OptionError("option connectionString is missing: it says which broker, and who you are.")
+        raise OptionError("option connectionString is missing: it names the broker and your credentials.")
     settings = ConnectionString.parse(text, ca_file=values.get("caFile"))
     timeout_s = _value(values, "operationTimeout", _seconds)
     return settings if timeout_s is None else replace(settings, timeout_s=timeout_s)
@@ -260,7 +233,7 @@ def _entities(
 ) -> tuple[str, ...]:
     named = [name for name in ("entity", "queueName", "topicName", "path") if name in values]
     if len(named) > 1:
-        raise OptionError(f"options {' and '.join(named)} both name entities: give one of them.")
+        raise OptionError(f"options {' and '.join(named)} both name entities: set one of them.")
     entities: list[str] = []
     if named:
         entities = _list(named[0], values[named[0]])
@@ -273,14 +246,14 @@ def _entities(
             subscriptions = _list("subscriptionName", values["subscriptionName"])
             entities = [f"{topic}/Subscriptions/{one}" for topic in entities for one in subscriptions]
     if "subscriptionName" in values and (not named or named[0] != "topicName"):
-        raise OptionError("option subscriptionName needs option topicName beside it.")
+        raise OptionError("option subscriptionName requires option topicName.")
     own = settings.entity_path
     if own:
         foreign = [one for one in entities if one.lower() != own.lower()]
         if foreign:
             raise OptionError(
-                f"option {named[0]} is {foreign[0]!r}, and connectionString is for EntityPath={own} alone: "
-                f"leave one of them out."
+                f"option {named[0]} is {foreign[0]!r}, and connectionString is for EntityPath={own} only: "
+                f"remove one of them."
             )
         entities = entities or [own]
     if not entities and use is not Use.WRITE:
@@ -297,7 +270,7 @@ def _list(name: str, text: str) -> list[str]:
     if text.startswith("["):
         items = _json(name, text)
         if not all(isinstance(item, str) for item in items):
-            raise OptionError(f"option {name} is a JSON list of other things than names.")
+            raise OptionError(f"option {name} must be a JSON list of names.")
     else:
         items = text.split(",")
     names = [item.strip().strip("/") for item in items]
@@ -344,15 +317,14 @@ def _offset(number: Any) -> int:
 
 
 def _by_path(name: str, offsets: Offsets, entities: tuple[str, ...], sub_queue: SubQueue) -> Offsets:
-    """Give offsets by the paths of entities, where they were given by the names of option entity."""
+    """Return offsets by paths of entities; users write them by the names of option entity."""
     if isinstance(offsets, Edge):
         return offsets
     paths = {path.removesuffix(sub_queue.value).lower(): path for path in entities}
     unknown = next((one for one in offsets if one.lower() not in paths), None)
     if unknown is not None:
         raise OptionError(
-            f"option {name} has the entity {unknown!r}, which is not among those that are read "
-            f"({', '.join(entities)})."
+            f"option {name} has the entity {unknown!r}, which is not read ({', '.join(entities)} are)."
         )
     return {paths[one.lower()]: numbers for one, numbers in offsets.items()}
 
@@ -361,7 +333,7 @@ def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OptionError(f"option {name} is no valid JSON: {error}.") from None
+        raise OptionError(f"option {name} is not valid JSON: {error}.") from None
 
 
 def _value(values: Mapping[str, str], name: str, read: Callable[[str], _Value]) -> _Value | None:
@@ -376,7 +348,7 @@ def _value(values: Mapping[str, str], name: str, read: Callable[[str], _Value]) 
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise ValueError("a whole number from 1 on")
+        raise ValueError("a whole number of at least 1")
     return int(text)
 
 

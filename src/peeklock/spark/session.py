@@ -1,7 +1,6 @@
 """A Spark session in this process, set up by pip alone.
 
-Owns: the environment that Spark starts in, and defaults for one machine. Must not know: what the session is
-for. Under spark-submit or on a cluster the session that is there is taken as it is.
+Under spark-submit or on a cluster the active session is used as it is.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class SparkMissing(Exception):
 
 
 def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> SparkSession:
-    """Give a session: the one that is active, else a new one.
+    """Return the active session, else a new one.
 
-    Settings go by their names: `spark_session("x", **{"spark.driver.memory": "2g"})`. They, `master` and
-    our defaults count only for a new session.
+    `conf` takes settings by their names: `spark_session("x", **{"spark.driver.memory": "2g"})`. It, `master`
+    and the defaults apply to a new session only.
 
     Raises:
         SparkMissing: pyspark is not installed.
-        JavaMissing: there is no Java to run it.
+        JavaMissing: no Java can run it.
     """
     try:
         from pyspark.sql import SparkSession
@@ -49,28 +48,25 @@ def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> Spark
     if active is not None:
         return active
     builder = SparkSession.builder.appName(app_name)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has started a Java, and knows the master
+    settings: dict[str, str] = {}
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java and knows the master
         use_java()
-        # Workers would else be the first `python3` on PATH, which may lack our packages.
+        # The default is the first `python3` on PATH, which may lack our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
         _start_quietly()
         if master.startswith("local"):
-            # The driver's name would else be looked up, and may lead to an address that is not there.
+            # The default looks up the host's name, which may resolve to an address that does not exist.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            builder = builder.config("spark.driver.host", "127.0.0.1")
-            builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-            # Of 200, Spark's default, most would be empty on one machine, and each costs some 10 ms.
-            builder = builder.config("spark.sql.shuffle.partitions", str(4 * (os.cpu_count() or 1)))
-        for name, value in _DEFAULTS.items():
-            builder = builder.config(name, value)
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            # Spark's default is 200: on one machine most are empty, and each costs some 10 ms.
+            settings["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
+        settings |= _DEFAULTS
+    return builder.config(map={**settings, **conf}).getOrCreate()
 
 
 def _start_quietly() -> None:
-    """Have Java say nothing but errors from its first line on: a session can set its level only later."""
+    """Set Java's log level to errors from its first line on; a session can set it only later."""
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if "log4j2.configurationFile" not in given:
         quiet = f"-Dlog4j2.configurationFile={(_HERE / 'log4j2.properties').as_uri()}"

@@ -18,7 +18,7 @@ LOCK_S = 60
 
 
 class Story:
-    """A message that connection 7 locks at second 0; each event at a second of its own."""
+    """A message that connection 7 locks at second 0; each event at another second."""
 
     def __init__(self, namespace: str, setting: str | None = '{"lock_grace_ms":5000}') -> None:
         self.hand = Hand()

@@ -13,7 +13,6 @@ import pytest
 from peeklock.pipeline.audit.checks import (
     CLEAN,
     NOT_PROVEN,
-    SENTENCES,
     VIOLATED,
     WITH_LEDGER,
     WITH_LEFT,
@@ -41,7 +40,7 @@ def audit(spark: Any, *folders: Path | str, **options: Any) -> Verdict:
 
 
 def found(verdict: Verdict) -> dict[str, set[Check]]:
-    """Give by namespace what was found."""
+    """Return by namespace what was found."""
     result: dict[str, set[Check]] = {}
     for check, finding in verdict.findings.items():
         for namespace in finding.by_namespace:
@@ -64,7 +63,7 @@ class TestClean:
     def test_what_it_could_not_see_is_excused_and_told(
         self, spark: Any, tmp_path: Path, clean: pa.Table
     ) -> None:
-        """Retention, capture that began late, gaps that the exporter tells of, restarts, entities made anew.
+        """Retention, late capture, gaps that the exporter reports, restarts, entities created again.
         Req: X-04"""
         for name, change in EXCUSED.items():
             log = EventRows(clean)
@@ -155,7 +154,7 @@ def _id_is_free_again(log: EventRows) -> None:
     again["message_id"] = begin["message_id"]
 
 
-def _made_anew(log: EventRows) -> None:
+def _created_again(log: EventRows) -> None:
     """All queues are deleted, and made again; the same happens again an hour later."""
     again = EventRows(log.table("again")).rows
     last = log.rows[-1]
@@ -188,7 +187,7 @@ EXCUSED: dict[str, Callable[[EventRows], None]] = {
     "a-gap": _a_gap,
     "restarted": _restarted,
     "id-is-free-again": _id_is_free_again,
-    "made-anew": _made_anew,
+    "created-again": _created_again,
 }
 
 
@@ -217,4 +216,3 @@ class TestFaults:
     def test_every_check_has_a_fault_that_only_it_is_there_for(self) -> None:
         seeded = {check for fault in FAULTS.values() for check in fault.found_by}
         assert seeded == set(Check) - {Check.SEGMENT_GAP, *WITH_LEFT, *WITH_LEDGER}
-        assert set(SENTENCES) == set(Check)

@@ -176,6 +176,15 @@ class TestLeft:
             Check.LOST: len(there)
         }
 
+    def test_an_entity_that_the_log_does_not_have_is_refused(
+        self, spark: Any, tmp_path: Path, folder: Path
+    ) -> None:
+        from peeklock.pipeline.audit.log import AuditInput
+
+        left = write_lines(tmp_path / "left.jsonl", [{"entity": "nowhere", "sequence_number": 1}])
+        with pytest.raises(AuditInput, match="an entity that is not in the log"):
+            audit(spark, folder, left=left)
+
 
 class TestVerdict:
     def test_it_is_printed_and_written(self, spark: Any, tmp_path: Path, folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.spark.sink.outgoing import COLUMNS
+from peeklock.spark.sink.columns import COLUMNS
 
 pytestmark = pytest.mark.spark
 

@@ -15,15 +15,8 @@ from peeklock.amqp.encoding import encode
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Properties, scan
 from peeklock.amqp.types import Long, Symbol, Timestamp
-from peeklock.spark.sink.outgoing import (
-    COLUMNS,
-    Columns,
-    EncodedRows,
-    RowEncoder,
-    RowRefused,
-    SchemaMismatch,
-    find_columns,
-)
+from peeklock.spark.sink.columns import COLUMNS, Columns, SchemaMismatch, find_columns
+from peeklock.spark.sink.outgoing import EncodedRows, RowEncoder, RowRefused
 
 pytestmark = pytest.mark.spark
 
@@ -73,12 +66,12 @@ def encoded(batch: Any, message_id_column: str | None = None) -> EncodedRows:
 
 
 def id_of(payload: bytes) -> Any:
-    """Give the message id of an encoded message."""
+    """Return the message id of an encoded message."""
     return scan(payload).decode_properties().message_id
 
 
 def refusal(batch: Any) -> str:
-    """Give the text with which a batch is refused."""
+    """Return the text with which a batch is refused."""
     with pytest.raises(RowRefused) as refused:
         encoded(batch)
     return str(refused.value)
@@ -354,7 +347,7 @@ class TestEncoded:
     )
 
     def received(self) -> bytes:
-        """Give it as a receiver gets it."""
+        """Return it as a receiver gets it."""
         parts = scan(self.SENT)
         properties = parts.decode_properties()
         return encode_message(

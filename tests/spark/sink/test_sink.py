@@ -23,7 +23,7 @@ def queue(make_queue: Callable[..., str], request: pytest.FixtureRequest) -> str
 
 
 def writer(broker: ServedBroker, rows: Any, queue: str | None, **options: str) -> Any:
-    """Give the writer of a DataFrame."""
+    """Return the writer of a DataFrame."""
     made = rows.write.format("servicebus").option("connectionString", broker.connection_string)
     if queue is not None:
         made = made.option("entity", queue)
@@ -47,14 +47,14 @@ def arrived(client: Any, queue: str, expected: int, **options: Any) -> list[Any]
 
 
 def count_of(administration: Any, queue: str) -> int:
-    """Give how many messages a queue holds."""
+    """Return how many messages a queue holds."""
     counted: int = administration.get_queue_runtime_properties(queue).total_message_count
     return counted
 
 
 def failure(action: Any) -> str:
-    """Give the text with which Spark fails."""
-    with pytest.raises(Exception) as failed:  # Spark has many kinds, the text is looked at
+    """Return the text with which Spark fails."""
+    with pytest.raises(Exception) as failed:  # Spark has many kinds; the text is checked
         action()
     return str(failed.value)
 

@@ -70,7 +70,7 @@ def run(spark: Any, broker: ServedBroker, tmp_path: Path) -> Callable[..., list[
 
 
 def read(reader: BrowseStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """Give what a micro-batch holds."""
+    """Return what a micro-batch holds."""
     found: list[int] = []
     for partition in reader.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))):
         for batch in reader.read(partition):
@@ -227,7 +227,7 @@ def test_an_entity_that_was_created_again_is_told_from_the_one_before(
     administration.create_queue(queue)
     broker.advance(timedelta(seconds=1))
     fill(own, queue, 3)
-    with pytest.raises(OptionError, match=f"entity '{queue}' is not the one that the checkpoint is of"):
+    with pytest.raises(OptionError, match=f"entity '{queue}' is not the one of the checkpoint"):
         made.latestOffset(offset, ReadAllAvailable())
 
 

@@ -49,7 +49,7 @@ def stream(spark: Any, namespace: Namespace, tmp_path: Path) -> Callable[..., An
 
 @pytest.fixture
 def table(spark: Any, tmp_path: Path) -> Callable[[], list[int]]:
-    """Give what arrived, as numbers."""
+    """Return what arrived, as numbers."""
     return lambda: [
         int(row.body) for row in spark.read.parquet(str(tmp_path / "table")).select("body").collect()
     ]

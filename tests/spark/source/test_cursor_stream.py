@@ -169,7 +169,7 @@ def test_an_entity_can_join_a_checkpoint_and_leaving_it_is_refused(namespace: Na
     checkpoint = drain(namespace.options(first))
     drain(namespace.options(first, second), checkpoint)
     assert checkpoint.bodies == numbered(6)
-    with pytest.raises(CheckpointMismatch, match=f"nobody would read on in {first}"):
+    with pytest.raises(CheckpointMismatch, match=f"which leaves {first} unread"):
         drain(namespace.options(second), checkpoint)
 
 

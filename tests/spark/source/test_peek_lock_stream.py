@@ -68,7 +68,7 @@ def test_every_message_arrives_once_wherever_the_driver_dies(
 
 
 def test_nothing_is_deferred_before_the_offset_log_has_it(namespace: Namespace) -> None:
-    """So a crash leaves nothing behind that nobody knows of. Req: X-02."""
+    """So every message that a crash leaves deferred is in a checkpoint. Req: X-02."""
     queue = namespace.queue()
     namespace.send(queue, numbered(3))
     options = namespace.options(queue, mode="peekLock", maxMessagesPerTrigger="2")
@@ -280,7 +280,7 @@ def test_sessions_arrive_at_least_once_and_in_order(namespace: Namespace, point:
     dying = start(options, checkpoint, stop_at=point, stop_in_batch=1)
     with pytest.raises(Stopped):
         dying.run()
-    for entity in dying.reader._look().values():
+    for entity in dying.reader._opened().values():
         entity.close_sessions(())  # as the end of its process would
     for session in "abc":
         namespace.send(queue, numbered(5, 20), session)

@@ -1,11 +1,8 @@
-"""The audit: proves the broker's promises from its event log, or shows where they were broken.
+"""Runs the audit: reads its inputs, runs the checks in order, and prints the verdict.
 
-Owns: the order of the checks, what is given to them, how the verdict is shown. Must not know: how a check is
-computed (`audit_lives`, `audit_passes`, `ledger`), what it says (`audit_checks`).
-
-An audit reads the log a few times and changes nothing. It judges what the log says against itself; where they
-are given, against what clients say they sent and received (`ledger`) and against what is there at the end
-(`left`). What it could not look at it tells, and is not clean then.
+An audit reads the log a few times and changes nothing. It compares the log's events with each other and,
+where given, with a ledger of clients and with the messages left at the end. It reports what it could not
+check; then it is not clean.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from rich.table import Table
 from peeklock.pipeline.audit import ledger
 from peeklock.pipeline.audit import lives as audit_lives
 from peeklock.pipeline.audit import passes as audit_passes
-from peeklock.pipeline.audit.checks import ALWAYS, SENTENCES, WITH_LEDGER, WITH_LEFT, Verdict
+from peeklock.pipeline.audit.checks import ALWAYS, WITH_LEDGER, WITH_LEFT, Verdict
 from peeklock.pipeline.audit.log import AuditInput, Log, survey
 from peeklock.pipeline.events import find_segments, read_events
 
@@ -35,18 +32,18 @@ LEFT_SCHEMA = "namespace string, entity string, sequence_number long"
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """What to audit."""
+    """Options of an audit."""
 
     folders: tuple[str, ...]
     """Event logs. Several are one audit; each must be of another namespace."""
     ledger: str | None = None
-    """What clients say (see `ledger`): a folder or file of Parquet or JSON lines."""
+    """Ledger of clients: a folder or file of Parquet or JSON lines."""
     left: str | None = None
-    """What is there at the end: Parquet or JSON lines with namespace, entity, sequence_number."""
+    """Messages left at the end: Parquet or JSON lines with namespace, entity, sequence_number."""
     drained: bool = False
-    """Nothing is there at the end."""
+    """No message is left at the end."""
     horizon_ms: int | None = None
-    """UTC: what happened later is not judged by what did not follow. None = the log's last event."""
+    """UTC; for later events nothing need follow. None = the log's last event."""
     report: str | None = None
     """File for the verdict as JSON."""
 
@@ -55,11 +52,11 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     """Audit event logs.
 
     Args:
-        step: told what is looked at next, for a progress line.
+        step: called with the name of the next step, for a progress line.
 
     Raises:
         LogError: a folder is missing, empty or damaged.
-        AuditInput: something else given cannot be used.
+        AuditInput: another input cannot be used.
     """
     started = time.monotonic()
     tell = step or (lambda text: None)
@@ -88,7 +85,7 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     audit_passes.check_transactions(log, verdict)
     audit_passes.check_copies(log, verdict)
     if options.ledger is not None:
-        tell("what clients say")
+        tell("ledger")
         ledger.check_ledger(log, verdict, ledger.read_ledger(spark, options.ledger), horizon)
     verdict.seconds = time.monotonic() - started
     if options.report is not None:
@@ -97,14 +94,14 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
 
 
 def _horizon(log: Log, options: AuditOptions) -> dict[str, int]:
-    """Give for each namespace until when things must have happened."""
+    """Return for each namespace until when due changes must have happened."""
     latest = options.horizon_ms
     return {name: last if latest is None else min(last, latest) for name, last in log.last_ms.items()}
 
 
 def _left(spark: SparkSession, log: Log, options: AuditOptions) -> DataFrame | None:
     if options.drained and options.left is not None:
-        raise AuditInput("give either what is left or that nothing is, not both")
+        raise AuditInput("--left and --drained exclude each other")
     if options.drained:
         return spark.createDataFrame([], LEFT_SCHEMA)
     if options.left is None:
@@ -114,7 +111,7 @@ def _left(spark: SparkSession, log: Log, options: AuditOptions) -> DataFrame | N
 
 
 def show(verdict: Verdict, console: Console) -> None:
-    """Print the verdict: a row for each check, samples of what is wrong, what was not proven."""
+    """Print the verdict: a row for each check, samples of violations, and what was not proven."""
     table = Table(title="Audit of the event log", title_justify="left")
     table.add_column("check", no_wrap=True)
     table.add_column("violations", justify="right")
@@ -122,7 +119,7 @@ def show(verdict: Verdict, console: Console) -> None:
     for check in verdict.checked:
         finding = verdict.findings.get(check)
         style = "bold red" if finding else None
-        table.add_row(check.title, f"{finding.count:,}" if finding else "0", SENTENCES[check], style=style)
+        table.add_row(check.title, f"{finding.count:,}" if finding else "0", check.promise, style=style)
     console.print(table)
     for check in sorted(verdict.findings):
         finding = verdict.findings[check]

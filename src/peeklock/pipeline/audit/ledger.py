@@ -1,19 +1,16 @@
-"""What clients say they sent and received, compared with the event log.
+"""A ledger of clients compared with the event log.
 
-Owns: the form of a ledger, how it is read and compared. Must not know: how clients write it.
+A ledger is a table (Parquet, or JSON lines) with a row for each action of a client with a known outcome:
 
-A ledger is a table (Parquet, or JSON lines) with a row for each thing a client did and knows the outcome of:
-
-    namespace        may be missing where the audit is about one
-    client           who; only shown
-    action           `sent`, `send_refused`, `send_unknown` (no answer came), `received`, `completed`; a
-                     `completed` is one whose acknowledgement arrived. `OTHERS` are not compared.
+    namespace        optional in an audit of one namespace client           name, only shown action
+    `sent`, `send_refused`, `send_unknown` (no answer), `received`, `completed` (acknowledged).
+                     `OTHERS` are not compared.
     entity           path of the queue, sub-queue, topic or subscription
-    message_id       of the three about sending
+    message_id       of the three send actions
     sequence_number  of all others
-    at               UTC, when the client knew; without it the row counts as before the horizon
+    at               UTC, when the client knew the outcome; without it the row counts as before the horizon
 
-In a transaction what counts is what its commit did: rows are to be written when that is acknowledged.
+Clients write the rows of a transaction when its commit is acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 from pyspark.sql.types import StructType
 
-from peeklock.pipeline.audit.checks import OTHERS, RECEIPTS, SAMPLES_MAX, SENDS, Check, Sample, Verdict
+from peeklock.pipeline.audit.checks import OTHERS, RECEIPTS, SAMPLES_MAX, SENDS, Check, Verdict
 from peeklock.pipeline.audit.log import AuditInput, Log, milliseconds
 
 LEDGER_SCHEMA = (
@@ -35,7 +32,7 @@ LEDGER_SCHEMA = (
 )
 
 _BROKEN = "_broken"
-"""Column for lines that are no JSON, or have values of other types."""
+"""Column for lines that are not JSON or have values of other types."""
 
 
 def read_ledger(spark: SparkSession, path: str) -> DataFrame:
@@ -44,14 +41,15 @@ def read_ledger(spark: SparkSession, path: str) -> DataFrame:
     strange = table.where(~F.col("action").isin(*SENDS, *RECEIPTS, *OTHERS)).select("action").first()
     if strange is not None:
         known = ", ".join((*SENDS, *RECEIPTS, *OTHERS))
-        raise AuditInput(f"'{path}' has an action '{strange.action}'; there are {known}")
+        raise AuditInput(f"'{path}' has an unknown action '{strange.action}'; known are {known}")
     return table
 
 
 def read_table(spark: SparkSession, path: str, schema: str, *, required: tuple[str, ...]) -> DataFrame:
-    """Read a table of Parquet or JSON lines as columns of `schema`; those that it has not are null.
+    """Read a table of Parquet or JSON lines as columns of `schema`; missing ones are null.
 
-    Raises: AuditInput: it is not there, cannot be read, or lacks what is required.
+    Raises:
+        AuditInput: it is missing, cannot be read, or lacks a required value.
     """
     wanted = StructType.fromDDL(schema)
     assert isinstance(wanted, StructType)
@@ -96,17 +94,17 @@ def _first_line(failure: Exception) -> str:
 
 
 def with_namespace(table: DataFrame, log: Log) -> DataFrame:
-    """Name the namespace where the table does not, if the log is of one."""
+    """Fill the namespace where the table has none, if the log is of one namespace."""
     names = list(log.first_batch)
     if len(names) == 1:
         return table.withColumn("namespace", F.coalesce("namespace", F.lit(names[0])))
     if table.where(F.col("namespace").isNull()).limit(1).count():
-        raise AuditInput(f"the log is of {len(names)} namespaces: each row must name its own")
+        raise AuditInput(f"the log is of {len(names)} namespaces: each row must name its namespace")
     return table
 
 
 def check_ledger(log: Log, verdict: Verdict, table: DataFrame, horizon: dict[str, int]) -> None:
-    """Compare what clients say with the log."""
+    """Compare a ledger with the log."""
     spark = log.events.sparkSession
     limits = F.broadcast(
         spark.createDataFrame(
@@ -128,13 +126,12 @@ def check_ledger(log: Log, verdict: Verdict, table: DataFrame, horizon: dict[str
     excused = _check_sends(log, verdict, rows) + _check_receipts(log, verdict, rows)
     if excused:
         verdict.not_proven.append(
-            f"For {excused:,} rows of the ledger nothing is in the log, which begins late or has gaps."
+            f"{excused:,} rows of the ledger have no event in the log, which begins late or has gaps."
         )
 
 
 def _check_sends(log: Log, verdict: Verdict, rows: DataFrame) -> int:
-    """Compare what was sent with what was enqueued or dropped as a duplicate; answer how many rows are
-    excused."""
+    """Compare sends with events enqueued or dropped as duplicates; return how many rows are excused."""
     key = ("namespace", "entity", "message_id")
     sent = (
         rows.where(F.col("action").isin(*SENDS) & F.col("message_id").isNotNull())
@@ -171,11 +168,11 @@ def _check_sends(log: Log, verdict: Verdict, rows: DataFrame) -> int:
         "kept",
         "dropped",
     )
-    return _tell(verdict, compared, code, what)
+    return _report(verdict, compared, code, what)
 
 
 def _check_receipts(log: Log, verdict: Verdict, rows: DataFrame) -> int:
-    """Compare what was received and completed with the log; answer how many rows are excused."""
+    """Compare receipts and completions with the log; return how many rows are excused."""
     key = ("namespace", "entity", "sequence_number")
     told = (
         rows.where(F.col("action").isin(*RECEIPTS) & F.col("sequence_number").isNotNull() & F.col("judged"))
@@ -201,11 +198,11 @@ def _check_receipts(log: Log, verdict: Verdict, rows: DataFrame) -> int:
         (F.col("completed") > 0) & (F.col("ended") == 0), int(Check.COMPLETION_LOST)
     )
     what = F.format_string("client '%s'", F.coalesce("client", F.lit("?")))
-    return _tell(verdict, compared, code, what)
+    return _report(verdict, compared, code, what)
 
 
-def _tell(verdict: Verdict, compared: DataFrame, code: Column, what: Column) -> int:
-    # What a log without its beginning, or with gaps, lacks may have been there.
+def _report(verdict: Verdict, compared: DataFrame, code: Column, what: Column) -> int:
+    # A missing event may be in the missing beginning or in a gap of the log.
     lacking = code.isin(int(Check.SENT_LOST), int(Check.RECEIVED_UNKNOWN), int(Check.COMPLETION_LOST))
     wrong = (
         compared.withColumns({"code": code, "what": what})
@@ -221,10 +218,5 @@ def _tell(verdict: Verdict, compared: DataFrame, code: Column, what: Column) -> 
     )
     for row in found:
         if not row.excused:
-            at = row.sample
-            verdict.add(
-                Check(row.code),
-                row.rows,
-                Sample(at.namespace, at.entity, at.sequence_number, at.batch_no, at.what),
-            )
+            verdict.add(Check(row.code), row.rows, *row.sample)
     return sum(row.rows for row in found if row.excused)

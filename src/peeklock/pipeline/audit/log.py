@@ -1,30 +1,26 @@
-"""The event log as the audit reads it: what is in it, where it has gaps, and its events as narrow rows.
+"""The event log as the audit reads it: a survey in one cheap pass, and columns for its events.
 
-Owns: the survey (one cheap pass that says what the others need), gaps, epochs, settings over time, the
-incarnations of entities. Must not know: what is checked.
+Theory of operation. Big data stays in Spark. Small data is collected: entities, segments, and the rare events
+that concern more than one message (epochs, gaps, entities created, updated and deleted). The order of events
+within a namespace is one number, `order`, made of batch and index. An entity's path is one number too,
+`place`, so that shuffled rows are narrow.
 
-Theory of operation. All that is big stays in Spark. What is small is collected: entities, segments, and
-the rare events that concern more than one message (epochs, gaps, entities made, changed and deleted). The
-order of events within a namespace is one number, `order`, made of batch and index. An entity's path is one
-number too, `place`, so that what is shuffled is narrow.
-
-An entity that is deleted and made again begins its sequence numbers anew. So a life is named by place,
+An entity that is deleted and created again begins its sequence numbers again. So a life is named by place,
 incarnation and number; the incarnation counts deletions and creations before the event.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
 from peeklock.pipeline.audit.clocks import UNSURE_MS, ClockSteps
-from peeklock.pipeline.events import Segment
+from peeklock.pipeline.events import Segment, local_path
 
 INDEX_BITS = 24
 """16 million events in one batch, and 2^39 batches."""
@@ -32,7 +28,7 @@ INDEX_MAX = 1 << INDEX_BITS
 BATCH_MAX = 1 << 63 - INDEX_BITS
 
 SUB_QUEUE = "/$"
-"""Begins the part of a path that names a sub-queue; no entity's name has a `$`."""
+"""Prefix of a sub-queue in a path; no entity's name has a `$`."""
 SUBSCRIPTIONS = "/subscriptions/"
 NUMBERED_AHEAD = "numbered ahead"
 """`reason` of `scheduled` after `number_issued`."""
@@ -42,17 +38,17 @@ FILE_MISSING = "no file has them"
 _UNLIMITED_MS = 922_337_203_685_477
 """A time-to-live without end. Source: wire contract 10.1, the largest time span."""
 
-_FATEFUL = ("entity_created", "entity_deleted")
-_SETTLED = (*_FATEFUL, "entity_present", "entity_updated")
+_INCARNATIONS = ("entity_created", "entity_deleted")
+_OF_ENTITIES = (*_INCARNATIONS, "entity_present", "entity_updated")
 
 
 class AuditInput(ValueError):
-    """The audit cannot begin: the message says what is wrong with which folder or file, and what to do."""
+    """The audit cannot begin; the text names the folder or file and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedSettings:
-    """What of an entity's settings the audit needs, from an instant on."""
+    """Settings of an entity that the audit needs, from an instant on."""
 
     order: int
     detects_duplicates: bool
@@ -72,7 +68,7 @@ class Place:
     events: dict[str, int] = field(default_factory=dict)
     """Counts by type."""
     first_order: int = 0
-    """Of the first event of a message."""
+    """Order of the first event of a message."""
     sessions: int = 0
     bounds: list[int] = field(default_factory=list)
     """Orders at which another incarnation begins."""
@@ -86,7 +82,7 @@ class Place:
 
     @property
     def topic(self) -> str | None:
-        """Path of the topic, if it is a subscription."""
+        """Path of the topic of a subscription."""
         at = self.entity.lower().find(SUBSCRIPTIONS)
         return None if at < 0 or self.is_sub_queue else self.entity[:at]
 
@@ -97,7 +93,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Batches that are not in the log: the exporter said so, or a file is not there."""
+    """Batches that are not in the log: the exporter reported it, or a file is missing."""
 
     namespace: str
     first: int
@@ -114,8 +110,7 @@ class Folder:
     segments: list[Segment]
 
     def breaks(self) -> list[tuple[int, int]]:
-        """Give `(last of one, first of the next)` wherever two files do not join: they lack batches, or have
-        some both."""
+        """Return `(last of one, first of the next)` where batches between two files are missing or double."""
         return [
             (before.last_batch, after.first_batch)
             for before, after in pairwise(self.segments)
@@ -125,7 +120,7 @@ class Folder:
 
 @dataclass(slots=True)
 class Log:
-    """One or several event logs, surveyed."""
+    """Event logs after a survey."""
 
     events: DataFrame
     places: dict[int, Place]
@@ -137,39 +132,42 @@ class Log:
     """By namespace: time of the last event since the last start."""
     first_batch: dict[str, int]
     graces: dict[str, dict[int, int | None]] = field(default_factory=dict)
-    """By namespace and batch of a start that tells it: for how many ms the locks of a broken connection are
-    kept; None = until they lapse."""
+    """By namespace and batch of a start: the grace of broken connections; None = until locks lapse."""
     count: int = 0
     transactions: int = 0
     connections_lost: int = 0
     clocks: ClockSteps = field(default_factory=ClockSteps)
 
     def begins_late(self, namespace: str) -> bool:
-        """Whether there were batches before the first one in the log."""
+        """Return whether batches before the first one in the log existed."""
         return self.first_batch[namespace] > 1
 
     def starts_with(self, gap: Gap) -> bool:
-        """Whether nothing is in the log before a gap: capture began later than the broker."""
+        """Return whether the log begins with a gap: capture began later than the broker."""
         return gap.first == self.first_batch[gap.namespace]
 
     def last_start(self, namespace: str) -> tuple[int, int]:
-        """Give batch and UTC ms of the broker's last start; (-1, 0) if the log does not say."""
+        """Return batch and UTC ms of the broker's last start; (-1, 0) if the log has none."""
         return self.epochs[namespace][-1] if namespace in self.epochs else (-1, 0)
 
     def last_sure_ms(self, namespace: str) -> int:
-        """Give since when what is due has had its time: the last start, or a while after a clock was set."""
+        """Return the time from which delays count: the last start, or a while after a clock step."""
         return max(self.last_start(namespace)[1], self.clocks.last_ms(namespace) + UNSURE_MS)
 
     def place_of(self, key: int) -> Place:
-        """Give the place of a `key` (see `marked`)."""
-        bounds = 0
-        while (place := self.places.get(key ^ bounds)) is None:  # so many are before it
-            bounds += 1
-        return place
+        """Return the place of a `key` (see `marked`). Raises: AuditInput."""
+        for incarnation in range(self._incarnations_max() + 1):
+            place = self.places.get(key ^ incarnation)
+            if place is not None:
+                return place
+        raise AuditInput("the messages left (--left) name an entity that is not in the log")
+
+    def _incarnations_max(self) -> int:
+        return len(self.gaps) + max((len(place.bounds) for place in self.places.values()), default=0)
 
     def settled(self) -> list[tuple[int, int, int, bool, int, int | None]]:
-        """Give the settings of all entities as rows: place, from order, before order, detects duplicates,
-        window and default time-to-live; that of a subscription is at most its topic's (E-07)."""
+        """Return the settings of all entities as rows: place, from order, before order, detects duplicates,
+        window and default time-to-live, which for a subscription is at most its topic's (E-07)."""
         topics = {(place.namespace, place.entity.lower()): place for place in self.places.values()}
         rows = []
         for place in self.places.values():
@@ -189,7 +187,7 @@ class Log:
 
 
 def order_of(batch_no: int, index: int = 0) -> int:
-    """Give the order of an event."""
+    """Return the order of an event."""
     return batch_no << INDEX_BITS | index
 
 
@@ -198,27 +196,27 @@ def _at(settings: list[LoggedSettings], order: int) -> LoggedSettings | None:
 
 
 def batch_of(order: int) -> int:
-    """Give the batch of an order."""
+    """Return the batch of an order."""
     return order >> INDEX_BITS
 
 
 def order() -> Column:
-    """Give the order of the event in a row of the log."""
+    """Return the order of the event in a row of the log."""
     return F.shiftleft(F.col("batch_no"), INDEX_BITS).bitwiseOR(F.col("index").cast("long")).alias("order")
 
 
 def place_key(entity: str = "entity") -> Column:
-    """Give the number of the place that a column names."""
+    """Return the number of the place that a column names."""
     return F.xxhash64("namespace", entity).alias("place")
 
 
 def milliseconds(column: str) -> Column:
-    """Give a time as UTC ms."""
+    """Return a time as UTC ms."""
     return F.unix_millis(F.col(column))
 
 
 def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
-    """Look at a log once; `segments` are those of each folder. Raises: AuditInput."""
+    """Survey a log; `segments` are those of each folder. Raises: AuditInput."""
     kinds = (
         events.groupBy("namespace", "broker_epoch", "entity", "event_type", place_key())
         .agg(
@@ -237,8 +235,8 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
     for row in kinds:
         if row.last_index >= INDEX_MAX or row.last_batch >= BATCH_MAX:
             raise AuditInput(
-                f"batch {row.last_batch} of '{row.namespace}' or one before it has more events than an audit "
-                f"can order ({INDEX_MAX}), or its number is too high ({BATCH_MAX})"
+                f"batch {row.last_batch} of '{row.namespace}' or an earlier one has more events than an "
+                f"audit can order ({INDEX_MAX}), or its number is too high ({BATCH_MAX})"
             )
         log.count += row.events
         log.transactions += row.transactions
@@ -254,7 +252,7 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
             raise AuditInput(f"'{place.entity}' and '{row.entity}' have the same digest: audit them apart")
         place.events[row.event_type] = place.events.get(row.event_type, 0) + row.events
         place.sessions += row.sessions
-        if row.event_type not in _SETTLED:
+        if row.event_type not in _OF_ENTITIES:
             first = order_of(row.batch)
             place.first_order = min(first, place.first_order or first)
     if not log.count:
@@ -274,11 +272,11 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
 
 
 def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[Folder]:
-    """Find out of which namespace each folder is. Raises: AuditInput."""
+    """Return the folders with their namespaces. Raises: AuditInput."""
     place = F.substring_index("_metadata.file_path", _DATE, 1)
     found = events.groupBy(place.alias("path"), "namespace").agg(F.count("*")).collect()
     by_path = {files[0].path.split(_DATE)[0]: files for files in segments.values()}
-    folders = [Folder(path, row.namespace, by_path[path]) for row in found for path in [_plain(row.path)]]
+    folders = [Folder(path, row.namespace, by_path[path]) for row in found for path in [local_path(row.path)]]
     for mixed in (
         [
             folder.path
@@ -295,15 +293,10 @@ def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[F
     return folders
 
 
-def _plain(path: str) -> str:
-    """Give a folder as Spark's listing of files has it."""
-    return re.sub("^file:/*", "/", path)
-
-
 def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:
-    """Read what concerns more than one message; `ends_ms`: time of the last event of each epoch."""
+    """Read events that concern more than one message; `ends_ms`: time of the last event of each epoch."""
     rare = (
-        log.events.where(F.col("event_type").isin("epoch_started", "gap", "clock_stepped", *_SETTLED))
+        log.events.where(F.col("event_type").isin("epoch_started", "gap", "clock_stepped", *_OF_ENTITIES))
         .select(
             "namespace",
             "entity",
@@ -340,24 +333,24 @@ def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:
             _note(row, by_base, named[row.namespace, row.entity])
 
 
-def _note(row: object, by_base: dict[tuple[str, str], list[Place]], place: Place) -> None:
-    """Take notice of an event of an entity."""
-    kind, order = row.event_type, row.order  # type: ignore[attr-defined]  # Row gives columns as attributes
+def _note(row: Row, by_base: dict[tuple[str, str], list[Place]], place: Place) -> None:
+    """Add an event of an entity to its places."""
+    kind, order = row.event_type, row.order
     behind = by_base[place.namespace, place.base]
-    if kind in _FATEFUL:
+    if kind in _INCARNATIONS:
         for each in behind:
             if each.first_order and order > each.first_order:
                 each.bounds.append(order)
     elif kind == "entity_updated":
         for each in behind:
             each.updates.append(order)
-    settings = _read_settings(order, row.reason)  # type: ignore[attr-defined]  # as above
+    settings = _read_settings(order, row.reason)
     if settings is not None:
         place.settings.append(settings)
 
 
 def _read_settings(order: int, text: str | None) -> LoggedSettings | None:
-    """Read what an event of an entity says: the settings by their names in the broker, in JSON."""
+    """Return the settings in an event of an entity: JSON by their names in the broker."""
     if not text:
         return None
     told = json.loads(text)
@@ -371,45 +364,23 @@ def _read_settings(order: int, text: str | None) -> LoggedSettings | None:
     )
 
 
-# Columns that only some logs need
-
-
 def marked(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
-    """Add to rows with `place` and `order` what is known of where they stand.
+    """Add columns about the place of rows with `place` and `order`.
 
-    key         names the entity's incarnation, and the stretch between two gaps of the log: nothing is
-                concluded from one to another
+    key         the entity's incarnation and the stretch between two gaps of the log: no conclusion is drawn
+                from one to another
     current     no other incarnation and no gap follows
     excusable   a life may have begun before this stretch of the log
     changed     order of the entity's last update before, or 0
     horizon_ms, last_epoch, started_ms
-                of the namespace: when what is due must have happened; batch of the last start, and since when
-                time has passed evenly
+                of the namespace: when due changes must have happened; batch of the last start; the time from
+                which delays count
 
     Args:
         horizon: by namespace, UTC ms.
     """
-    gaps: dict[str, list[int]] = {}
-    for gap in log.gaps:
-        gaps.setdefault(gap.namespace, []).append(order_of(gap.last + 1))
-    table = [
-        (
-            place.key,
-            sorted([*place.bounds, *gaps.get(place.namespace, [])]),
-            place.updates,
-            log.begins_late(place.namespace),
-            horizon[place.namespace],
-            log.last_start(place.namespace)[0],
-            log.last_sure_ms(place.namespace),
-        )
-        for place in log.places.values()
-    ]
-    kinds = (
-        "place long, bounds array<long>, updates array<long>, late boolean, horizon_ms long, "
-        "last_epoch long, started_ms long"
-    )
-    plain = not any(row[1] or row[2] for row in table)
-    if plain and len(log.last_ms) == 1:
+    table = _marks(log, horizon)
+    if len(log.last_ms) == 1 and not any(row[1] or row[2] for row in table):
         late, horizon_ms, last_epoch, started_ms = table[0][3:] if table else (False, 0, -1, 0)
         return rows.withColumns(
             {
@@ -422,8 +393,9 @@ def marked(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
                 "started_ms": F.lit(started_ms).cast("long"),
             }
         )
-    known = F.broadcast(log.events.sparkSession.createDataFrame(table, kinds))
+    known = F.broadcast(log.events.sparkSession.createDataFrame(table, _MARKS))
     past = F.size(F.filter("bounds", lambda mark: mark <= F.col("order")))
+    updates = F.filter("updates", lambda mark: mark <= F.col("order"))
     return (
         rows.join(known, "place", "left")
         .withColumns(
@@ -431,10 +403,33 @@ def marked(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
                 "key": F.col("place").bitwiseXOR(F.coalesce(past, F.lit(0)).cast("long")),
                 "current": F.coalesce(past == F.size("bounds"), F.lit(True)),
                 "excusable": F.coalesce(F.col("late") | (past > 0), F.lit(False)),
-                "changed": F.coalesce(
-                    F.array_max(F.filter("updates", lambda mark: mark <= F.col("order"))), F.lit(0)
-                ),
+                "changed": F.coalesce(F.array_max(updates), F.lit(0)),
             }
         )
         .drop("bounds", "updates", "late")
     )
+
+
+_MARKS = (
+    "place long, bounds array<long>, updates array<long>, late boolean, horizon_ms long, last_epoch long, "
+    "started_ms long"
+)
+
+
+def _marks(log: Log, horizon: dict[str, int]) -> list[tuple[int, list[int], list[int], bool, int, int, int]]:
+    """Return a row of `_MARKS` for each place."""
+    gaps: dict[str, list[int]] = {}
+    for gap in log.gaps:
+        gaps.setdefault(gap.namespace, []).append(order_of(gap.last + 1))
+    return [
+        (
+            place.key,
+            sorted([*place.bounds, *gaps.get(place.namespace, [])]),
+            place.updates,
+            log.begins_late(place.namespace),
+            horizon[place.namespace],
+            log.last_start(place.namespace)[0],
+            log.last_sure_ms(place.namespace),
+        )
+        for place in log.places.values()
+    ]

@@ -1,27 +1,25 @@
-"""The checks of what several messages have to do with each other.
+"""The checks across messages: files, batches, sequence numbers, sessions, duplicates, transactions, copies.
 
-Owns: gaps in files, batches and sequence numbers, sessions, duplicates, transactions, copies of topics,
-default times-to-live. Must not know: single lives (`audit_lives`), how findings are shown.
-
-Theory of operation. Each check is a small aggregation over the rows that it concerns, made only where the log
-has such rows. Where a count says that something is wrong, a second, slower query finds what.
+Theory of operation. Each check is a small aggregation over the rows that it concerns, run only where the log
+has such rows. Where a count shows a violation, a second, slower query finds the rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
-from peeklock.pipeline.audit.checks import Check, Sample, Verdict
+from peeklock.pipeline.audit.checks import Check, Verdict
 from peeklock.pipeline.audit.clocks import sure_ms, went_back_ms
 from peeklock.pipeline.audit.log import (
     INDEX_BITS,
     NUMBERED_AHEAD,
     SUB_QUEUE,
     Log,
+    Place,
     batch_of,
     marked,
     milliseconds,
@@ -32,36 +30,35 @@ from peeklock.pipeline.audit.log import (
 _BEGINS = ("enqueued", "scheduled")
 _PARTITION_SHIFT = 48
 _NUMBERS = 1 << 63
-"""So many sequence numbers there are before they begin again. Source: semantics S-03."""
+"""Count of sequence numbers before they begin again. Source: semantics S-03."""
 
 
 def check_segments(log: Log, verdict: Verdict) -> None:
-    """Look at the names of the files."""
+    """Check that the files join, by their names; report gaps and late beginnings."""
     for folder in log.folders:
         for last, first in folder.breaks():
             what = f"after batch {last} comes {first}, in {folder.path}"
-            verdict.add(Check.SEGMENT_GAP, 1, Sample(folder.namespace, None, None, first, what))
+            verdict.add(Check.SEGMENT_GAP, 1, folder.namespace, batch=first, detail=what)
     for gap in log.gaps:
         if log.starts_with(gap):
             verdict.notes.append(
-                f"The log of '{gap.namespace}' begins after batch {gap.last}; what was before is not judged."
+                f"The log of '{gap.namespace}' begins after batch {gap.last}; earlier events are not judged."
             )
             continue
         verdict.not_proven.append(
             f"Batches {gap.first} to {gap.last} of '{gap.namespace}' are not in the log "
-            f"({gap.reason or 'no reason'}): nothing is proven for what happened in them, nor from before to "
-            f"after them."
+            f"({gap.reason or 'no reason'}): nothing is proven for events in them, nor from before to after "
+            f"them."
         )
-    for namespace in log.first_batch:
+    for namespace, first in log.first_batch.items():
         if log.begins_late(namespace):
-            first = log.first_batch[namespace]
             verdict.notes.append(
-                f"The log of '{namespace}' begins at batch {first}; what was before is not judged."
+                f"The log of '{namespace}' begins at batch {first}; earlier events are not judged."
             )
 
 
 def check_batches(log: Log, verdict: Verdict) -> None:
-    """Look whether each batch has its events, once each."""
+    """Check that each batch has its events, once each."""
     batches = log.events.groupBy("namespace", "shard", "batch_no").agg(
         F.count("*").alias("events"), F.max("index").alias("last"), F.min("index").alias("first")
     )
@@ -79,14 +76,15 @@ def check_batches(log: Log, verdict: Verdict) -> None:
         verdict.batches += row.batches
         if row.bad:
             what = f"{row.sample.events} events, the last is number {row.sample.last}"
-            verdict.add(
-                Check.BATCH_DAMAGED, row.bad, Sample(row.namespace, None, None, row.sample.batch_no, what)
-            )
+            batch = row.sample.batch_no
+            verdict.add(Check.BATCH_DAMAGED, row.bad, row.namespace, batch=batch, detail=what)
 
 
 def check_numbers(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
-    """Look for sequence numbers that were given to no message, per entity and partition. One that was
-    answered to a schedule in a transaction counts where that was told, whatever became of it."""
+    """Check that each sequence number of an entity or partition has its message.
+
+    A number that was issued to a schedule in a transaction counts there, whatever the outcome.
+    """
     given = F.col("event_type").isin(*_BEGINS, "number_issued") & ~F.col("reason").eqNullSafe(NUMBERED_AHEAD)
     begins = marked(
         log,
@@ -106,11 +104,11 @@ def check_numbers(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
     twice = verdict.findings.get(Check.NUMBER_TWICE)
     suspects = []
     for row in spans:
-        # Without gaps they are as many as from the lowest to the highest; one given twice would hide one.
+        # Without gaps the count is the distance from lowest to highest; a double number hides a gap.
         namespace = log.place_of(row.key).namespace
         if row.lives != row.high - row.low + 1 or (twice is not None and namespace in twice.by_namespace):
             half = (_NUMBERS if row.partition < 0 else 1 << _PARTITION_SHIFT) // 2
-            # Numbers roll over: the highest ones may be the oldest.
+            # Numbers wrap around: the highest ones may be the oldest.
             oldest_from = row.low + half if row.high - row.low >= half else None
             suspects.append((row.key, row.partition, half, oldest_from))
     if suspects:
@@ -120,7 +118,7 @@ def check_numbers(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
 def _find_holes(
     log: Log, verdict: Verdict, begins: DataFrame, suspects: list[tuple[int, int, int, int | None]]
 ) -> None:
-    """Name the numbers that are missing in some entities or partitions."""
+    """Report the missing numbers of entities or partitions."""
     kinds = "key long, partition int, half long, oldest_from long"
     known = F.broadcast(log.events.sparkSession.createDataFrame(suspects, kinds))
     number = F.when(
@@ -140,11 +138,8 @@ def _find_holes(
     for row in found:
         place, sample = log.place_of(row.key), row.sample
         what = f"{sample.missing} missing after {sample.number}"
-        verdict.add(
-            Check.NUMBER_GAP,
-            row.missing,
-            Sample(place.namespace, place.entity, sample.number + 1, batch_of(sample.order), what),
-        )
+        first, batch = sample.number + 1, batch_of(sample.order)
+        verdict.add(Check.NUMBER_GAP, row.missing, place.namespace, place.entity, first, batch, what)
 
 
 def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
@@ -152,59 +147,84 @@ def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
 
     Sessions are told apart by their keys, which the rows of older releases lack.
 
-    A session has no holder from the end of its lock on, whether the log says then that it is free or a
-    little later: what only a holder can do is wrong at that instant.
-    A message that is delivered was available since the event before it, or since the broker's start, or the
-    last change of its entity. If since then one behind it was delivered, that one overtook it.
+    A session has no holder from the end of its lock on; the log may report it as free a little later, and the
+    actions of a holder are wrong from that end on.
+    A delivered message was available since the event before it, since the broker's start, or since the last
+    change of its entity. A later message that was delivered since then overtook it.
     """
     if not any(place.sessions for place in log.places.values()):
         return
+    found = (
+        _with_session_state(_session_events(log, horizon))
+        .withColumn("code", _session_code())
+        .where(F.col("code").isNotNull())
+        .groupBy("code", "key")
+        .agg(F.count("*").alias("rows"), F.min_by(F.struct("number", "order"), "order").alias("sample"))
+        .orderBy("code", "key")
+        .collect()
+    )
+    for row in found:
+        place, sample = log.place_of(row.key), row.sample
+        batch = batch_of(sample.order)
+        verdict.add(Check(row.code), row.rows, place.namespace, place.entity, sample.number, batch)
+
+
+def _session_events(log: Log, horizon: dict[str, int]) -> DataFrame:
     kinds = (
         "enqueued", "delivered", "completed", "abandoned", "deferred", "released", "lock_lapsed", "claimed",
         "claim_released", "session_locked", "session_renewed", "session_state_set", "session_released",
     )  # fmt: skip
     event_type = F.col("event_type")
-    rows = marked(
-        log,
-        log.events.where(
-            F.col("session_id").isNotNull() & event_type.isin(*kinds) & ~F.col("entity").contains(SUB_QUEUE)
-        ).select(
-            place_key(),
-            F.xxhash64(F.coalesce("session_key", "session_id")).alias("session"),
-            F.col("sequence_number").alias("number"),
-            order(),
-            event_type.alias("event_type"),
-            F.col("broker_epoch").alias("epoch"),
-            F.xxhash64("connection_id", F.coalesce("link_name", F.lit(""))).alias("holder"),
-            F.col("link_name").isNotNull().alias("by_link"),
-            (F.col("state_before") == "active").alias("active"),
-            F.col("lock_token").isNotNull().alias("locked"),
-            sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
-            milliseconds("locked_until").alias("until_ms"),
-        ),
-        horizon,
-    ).repartition("key", "session")
-    delivered = (F.col("event_type") == "delivered") & F.col("active")
-    is_lock = F.col("event_type") == "session_locked"
-    is_free = F.col("event_type") == "session_released"
+    rows = log.events.where(
+        F.col("session_id").isNotNull() & event_type.isin(*kinds) & ~F.col("entity").contains(SUB_QUEUE)
+    ).select(
+        place_key(),
+        F.xxhash64(F.coalesce("session_key", "session_id")).alias("session"),
+        F.col("sequence_number").alias("number"),
+        order(),
+        event_type.alias("event_type"),
+        F.col("broker_epoch").alias("epoch"),
+        F.xxhash64("connection_id", F.coalesce("link_name", F.lit(""))).alias("holder"),
+        F.col("link_name").isNotNull().alias("by_link"),
+        (F.col("state_before") == "active").alias("active"),
+        F.col("lock_token").isNotNull().alias("locked"),
+        sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
+        milliseconds("locked_until").alias("until_ms"),
+    )
+    return marked(log, rows, horizon).repartition("key", "session")
+
+
+def _delivered() -> Column:
+    return (F.col("event_type") == "delivered") & F.col("active")
+
+
+def _with_session_state(rows: DataFrame) -> DataFrame:
+    """Add the lock of the session before each event, and the last and highest delivery of its messages."""
     is_held = F.col("event_type").isin("session_locked", "session_renewed")
-    by_holder = F.col("event_type").isin("delivered", "session_renewed", "session_state_set")
-    settled = F.col("event_type").isin("completed", "abandoned", "deferred") & F.col("locked")
+    is_free = F.col("event_type") == "session_released"
     of_message = Window.partitionBy("key", "session", "number").orderBy("order")
     of_session = Window.partitionBy("key", "session").orderBy("order")
     before = of_session.rowsBetween(Window.unboundedPreceding, -1)
     at = F.struct("number", "order")
-    hold = F.struct(is_held.alias("held"), "epoch", "holder", "until_ms")
-    seen = rows.withColumn("since", F.lag("order").over(of_message)).withColumns(
+    lock = F.struct(is_held.alias("held"), "epoch", "holder", "until_ms")
+    return rows.withColumn("since", F.lag("order").over(of_message)).withColumns(
         {
-            "last": F.last(F.when(delivered, at), ignorenulls=True).over(before),
-            "highest": F.max(F.when(delivered, at)).over(before),
-            "lock": F.last(F.when(is_held | is_free, hold), ignorenulls=True).over(before),
+            "last": F.last(F.when(_delivered(), at), ignorenulls=True).over(before),
+            "highest": F.max(F.when(_delivered(), at)).over(before),
+            "lock": F.last(F.when(is_held | is_free, lock), ignorenulls=True).over(before),
         }
     )
+
+
+def _session_code() -> Column:
+    """Return the number of the check that an event of a session violates."""
+    event_type = F.col("event_type")
+    is_lock = event_type == "session_locked"
+    by_holder = event_type.isin("delivered", "session_renewed", "session_state_set")
+    settled = event_type.isin("completed", "abandoned", "deferred") & F.col("locked")
     since = F.greatest("since", "changed", F.shiftleft(F.col("epoch"), INDEX_BITS))
     held = F.col("lock.held") & F.col("lock.epoch").eqNullSafe(F.col("epoch"))
-    # Who held it before the log, or a part of it, begins is not known.
+    # The holder before the log or a part of it is unknown.
     stranger = F.coalesce(~held, ~F.col("excusable")) | (
         held & F.col("by_link") & (F.col("lock.holder") != F.col("holder"))
     )
@@ -216,60 +236,29 @@ def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
             for which in ("last", "highest")
         ],
     )
-    code = (
+    return (
         F.when(is_lock & held, int(Check.SESSION_SHARED))
         .when(by_holder & (stranger | over), int(Check.SESSION_SHARED))
         .when(settled & over, int(Check.LOCK_ENDED))
-        .when(delivered & overtaken, int(Check.SESSION_ORDER))
+        .when(_delivered() & overtaken, int(Check.SESSION_ORDER))
     )
-    found = (
-        seen.withColumn("code", code)
-        .where(F.col("code").isNotNull())
-        .groupBy("code", "key")
-        .agg(F.count("*").alias("rows"), F.min_by(at, "order").alias("sample"))
-        .orderBy("code", "key")
-        .collect()
-    )
-    for row in found:
-        place = log.place_of(row.key)
-        batch = batch_of(row.sample.order)
-        verdict.add(
-            Check(row.code), row.rows, Sample(place.namespace, place.entity, row.sample.number, batch)
-        )
 
 
 def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
-    """Look for message ids that an entity with duplicate detection took twice within its window. The id of a
-    scheduled message that was cancelled is free again."""
+    """Check that an entity with duplicate detection takes a message id once within its window.
+
+    The id of a cancelled scheduled message is free again.
+    """
     settled = _settled(log, lambda place: any(entry.detects_duplicates for entry in place.settings))
     if settled is None:
         return
-    partitioned = F.col("partition_id").isNotNull()
-    # What is sent via a queue only passes: the ids that it has seen there are no concern of it.
-    rows = log.events.where(
-        F.col("event_type").isin(*_BEGINS)
-        & F.col("message_id").isNotNull()
-        & ~F.col("reason").eqNullSafe("sent via")
-    ).select(
-        "namespace",
-        place_key(),
-        "message_id",
-        F.col("sequence_number").alias("number"),
-        order(),
-        sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
-        partitioned.alias("partitioned"),
-        F.col("session_id").alias("session"),
-    )
-    # In a partitioned entity an id counts together with the partition key, which the log does not have;
-    # where there is a session, that is the key.
-    rows = rows.where(~F.col("partitioned") | F.col("session").isNotNull())
     for place in log.places.values():
         if any(entry.detects_duplicates and entry.has_partitions for entry in place.settings):
             verdict.notes.append(
                 f"'{place.entity}' of '{place.namespace}' has partitions: of its message ids only those of "
                 f"sessions are compared, since others count together with a partition key that is not logged."
             )
-    rows = marked(log, rows, horizon).join(F.broadcast(settled), "place")
+    rows = marked(log, _taken_ids(log), horizon).join(F.broadcast(settled), "place")
     rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
     rows = rows.join(_cancelled(log, horizon), ["key", "number"], "left")
     key = F.when(F.col("partitioned"), F.col("session"))
@@ -286,23 +275,36 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
         .collect()
     )
     for row in found:
-        place = log.place_of(row.key)
-        sample = row.sample
-        verdict.add(
-            Check.DUPLICATE,
-            row.rows,
-            Sample(
-                place.namespace,
-                place.entity,
-                sample.number,
-                batch_of(sample.order),
-                f"message id '{sample.message_id}'",
-            ),
-        )
+        place, sample = log.place_of(row.key), row.sample
+        batch, what = batch_of(sample.order), f"message id '{sample.message_id}'"
+        verdict.add(Check.DUPLICATE, row.rows, place.namespace, place.entity, sample.number, batch, what)
+
+
+def _taken_ids(log: Log) -> DataFrame:
+    """Return the message ids that entities took."""
+    partitioned = F.col("partition_id").isNotNull()
+    # A message sent via a queue only passes it: duplicate detection of that queue does not see it.
+    rows = log.events.where(
+        F.col("event_type").isin(*_BEGINS)
+        & F.col("message_id").isNotNull()
+        & ~F.col("reason").eqNullSafe("sent via")
+    ).select(
+        "namespace",
+        place_key(),
+        "message_id",
+        F.col("sequence_number").alias("number"),
+        order(),
+        sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
+        partitioned.alias("partitioned"),
+        F.col("session_id").alias("session"),
+    )
+    # In a partitioned entity an id counts together with the partition key, which is not logged; in a session
+    # the key is the session id.
+    return rows.where(~F.col("partitioned") | F.col("session").isNotNull())
 
 
 def _cancelled(log: Log, horizon: dict[str, int]) -> DataFrame:
-    """Return the order in which each scheduled message was cancelled that was."""
+    """Return the order of the cancellation of each cancelled message."""
     rows = log.events.where(F.col("event_type") == "cancelled").select(
         place_key(), F.col("sequence_number").alias("number"), order()
     )
@@ -310,8 +312,7 @@ def _cancelled(log: Log, horizon: dict[str, int]) -> DataFrame:
 
 
 def check_default_ttl(log: Log, verdict: Verdict) -> None:
-    """Look for messages without a time-to-live of their own that were delivered when the entity's default
-    was over."""
+    """Check that a message without a time-to-live is not delivered when the entity's default is over."""
     settled = _settled(log, lambda place: any(entry.ttl_ms is not None for entry in place.settings))
     if settled is None:
         return
@@ -335,17 +336,13 @@ def check_default_ttl(log: Log, verdict: Verdict) -> None:
         .collect()
     )
     for row in found:
-        place = log.places[row.place]
-        what = f"{row.sample.age_ms} ms old"
-        verdict.add(
-            Check.DELIVERED_EXPIRED,
-            row.rows,
-            Sample(place.namespace, place.entity, row.sample.number, batch_of(row.sample.order), what),
-        )
+        place, sample = log.places[row.place], row.sample
+        number, batch, what = sample.number, batch_of(sample.order), f"{sample.age_ms} ms old"
+        verdict.add(Check.DELIVERED_EXPIRED, row.rows, place.namespace, place.entity, number, batch, what)
 
 
 def check_transactions(log: Log, verdict: Verdict) -> None:
-    """Look whether each transaction is in one batch, but for the numbers that are answered before."""
+    """Check that each transaction is in one batch, except for numbers issued before."""
     if not log.transactions:
         return
     torn = (
@@ -368,23 +365,19 @@ def check_transactions(log: Log, verdict: Verdict) -> None:
         .collect()
     )
     for row in found:
-        sample = row.one.sample
+        entity, number, batch = row.one.sample.entity, row.one.sample.sequence_number, row.one.last
         what = f"transaction {row.one.transaction_id} began in batch {row.one.first}"
-        verdict.add(
-            Check.TRANSACTION_TORN,
-            row.torn,
-            Sample(row.namespace, sample.entity, sample.sequence_number, row.one.last, what),
-        )
+        verdict.add(Check.TRANSACTION_TORN, row.torn, row.namespace, entity, number, batch, what)
 
 
 def check_copies(log: Log, verdict: Verdict) -> None:
-    """Compare the copies that topics say they made with those that arrived in subscriptions."""
+    """Compare the copies that topics made with those that arrived in subscriptions."""
     subscriptions = [(place.key, place.topic) for place in log.places.values() if place.topic is not None]
     if not subscriptions:
         return
     spark = log.events.sparkSession
     known = F.broadcast(spark.createDataFrame(subscriptions, "place long, topic string"))
-    columns = ("namespace", "topic", "batch_no", F.col("enqueued_sequence_number").alias("origin"))
+    origin = F.col("enqueued_sequence_number").alias("origin")
     made = log.events.where(
         (F.col("event_type") == "forwarded")
         & F.col("related_entity").isNull()
@@ -393,14 +386,14 @@ def check_copies(log: Log, verdict: Verdict) -> None:
         "namespace",
         F.col("entity").alias("topic"),
         "batch_no",
-        F.col("enqueued_sequence_number").alias("origin"),
+        origin,
         F.col("related_sequence_number").alias("copies"),
     )
     arrived = (
         log.events.where(F.col("event_type") == "enqueued")
         .withColumn("place", place_key())
         .join(known, "place")
-        .select(*columns, F.lit(-1).cast("long").alias("copies"))
+        .select("namespace", "topic", "batch_no", origin, F.lit(-1).cast("long").alias("copies"))
     )
     wrong = (
         made.unionByName(arrived)
@@ -420,17 +413,13 @@ def check_copies(log: Log, verdict: Verdict) -> None:
         .collect()
     )
     for row in found:
-        sample = row.sample
-        what = f"{sample.made} copies made, {sample.made - sample.difference} arrived"
-        verdict.add(
-            Check.COPIES_WRONG,
-            row.rows,
-            Sample(row.namespace, row.topic, sample.origin, sample.batch_no, what),
-        )
+        number, batch = row.sample.origin, row.sample.batch_no
+        what = f"{row.sample.made} copies made, {row.sample.made - row.sample.difference} arrived"
+        verdict.add(Check.COPIES_WRONG, row.rows, row.namespace, row.topic, number, batch, what)
 
 
-def _settled(log: Log, chosen: Any) -> DataFrame | None:
-    """Give the settings over time of the places chosen; None when there are none."""
+def _settled(log: Log, chosen: Callable[[Place], bool]) -> DataFrame | None:
+    """Return the settings over time of the chosen places; None without any."""
     keys = {place.key for place in log.places.values() if chosen(place)}
     rows = [row for row in log.settled() if row[0] in keys]
     if not rows:

@@ -1,6 +1,7 @@
 """The sink: rows of a table sent to entities.
 
-outgoing   Rows of a table as encoded messages.
-overrides  An encoded message with some of its parts replaced.
-writer     The sink `servicebus`: rows of a table, of a batch or a stream, sent to entities.
+columns    Columns of a table that can be written: their names, types and places.
+outgoing   Rows encoded as messages, an Arrow batch at a time.
+overrides  An encoded message with some parts replaced.
+writer     The writers that Spark calls: rows in batches of messages to their entities.
 """

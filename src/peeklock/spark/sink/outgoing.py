@@ -1,23 +1,17 @@
 """Rows of a table as encoded messages.
 
-Owns: the columns that can be written and their types, the making of message ids, the encoding of a batch of
-rows. Must not know: links, Spark's writers, where a message goes.
-
 A batch is encoded column by column: each column becomes a list of encoded fields, and the rows are joined
-from these lists. Fields that no row of a batch has cost nothing. A row with a value in the column `encoded`
-is that message with the other columns' values put over it (`overrides`).
-Source: wire contract 3.1 to 3.3.
+from these lists. Fields that no row has cost nothing. A row with a value in the column `encoded` is that
+message with the other columns' values put over it (`overrides`). Source: wire contract 3.1 to 3.3.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,6 +20,7 @@ from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import APPLICATION_PROPERTIES, HEADER, MESSAGE_ANNOTATIONS
 from peeklock.amqp.types import Described, Symbol, UInt
+from peeklock.spark.sink.columns import Columns
 from peeklock.spark.sink.overrides import (
     NO_SESSION,
     NULL,
@@ -37,46 +32,6 @@ from peeklock.spark.sink.overrides import (
     text_field,
 )
 
-_TEXT = r"(string|varchar|char)\b.*"
-_WHOLE = r"tinyint|smallint|int|bigint"
-
-COLUMNS: Final[dict[str, tuple[str, str]]] = {
-    "body": ("binary or string", rf"binary|{_TEXT}"),
-    "entity": ("string", _TEXT),
-    "messageId": ("string", _TEXT),
-    "sessionId": ("string", _TEXT),
-    "partitionKey": ("string", _TEXT),
-    "correlationId": ("string", _TEXT),
-    "subject": ("string", _TEXT),
-    "contentType": ("string", _TEXT),
-    "to": ("string", _TEXT),
-    "replyTo": ("string", _TEXT),
-    "timeToLive": ("bigint (ms) or interval day to second", rf"{_WHOLE}|interval (day|hour|minute|second).*"),
-    "scheduledEnqueueTime": ("timestamp", "timestamp"),
-    "applicationProperties": ("map<string,string>", r"map<(string.*|void),(string.*|void)>"),
-    "encoded": ("binary", "binary"),
-}
-"""What can be written: each column's types in words, and as a pattern of Spark's names of types."""
-
-SET_BY_THE_BROKER: Final = frozenset(
-    (
-        "sequenceNumber",
-        "enqueuedSequenceNumber",
-        "enqueuedTime",
-        "deliveryCount",
-        "expiresAt",
-        "state",
-        "deadLetterReason",
-        "deadLetterErrorDescription",
-        "deadLetterSource",
-    )
-)
-"""Columns of the source that nobody can send. They may be there with nulls: SQL's INSERT fills them so."""
-
-_SET_BY_THE_BROKER: Final = {name.lower() for name in SET_BY_THE_BROKER}
-
-_ID_TYPE: Final = ("string or whole number", rf"{_TEXT}|{_WHOLE}")
-
 ID_LENGTH_MAX: Final = 128
 """Characters of a message id, session id or partition key. Source: Learn "Service Bus quotas"."""
 
@@ -86,81 +41,8 @@ _EXPIRES, _CREATED, _GROUP_ID = 8, 9, 10
 """Places in the properties section. Source: AMQP 3.2.4."""
 
 
-class SchemaMismatch(ValueError):
-    """The table has a column that cannot be written, or one of another type than it must have."""
-
-
 class RowRefused(ValueError):
     """A row cannot be a message. The text names the row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Where the columns of a table are: their places by the names of `COLUMNS`."""
-
-    places: dict[str, int]
-    message_id: int | None
-    """Place of the column that gives the message ids."""
-    nulls: tuple[int, ...]
-    """Places of columns that must hold nulls only."""
-
-
-def find_columns(fields: Sequence[tuple[str, str]], message_id_column: str | None) -> Columns:
-    """Find the columns of a table.
-
-    Args:
-        fields: name and type of each, the type as Spark's `simpleString` says it.
-        message_id_column: the option `messageIdColumn`.
-
-    Raises:
-        SchemaMismatch: an unknown column, one of a wrong type, one that is there twice, or no body.
-    """
-    known = {name.lower(): name for name in COLUMNS}
-    id_name = None if message_id_column is None else message_id_column.lower()
-    places: dict[str, int] = {}
-    message_id: int | None = None
-    nulls: list[int] = []
-    seen: set[str] = set()
-    for place, (name, kind) in enumerate(fields):
-        key = name.lower()
-        if key in seen:
-            raise SchemaMismatch(f"Column '{name}' is there twice; names differ in more than case here.")
-        seen.add(key)
-        if key == id_name:
-            _check_type(name, kind, _ID_TYPE)
-            message_id = place
-        elif key in _SET_BY_THE_BROKER:
-            nulls.append(place)
-        elif key not in known:
-            raise SchemaMismatch(_unknown_column(name))
-        if key in known:
-            if key != id_name:
-                _check_type(name, kind, COLUMNS[known[key]])
-            places[known[key]] = place
-    if id_name is not None and message_id is None:
-        raise SchemaMismatch(
-            f"Option messageIdColumn names '{message_id_column}', and the table has no such column; it has "
-            + ", ".join(name for name, _ in fields)
-            + "."
-        )
-    if "body" not in places and "encoded" not in places:
-        raise SchemaMismatch(
-            "The table has neither a column 'body' (binary or string) nor 'encoded' (binary): there is "
-            "nothing to send."
-        )
-    return Columns(places, places.get("messageId") if message_id is None else message_id, tuple(nulls))
-
-
-def _check_type(name: str, kind: str, wanted: tuple[str, str]) -> None:
-    words, pattern = wanted
-    if kind != "void" and re.fullmatch(pattern, kind) is None:  # void: the type of NULL alone
-        raise SchemaMismatch(f"Column '{name}' must be {words}; it is {kind}.")
-
-
-def _unknown_column(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), [known.lower() for known in COLUMNS], 1)
-    meant = next((f" Was '{known}' meant?" for known in COLUMNS if [known.lower()] == near), "")
-    return f"Column '{name}' cannot be sent.{meant} Columns that can: {', '.join(COLUMNS)}."
 
 
 @dataclass(slots=True)
@@ -172,16 +54,15 @@ class EncodedRows:
     entities: list[str | None]
     """Target of each, None = as the options say."""
     keys: list[bytes]
-    """Encoded session id, or else partition key. Messages with different keys do not share a transfer: the
-    service refuses that for partitioned entities."""
+    """Encoded session id, else partition key. Messages with different keys do not share a transfer:
+    partitioned entities refuse that."""
 
 
 class RowEncoder:
-    """Encodes the rows of one task; counts them."""
+    """Encodes and counts the rows of one task."""
 
     def __init__(self, columns: Columns, id_prefix: str, partition: int) -> None:
-        """`id_prefix` (ASCII) begins the ids of messages that have none; the row's number and a digest of the
-        message follow (`made_id`)."""
+        """Take the ASCII prefix of generated message ids; see `made_id`."""
         self._columns = columns
         self._id_prefix = id_prefix.encode("ascii")
         self._partition = partition
@@ -191,7 +72,7 @@ class RowEncoder:
         """Encode an Arrow record batch.
 
         Raises:
-            RowRefused: a value that no message can have. Nothing of the batch is encoded then.
+            RowRefused: a value that no message can have. No row of the batch is encoded.
         """
         rows = list(range(self._row_count, self._row_count + batch.num_rows))
         if not rows:
@@ -217,7 +98,7 @@ class RowEncoder:
         return table
 
     def _encode_rows(self, table: _Table, now_ms: int) -> EncodedRows:
-        """Encode rows that have no `encoded`."""
+        """Encode rows without a value in `encoded`."""
         rows = table.rows
         bodies = table.bodies()
         ttls = table.times_to_live()
@@ -238,7 +119,7 @@ class RowEncoder:
         behind.append([body or b"" for body in bodies])
         ids = fields.get(_MESSAGE_ID) or [NULL] * len(rows)
         if NULL in ids:
-            # Without the two times, which are those of this attempt; the header says what they say.
+            # The two times are of this attempt, so they stay out of the digest; the header has the span.
             lasting = [column for place, column in fields.items() if place not in (_EXPIRES, _CREATED)]
             contents = zip(*before, *lasting, *behind, strict=True)
             fields[_MESSAGE_ID] = [
@@ -249,7 +130,7 @@ class RowEncoder:
         return EncodedRows(rows, [b"".join(parts) for parts in columns], table.entities(), keys)
 
     def _encode_over(self, table: _Table, now_ms: int) -> EncodedRows:
-        """Encode rows that have `encoded`, under what their other columns say."""
+        """Encode rows with a value in `encoded`, with the values of their other columns put over it."""
         rows = table.rows
         count = len(rows)
         messages = table.values("encoded") or []
@@ -290,7 +171,7 @@ class RowEncoder:
 
 
 class _Table:
-    """The columns of a batch as lists; None for a column that is not there or holds nulls only."""
+    """The columns of a batch as lists; None for a column that is absent or holds only nulls."""
 
     def __init__(self, batch: Any, rows: list[int], columns: Columns, partition: int) -> None:
         self.rows = rows
@@ -299,7 +180,7 @@ class _Table:
         self._partition = partition
 
     def refused(self, at: int, problem: str) -> RowRefused:
-        """Make the error that names a row."""
+        """Return an error that names a row."""
         return RowRefused(f"{named_row(self.rows[at], self._partition)}: {problem}")
 
     def check_nulls(self, place: int) -> None:
@@ -308,26 +189,26 @@ class _Table:
         if column.null_count != len(column):
             raise self.refused(
                 column.is_valid().index(True).as_py(),
-                f"column '{self._batch.schema.names[place]}' is set by the broker and cannot be sent; select "
-                "what shall be sent without it.",
+                f"column '{self._batch.schema.names[place]}' is set by the broker and cannot be sent; do not "
+                "select it.",
             )
 
     def values(self, name: str) -> list[Any] | None:
-        """Give a column as it is."""
+        """Return a column as it is."""
         place = self._columns.places.get(name)
         return None if place is None else self._list(place)
 
     def bodies(self) -> list[bytes | None]:
-        """Give the bodies, text as UTF-8."""
+        """Return the bodies, text as UTF-8."""
         bodies = self.values("body") or [None] * len(self.rows)
         return [body.encode() if isinstance(body, str) else body for body in bodies]
 
     def entities(self) -> list[str | None]:
-        """Give the target of each row."""
+        """Return the target of each row."""
         return self.values("entity") or [None] * len(self.rows)
 
     def fields(self, ttls: list[int | None] | None, now_ms: int) -> dict[int, list[bytes]]:
-        """Give the fields of the properties section by their places, encoded."""
+        """Return the encoded fields of the properties section by their places."""
         found: dict[int, list[bytes]] = {}
         place = self._columns.message_id
         ids = None if place is None else self._list(place)
@@ -356,7 +237,7 @@ class _Table:
         return found
 
     def times_to_live(self) -> list[int | None] | None:
-        """Give the times to live in ms."""
+        """Return the times to live in ms."""
         place = self._columns.places.get("timeToLive")
         if place is None:
             return None
@@ -372,7 +253,7 @@ class _Table:
         return spans
 
     def annotations(self, sessions: list[bytes] | None) -> tuple[list[bytes], list[tuple[bytes, ...]] | None]:
-        """Give the key of each row (see `EncodedRows`), and the encoded pairs of its annotations."""
+        """Return the key of each row (see `EncodedRows`) and the encoded pairs of its annotations."""
         count = len(self.rows)
         keys = sessions or [NULL] * count
         pairs: list[tuple[bytes, ...]] | None = None
@@ -394,15 +275,12 @@ class _Table:
             scheduled: list[tuple[bytes, ...]] = [
                 () if us is None else (_SCHEDULED + _time(us // 1000),) for us in times
             ]
-            pairs = (
-                scheduled
-                if pairs is None
-                else [one + other for one, other in zip(pairs, scheduled, strict=True)]
-            )
+            before = pairs or repeat((), count)
+            pairs = [one + other for one, other in zip(before, scheduled, strict=True)]
         return keys, pairs
 
     def application_properties(self) -> list[Sequence[tuple[str, str | None]] | None] | None:
-        """Give the application properties of each row."""
+        """Return the application properties of each row."""
         place = self._columns.places.get("applicationProperties")
         if place is None:
             return None
@@ -411,7 +289,7 @@ class _Table:
             return None
         ends = column.offsets.to_pylist()
         pairs = list(zip(column.keys.to_pylist(), column.items.to_pylist(), strict=True))
-        # A slice of a column says its offsets in the whole column's terms, and so do its keys and items.
+        # Offsets, keys and items of a slice are those of the whole column.
         return [pairs[start:end] for start, end in pairwise(ends)]
 
     def _list(self, place: int) -> list[Any] | None:
@@ -432,14 +310,9 @@ def named_row(row: int, partition: int) -> str:
 
 
 def _merged(one: EncodedRows, other: EncodedRows) -> EncodedRows:
-    """Put the rows of two parts into their order."""
-    rows = sorted(
-        [
-            *zip(one.rows, one.payloads, one.entities, one.keys, strict=True),
-            *zip(other.rows, other.payloads, other.entities, other.keys, strict=True),
-        ],
-        key=lambda row: row[0],
-    )
+    """Return the rows of two parts in order."""
+    parts = [zip(part.rows, part.payloads, part.entities, part.keys, strict=True) for part in (one, other)]
+    rows = sorted(chain(*parts), key=lambda row: row[0])
     numbers, payloads, entities, keys = (list(column) for column in zip(*rows, strict=True))
     return EncodedRows(numbers, payloads, entities, keys)
 
@@ -459,7 +332,7 @@ _DATA_SECTION: Final = 0x005375B0
 _DATA_HEAD: Final = struct.Struct(">II").pack
 """Descriptor, constructor and length of a data section."""
 _NULL_BODY: Final = b"\x00\x53\x77\x40"
-"""An AMQP value that is null: what the source shows as null."""
+"""An AMQP value that is null: the source shows it as null."""
 
 _BYTE: Final = [bytes([number]) for number in range(256)]
 _U32: Final = struct.Struct(">I").pack
@@ -468,7 +341,7 @@ _TIME: Final = struct.Struct(">Bq").pack
 
 @lru_cache(maxsize=4096)
 def _text(text: str | None) -> bytes:
-    # Most texts come again and again: sessions, subjects, names of properties.
+    # Most texts repeat: sessions, subjects, names of properties.
     return NULL if text is None else text_field(text.encode())
 
 
@@ -489,7 +362,7 @@ def _header(ttl_ms: int | None) -> bytes:
 
 
 def _property_sections(fields: dict[int, list[bytes]]) -> list[bytes]:
-    """Encode the properties of each row; message ids are among them, so that there is always a list."""
+    """Encode the properties of each row; they always include message ids, so the list is never empty."""
     count = max(fields) + 1
     columns = [fields.get(place) or repeat(NULL) for place in range(count)]
     head8 = b"\x00\x53\x73\xc0"

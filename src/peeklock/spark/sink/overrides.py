@@ -1,11 +1,8 @@
-"""An encoded message with some of its parts replaced.
+"""An encoded message with some parts replaced.
 
-Owns: what is left out of a message that is sent again, and what replaces what. Must not know: columns, Spark.
-
-What the broker wrote into a message that it gave out is left out, since the broker that takes it writes it
-anew: the delivery count, the annotations of `SET_BY_THE_BROKER`, the lock token. All else stays bit for bit,
-in value and AMQP type, unless it is replaced.
-Source: wire contract 3.1, 3.2.
+What the broker wrote into a delivered message is left out, since the next broker writes it again: the
+delivery count, the annotations of `SET_BY_THE_BROKER`, the lock token. All else stays bit for bit, in value
+and AMQP type, unless it is replaced. Source: wire contract 3.1, 3.2.
 """
 
 from __future__ import annotations
@@ -32,13 +29,13 @@ from peeklock.amqp.messaging import (
 from peeklock.amqp.types import Described, UByte, UInt
 
 NULL: Final = b"\x40"
-"""Null, encoded. Compared by identity: it stands for a field that is not there."""
+"""Null, encoded: a field that is absent. Compared by identity."""
 
 NO_SESSION: Final = (NULL, b"\xa1\x00", b"\xb1" + bytes(4))
-"""No session id, or the empty one, encoded: the partition key counts beside it (wire contract C11)."""
+"""No session id, or the empty one, encoded: the partition key counts (wire contract C11)."""
 
 TTL_MS_MAX: Final = 0xFFFFFFFF
-"""The most that header.ttl can say; above it the properties' two times say more (wire contract 3.2)."""
+"""Maximum of header.ttl; the two times of the properties express more (wire contract 3.2)."""
 
 SET_BY_THE_BROKER: Final = frozenset(
     (
@@ -54,7 +51,7 @@ SET_BY_THE_BROKER: Final = frozenset(
         "x-opt-sequence-number",
     )
 )
-"""Annotations of the broker."""
+"""Annotations that the broker writes."""
 
 _STRING8: Final = [bytes((0xA1, size)) for size in range(256)]
 
@@ -65,7 +62,7 @@ _GROUP_ID: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What replaces parts of a message; the default of each leaves it as it is."""
+    """Replacements for parts of a message; each default leaves the part as it is."""
 
     ttl_ms: int | None = None
     annotations: Sequence[bytes] = ()
@@ -73,15 +70,15 @@ class Overrides:
     fields: Mapping[int, bytes] = field(default_factory=dict)
     """Encoded fields of the properties section by their places."""
     application_properties: Mapping[str, str | None] = field(default_factory=dict)
-    """Put over those of the message; None takes one away."""
+    """Put over those of the message; None removes one."""
     body: bytes | None = None
-    """Takes the place of a body of any kind."""
+    """Replaces a body of any kind."""
     place: bytes = b""
-    """Begins the id of a message without one; see `made_id`."""
+    """Prefix of the id of a message without one; see `made_id`."""
 
 
 def override(payload: bytes, overrides: Overrides) -> tuple[bytes, bytes]:
-    """Replace parts of an encoded message; give it and its key (session id, or else partition key, encoded).
+    """Return an encoded message with parts replaced, and its encoded key: session id, else partition key.
 
     Raises:
         DecodeError: `payload` is not a message.
@@ -109,23 +106,23 @@ def override(payload: bytes, overrides: Overrides) -> tuple[bytes, bytes]:
 
 
 def made_id(place: bytes, content: bytes) -> bytes:
-    """Make an id of where a message's row stands and of what the message holds, encoded.
+    """Return an encoded id made of the place of a message's row and a digest of the message.
 
-    The place alone would do if a repeated task always saw the same rows in the same order. Where it does not
-    (the plan is not deterministic, or a source could not repeat a batch), another message in the same place
-    must not pass for the one that was sent: duplicate detection would drop it.
+    The place alone is enough if a repeated task sees the same rows in the same order. Where it does not (the
+    plan is not deterministic, or a source cannot repeat a batch), another message in the same place needs
+    another id, or duplicate detection drops it.
     """
     return text_field(place + b"-" + blake2b(content, digest_size=8).hexdigest().encode())
 
 
 def text_field(data: bytes) -> bytes:
-    """Encode a string that is UTF-8 already."""
+    """Encode a string that is already UTF-8."""
     size = len(data)
     return (_STRING8[size] if size < 256 else b"\xb1" + size.to_bytes(4, "big")) + data
 
 
 def map_section(code: int, pairs: Sequence[bytes]) -> bytes:
-    """Encode a map section of encoded pairs; nothing at all when there is none."""
+    """Encode a map section of encoded pairs; empty without pairs."""
     if not pairs:
         return b""
     out = bytearray((0x00, 0x53, code))
@@ -139,7 +136,7 @@ def _cut(payload: bytes, span: Span | None) -> bytes:
 
 @lru_cache(maxsize=256)
 def _header(section: bytes, ttl_ms: int | None) -> bytes:
-    """Encode the header without the delivery count. The headers of a queue are mostly the same few bytes."""
+    """Encode the header without the delivery count. Most headers of a queue are the same few bytes."""
     if not section and ttl_ms is None:
         return b""
     header = scan(section).decode_header()
@@ -158,7 +155,7 @@ def _delivery_annotations(sections: Sections) -> bytes:
 
 
 def _annotations(sections: Sections, overrides: Overrides) -> tuple[bytes, bytes]:
-    """Encode the message annotations; give the partition key too."""
+    """Encode the message annotations; return the partition key too."""
     replaced = {decode(pair)[0] for pair in overrides.annotations}
     pairs = [
         *_kept_pairs(sections, sections.message_annotations, replaced),
@@ -185,7 +182,7 @@ def _kept_pairs(sections: Sections, span: Span | None, replaced: set[str] | None
 
 
 def _fields(sections: Sections, overrides: Overrides) -> list[bytes]:
-    """Give the encoded fields of the properties, the message id at least."""
+    """Return the encoded fields of the properties, at least the message id."""
     fields: list[bytes] = []
     payload = sections.payload
     if sections.properties is not None:

@@ -1,13 +1,9 @@
-"""The sink `servicebus`: rows of a table, of a batch or a stream, sent to entities.
+"""The sink `servicebus`: the writers that Spark calls, for a table or a stream.
 
-Owns: the writers that Spark calls, what goes into one transfer, how much is under way. Must not know: the
-encoding of rows, links.
-
-A task encodes its rows in slices and sends them in batches of the Service Bus format, each of which is
-stored whole or not at all, many under way at a time. It is done when the broker has accepted all of them; a
-task that fails has told Spark of nothing, and what it sent before stays where it is. A second attempt makes
-the same message ids, so that an entity with duplicate detection drops what it has; without, it arrives again.
-Source: wire contract 3.7.
+A task encodes its rows in slices and sends them in batches of the Service Bus format, many under way at a
+time. A batch is stored whole or not at all. The task is done when the broker has accepted all batches; what a
+failed task sent stays in the entities. A second attempt makes the same message ids, so an entity with
+duplicate detection drops the copies; without it they arrive again. Source: wire contract 3.7.
 """
 
 from __future__ import annotations
@@ -30,7 +26,8 @@ from peeklock.client.connection import BlockingConnection, connection, wall_ms
 from peeklock.client.errors import OptionError
 from peeklock.client.sender import Sender
 from peeklock.spark.options import Options
-from peeklock.spark.sink.outgoing import Columns, EncodedRows, RowEncoder, RowRefused, find_columns, named_row
+from peeklock.spark.sink.columns import Columns, find_columns
+from peeklock.spark.sink.outgoing import EncodedRows, RowEncoder, RowRefused, named_row
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -38,26 +35,25 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _SLICE_ROWS: Final = 1000
-"""Rows that are encoded at a time. Our choice: enough to fill batches, small beside an Arrow batch."""
+"""Rows encoded at a time. Our choice: enough to fill batches, small against an Arrow batch."""
 
 _BATCH_MESSAGES_MAX: Final = 250
-"""Messages in one transfer. Our choice: more makes the broker no faster, and others wait longer."""
+"""Messages in one transfer. Our choice: more is no faster, and other clients wait longer."""
 
 _SENDERS_MAX: Final = 64
-"""Links that a task has open at a time, where rows name their entities. Our choice, a quarter of the sessions
-that a connection has."""
+"""Open links of a task whose rows name their entities. Our choice: a quarter of a connection's sessions."""
 
 _MEMBER_BYTES: Final = 8
-"""What a message in a batch costs beside itself: the head of its data section. Source: wire contract 3.7."""
+"""Overhead of a message in a batch: the head of its data section. Source: wire contract 3.7."""
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-"""What Spark calls the properties of a task of a stream."""
+"""Spark's names of the properties of a stream's task."""
 
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task sent, and the broker accepted: messages by entity."""
+    """Messages of a task that the broker accepted, counted by entity."""
 
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -66,8 +62,7 @@ class SinkWriter(DataSourceArrowWriter):
     """Writes a table."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Check what can be checked before anything is sent: of the entity, that it is there and may be
-        sent to.
+        """Check the columns, and that the entity exists and accepts messages.
 
         Raises: OptionError, SchemaMismatch, ServiceBusError.
         """
@@ -77,7 +72,7 @@ class SinkWriter(DataSourceArrowWriter):
             probe = connection(options.settings).sender(entity)
             connection(options.settings).retrying(probe.open)
             probe.close()
-        # One of all tasks and attempts of this job, and of no other.
+        # All tasks and attempts of this job share it.
         self._job = str(uuid.uuid4())  # noqa: TID251  # it is made in Spark's process, where no clock is moved
 
     def write(self, iterator: Iterator[Any]) -> Sent:
@@ -97,7 +92,7 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a stream."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
-        """Check what can be checked without the broker. Raises: OptionError, SchemaMismatch."""
+        """Check the columns. Raises: OptionError, SchemaMismatch."""
         self._options = options
         self._columns = _checked(options, schema, overwrite)
 
@@ -127,14 +122,11 @@ def _checked(options: Options, schema: StructType, overwrite: bool) -> Columns:
     columns = find_columns(fields, options.message_id_column)
     if len(options.entities) > 1:
         raise OptionError(
-            f"option entity names {len(options.entities)} entities, and a write goes to one; where rows go "
-            "to several, a column 'entity' says which."
+            f"option entity names {len(options.entities)} entities, and a write goes to one; use a column "
+            "'entity' to send rows to several."
         )
     if not options.entities and "entity" not in columns.places:
-        raise OptionError(
-            "option entity is missing, and the table has no column 'entity': set one of them to say where "
-            "the messages go."
-        )
+        raise OptionError("option entity is missing, and the table has no column 'entity': set one of them.")
     return columns
 
 
@@ -166,7 +158,7 @@ class RowSender:
         self._counts: Counter[str] = Counter()
 
     def send(self, rows: EncodedRows) -> None:
-        """Send rows; those of one entity and key stay in their order, however the key is spelt (C27).
+        """Send rows; those of one entity and key stay in order, whatever the case of the key (C27).
 
         Raises:
             RowRefused: a row without an entity, or too large for it.
@@ -177,28 +169,28 @@ class RowSender:
             entity = named or self._entity
             if not entity:
                 raise RowRefused(
-                    f"{named_row(rows.rows[at], self._partition)}: column 'entity' is null, and option "
-                    "entity is not set; set one of them."
+                    f"{named_row(rows.rows[at], self._partition)}: column 'entity' is null and option entity "
+                    "is not set; set one of them."
                 )
             groups.setdefault((entity, key.decode(errors="replace").upper()), []).append(at)
         for (entity, _), places in groups.items():
             self._send_group(entity, rows, places)
 
     def finish(self) -> Sent:
-        """Wait until the broker has accepted all. Raises: ServiceBusError."""
+        """Wait until the broker has accepted all messages. Raises: ServiceBusError."""
         for sender in self._senders.values():
             sender.flush()
         self.close()
         return Sent(dict(self._counts))
 
     def close(self) -> None:
-        """Close the links, whatever became of what was sent."""
+        """Close the links without waiting for outcomes."""
         while self._senders:
             self._senders.popitem()[1].close()
 
     def _send_group(self, entity: str, rows: EncodedRows, places: list[int]) -> None:
         sender = self._sender(entity)
-        size_max, room = sender.message_bytes_max, sender.batch_bytes_max
+        size_max, batch_max = sender.message_bytes_max, sender.batch_bytes_max
         payloads: list[bytes] = []
         first = last = used = 0
         key = b""
@@ -210,14 +202,14 @@ class RowSender:
                     f"{named_row(rows.rows[at], self._partition)}: a message of {size} bytes; the limit of "
                     f"entity '{entity}' is {size_max} bytes. No row of this task counts as written."
                 )
-            is_full = used + size + _MEMBER_BYTES > room or len(payloads) == _BATCH_MESSAGES_MAX
+            is_full = used + size + _MEMBER_BYTES > batch_max or len(payloads) == _BATCH_MESSAGES_MAX
             if payloads and (is_full or rows.keys[at] != key):
                 self._send_batch(sender, payloads, first, last)
                 payloads = []
             key = rows.keys[at]
             if not payloads:
                 first = rows.rows[at]
-                used = size  # for what stands before the body of the first: a batch repeats it
+                used = size  # a batch repeats the sections before the body of its first message
             payloads.append(payload)
             used += size + _MEMBER_BYTES
             last = rows.rows[at]
@@ -249,8 +241,8 @@ def _log_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> N
     )
     counts = ", ".join(f"{count} messages to {entity}" for entity, count in sorted(total.items()))
     _LOG.info(
-        "%s: the broker stored %s. Should Spark repeat it, an entity with duplicate detection drops what it "
-        "has; without, messages arrive again (at least once).",
+        "%s: the broker stored %s. If Spark repeats it, an entity with duplicate detection drops the copies; "
+        "without it they arrive again (at least once).",
         what,
         counts or "no message",
     )
@@ -259,8 +251,8 @@ def _log_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> N
 def _log_failed(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     done = sum(message is not None for message in messages)
     _LOG.warning(
-        "%s failed: %s of %s tasks were done. What they and the others had sent stays in the entities; a "
-        "repetition makes the same ids, which duplicate detection knows.",
+        "%s failed: %s of %s tasks were done. Messages already sent stay in the entities; a retry makes the "
+        "same ids, which duplicate detection drops.",
         what,
         done,
         len(messages),

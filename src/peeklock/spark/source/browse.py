@@ -1,17 +1,15 @@
-"""Browsing: a batch read of what is in a queue, which changes nothing.
+"""Mode browse as a batch: reads the messages of a queue and changes nothing.
 
-Owns: finding the ends of an entity by peeks alone, dividing it into tasks, reading a task. Must not know:
-streams, what a row looks like. Any Service Bus can be browsed: nothing but peek is used.
+Only peeks are used, so any Service Bus can be browsed.
 
-Theory of operation. A peek answers with messages from a sequence number on, in ascending order, whatever
-their state. There is no request for the highest number, so it is looked for: many probes of one message at a
-time, each narrowing the space between the highest number seen and the lowest that nothing follows. A
-partitioned entity numbers each of its partitions apart, with the partition in the top 16 bits.
-A range is divided by numbers. Where messages are gone there are holes in it, so it is probed at many places
-first, and the holes are left out: tasks become about equal although most of the numbers may be gone.
-A task holds one answer while it asks for the next, and a few MiB of rows: its memory does not depend on how
-much there is. Reading twice gives what is there then; nothing is counted or locked.
-Source: wire contract 5.2 (peek-message), 3.2.
+Theory of operation. A peek returns messages from a sequence number on, in ascending order, in any state. No
+request returns the highest number, so a search finds it: rounds of probes of one message each narrow the
+space between the highest number seen and the lowest that nothing follows. A partitioned entity numbers each
+partition separately, with the partition in the top 16 bits. A range is divided by numbers. Removed messages
+leave holes, so a range is probed at many places first and the holes are left out: tasks have about equal size
+although most numbers may be gone. A task holds one answer while it asks for the next, and a few MiB of rows,
+so its memory does not depend on the size of the queue. A second read returns what is there then; nothing is
+counted or locked. Source: wire contract 5.2 (peek-message), 3.2.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from peeklock.client.connection import connection
 from peeklock.client.errors import OptionError
 from peeklock.client.management import Management, Ticket
 from peeklock.spark.options import EARLIEST_NUMBER, LATEST_NUMBER, Edge, Offsets, Options
+from peeklock.spark.source.deferred import PEEK
 from peeklock.spark.source.rows import enqueued, record_batch, sequence_number
 from peeklock.spark.source.schema import chosen_schema
 
@@ -38,35 +37,33 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-PEEK: Final = "com.microsoft:peek-message"
-
 PARTITION_SHIFT: Final = 48
 """Bits of a sequence number below its partition. Source: wire contract 3.2 (PartitionId)."""
 
 PLAN_S_MAX: Final = 20.0
-"""How long planning tries to reach a broker, at most: who mistyped a host waits for it."""
+"""Maximum time that planning tries to reach a broker: a mistyped host takes this long."""
 
 _PROBES: Final = 16
-"""Peeks under way while the end of a range is looked for. Our choice: a million numbers take 7 rounds."""
+"""Concurrent peeks of the search for the end of a range. Our choice: a million numbers take 7 rounds."""
 
 _CELLS_MAX: Final = 64
-"""Places at which a range is probed for holes, at most; 8 for each task."""
 _CELLS_A_TASK: Final = 8
+"""Places at which a range is probed for holes: in all, and per task."""
 
 _TASK_NUMBERS_MIN: Final = 2000
-"""A range is divided no finer by itself: a task costs 10 ms and more, reading so many messages 50."""
+"""Minimum size of a task by default: a task costs 10 ms and more, reading 2000 messages 50 ms."""
 
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 4 << 20
-"""Size of an Arrow batch: large enough that its overhead is little, small beside a worker's memory."""
+"""Size of an Arrow batch: large enough for little overhead, small against a worker's memory."""
 
 Range = tuple[int, int]
-"""The first sequence number and the one behind the last."""
+"""The first sequence number and the one past the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The first message from a number on."""
+    """The first message at or after a number."""
 
     number: int
     enqueued_ms: int
@@ -75,7 +72,7 @@ class Probe:
 class Browser:
     """Peeks at one entity."""
 
-    def __init__(self, options: Options, path: str) -> None:
+    def __init__(self, options: Options, path: str, timeout_s: float | None = None) -> None:
         self.path = path
         self._management: Management = connection(options.settings).management(path)
         self._further: dict[str, Any] = {}
@@ -83,25 +80,20 @@ class Browser:
             self._further["session-id"] = options.session_id
         if not options.include_body and not options.include_encoded:
             self._further["omit-message-body"] = True
-        self._timeout_s: float | None = None
-
-    def soon(self, seconds: float) -> Browser:
-        """Give up after so many seconds."""
-        self._timeout_s = seconds
-        return self
+        self._timeout_s = timeout_s
 
     def ask(self, number: int, count: int) -> Ticket:
-        """Ask for messages from a number on."""
+        """Request messages from a number on."""
         body = {"from-sequence-number": Long(number), "message-count": Int(count), **self._further}
         return self._management.start(PEEK, body)
 
     def answer(self, ticket: Ticket) -> list[bytes]:
-        """Give the messages that were asked for. Raises: ServiceBusError."""
+        """Return the requested messages. Raises: ServiceBusError."""
         found = self._management.wait(ticket, self._timeout_s).body.get("messages", ())
         return [one["message"] for one in found]
 
     def probe(self, numbers: Sequence[int]) -> list[Probe | None]:
-        """Give the first message from each of some numbers on."""
+        """Return the first message at or after each number."""
         tickets = [self.ask(number, 1) for number in numbers]
         probes: list[Probe | None] = []
         for ticket in tickets:
@@ -114,7 +106,7 @@ class Browser:
         return probes
 
     def firsts(self) -> dict[int, Probe]:
-        """Give the first message of each broker partition that has any; without partitions it is number 0."""
+        """Return the first message of each broker partition that has any; partition 0 without partitions."""
         found: dict[int, Probe] = {}
         number = 0
         while number < 1 << 63:
@@ -127,13 +119,13 @@ class Browser:
         return found
 
     def last(self, first: Probe, below: int | None = None) -> Probe:
-        """Give the last message from `first` on, in its partition and below a number."""
+        """Return the last message of the partition of `first`, below a number."""
         low = first
         high = ((first.number >> PARTITION_SHIFT) + 1) << PARTITION_SHIFT
         if below is not None:
             high = min(high, below)
-        step = 3  # bits: distances of 1, 8, 64... reach any end in the first round
-        places = [low.number + (1 << step * power) for power in range(_PROBES)]
+        # Distances of 1, 8, 64... reach any end in the first round.
+        places = [low.number + (1 << 3 * power) for power in range(_PROBES)]
         while low.number + 1 < high:
             places = [place for place in places if place < high] or [high - 1]
             for place, probe in zip(places, self.probe(places), strict=True):
@@ -145,9 +137,9 @@ class Browser:
         return low
 
     def from_time(self, first: Probe, last: Probe, time_ms: int) -> int:
-        """Give the lowest number from which on messages were enqueued at a time or later.
+        """Return the lowest number of a message enqueued at a time or later; past the last if all are older.
 
-        Numbers and enqueued times rise together. Past the last message if all are older.
+        Numbers and enqueued times rise together.
         """
         if first.enqueued_ms >= time_ms:
             return first.number
@@ -162,7 +154,7 @@ class Browser:
         return low
 
     def read(self, wanted: Range, fetch_size: int) -> Iterator[list[bytes]]:
-        """Give the messages of a range, answer by answer; the next is asked for before one is given."""
+        """Yield the messages of a range, answer by answer; the next is requested before one is yielded."""
         start, end = wanted
         ticket: Ticket | None = self.ask(start, min(fetch_size, end - start))
         while ticket is not None:
@@ -195,29 +187,28 @@ class BrowseReader(DataSourceReader):
         self._schema = chosen_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Find out what is there, and divide it. Raises: ServiceBusError, OptionError."""
+        """Find the messages and divide them into tasks. Raises: ServiceBusError, OptionError."""
         options = self._options
         spans: list[tuple[Browser, Range]] = []
         for path in options.entities:
-            browser = Browser(options, path).soon(min(PLAN_S_MAX, options.settings.timeout_s))
+            browser = Browser(options, path, min(PLAN_S_MAX, options.settings.timeout_s))
             spans += [(browser, span) for span in _spans(browser, options)]
-        numbers = sum(end - start for _, (start, end) in spans)
-        tasks = tasks_for(options, numbers)
         partitions: list[InputPartition] = []
-        for browser, span in spans:
-            count = max(1, round(tasks * (span[1] - span[0]) / numbers))
+        for (browser, span), count in zip(
+            spans, tasks_for(options, [span for _, span in spans]), strict=True
+        ):
             partitions += [BrowsePartition(browser.path, ranges) for ranges in _divide(browser, span, count)]
-        # Without any, Spark would make one that says nothing.
+        # Without partitions, Spark makes an empty one of its own class.
         return partitions or [BrowsePartition(options.entities[0], ())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a task. Raises: ServiceBusError."""
-        assert isinstance(partition, BrowsePartition)
+        """Yield the rows of a task. Raises: ServiceBusError."""
         return read_ranges(self._options, self._schema, partition)
 
 
-def read_ranges(options: Options, schema: pa.Schema, partition: BrowsePartition) -> Iterator[pa.RecordBatch]:
-    """Give the rows of ranges, in batches of bounded size."""
+def read_ranges(options: Options, schema: pa.Schema, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task in batches of bounded size."""
+    assert isinstance(partition, BrowsePartition)
     browser = Browser(options, partition.path)
     since_ms = options.starting_time_ms
     waiting: list[bytes] = []
@@ -235,18 +226,18 @@ def read_ranges(options: Options, schema: pa.Schema, partition: BrowsePartition)
         yield record_batch(waiting, partition.path, schema, include_body=options.include_body)
 
 
-def tasks_for(options: Options, numbers: int) -> int:
-    """Give how many tasks a read of so many numbers is divided into."""
-    if options.partitions_min is not None:
-        return options.partitions_min
-    return max(1, min(os.cpu_count() or 1, numbers // _TASK_NUMBERS_MIN))
+def tasks_for(options: Options, spans: Sequence[Range]) -> list[int]:
+    """Return how many tasks each range is divided into."""
+    numbers = sum(end - start for start, end in spans)
+    tasks = options.partitions_min or max(1, min(os.cpu_count() or 1, numbers // _TASK_NUMBERS_MIN))
+    return [max(1, round(tasks * (end - start) / numbers)) for start, end in spans]
 
 
 def starts(browser: Browser, options: Options, firsts: dict[int, Probe]) -> dict[int, int]:
-    """Give the first number to read of each partition that has messages, or that an option names.
+    """Return the first number to read of each partition that has messages or that an option names.
 
     Raises:
-        OptionError: an option asks for a number that is not kept any more.
+        OptionError: an option names a number whose message is gone.
     """
     asked = _asked(options.starting, browser.path)
     found: dict[int, int] = {}
@@ -269,7 +260,7 @@ def starts(browser: Browser, options: Options, firsts: dict[int, Probe]) -> dict
 
 
 def _spans(browser: Browser, options: Options) -> list[Range]:
-    """Give the range to read of each partition of an entity."""
+    """Return the range to read of each partition of an entity."""
     firsts = browser.firsts()
     beginnings = starts(browser, options, firsts)
     ends = _asked(options.ending, browser.path)
@@ -279,7 +270,7 @@ def _spans(browser: Browser, options: Options) -> list[Range]:
         end = ends.get(partition, LATEST_NUMBER)
         if end == EARLIEST_NUMBER:
             raise OptionError(f"option endingOffsets has -2 (earliest) for entity {browser.path!r}.")
-        # The end is looked for all the same: beyond it there are no numbers to divide.
+        # Search the end also where the option names one: past it there is nothing to divide.
         last = browser.last(first).number + 1
         end = last if end == LATEST_NUMBER else min(end, last)
         if start < end:
@@ -293,19 +284,19 @@ def _asked(offsets: Offsets, path: str) -> dict[int, int]:
 
 def _lost(options: Options, path: str, number: int, first: int) -> None:
     text = (
-        f"option startingOffsets asks for sequence number {number} of entity {path!r}, and the first that is "
-        f"kept is {first}"
+        f"option startingOffsets asks for sequence number {number} of entity {path!r}, and its first message "
+        f"is {first}"
     )
     if options.fail_on_data_loss:
         raise OptionError(
-            f"{text}: what came before has been received, removed or has expired. Begin at {first}, at "
-            f"earliest, or set failOnDataLoss=false to go on without it."
+            f"{text}: earlier messages were received, were removed or have expired. Begin at {first} or "
+            f"earliest, or set failOnDataLoss=false to skip them."
         )
     _LOG.warning("%s: %d numbers are skipped (failOnDataLoss=false)", text, first - number)
 
 
 def _divide(browser: Browser, span: Range, tasks: int) -> list[tuple[Range, ...]]:
-    """Divide a range into tasks of about as many numbers, holes left out."""
+    """Divide a range into tasks of about equal size, without the holes."""
     if tasks == 1:
         return [(span,)]
     start, end = span
@@ -319,15 +310,15 @@ def _divide(browser: Browser, span: Range, tasks: int) -> list[tuple[Range, ...]
 
 
 def cut(cells: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
-    """Cut ranges, laid end to end, into equal parts; neighbours within a part become one."""
+    """Cut ranges, laid end to end, into equal parts; join neighbours within a part."""
     total = sum(end - start for start, end in cells)
     parts: list[list[Range]] = [[] for _ in range(tasks)]
     done = 0
     for start, end in cells:
         while start < end:
             part = min(tasks - 1, done * tasks // total)
-            room = -(-(part + 1) * total // tasks) - done
-            stop = min(end, start + max(1, room))
+            left = -(-(part + 1) * total // tasks) - done
+            stop = min(end, start + max(1, left))
             if parts[part] and parts[part][-1][1] == start:
                 parts[part][-1] = (parts[part][-1][0], stop)
             else:
@@ -338,7 +329,7 @@ def cut(cells: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:
 
 
 def _spread(start: int, end: int, count: int) -> list[int]:
-    """Give up to `count` different numbers from `start` to below `end`, evenly."""
+    """Return up to `count` evenly spread numbers from `start` to below `end`."""
     width = end - start
     if width <= count:
         return [*range(start, end)]

@@ -1,14 +1,11 @@
-"""Browsing as a stream: every message once, in the order of sequence numbers; nothing is changed.
+"""Mode browse as a stream: every message once, in the order of sequence numbers; nothing is changed.
 
-Owns: offsets and how far a micro-batch goes. Must not know: how a range is read (`browse`).
-
-Theory of operation. The offset is, for each entity and broker partition, the next sequence number, and until
-when messages below it were enqueued. Numbers of a queue rise as messages arrive, so what is below the offset
-was there before. That is not so in a dead-letter queue, where messages keep their numbers and come in the
-order in which they failed: it is refused here. A message that is received by others before its micro-batch
-comes is not seen; that is what browsing means.
-An entity that was deleted and created again begins at number 1: its messages are newer than the offset says,
-which is how it is told from the one before.
+Theory of operation. The offset is, for each entity and broker partition, the next sequence number and the
+enqueued time of the messages below it. Numbers of a queue rise as messages arrive, so messages below the
+offset are old. In a dead-letter queue they are not: messages keep their numbers and come in the order in
+which they failed, so it is refused here. A message that others receive before its micro-batch is not seen. An
+entity that was deleted and created again begins at number 1 with messages newer than the offset's time; this
+tells it from the one before.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ Offset = dict[str, Any]
 """{"namespace": host, "entities": {path: {partition: [next number, enqueued until, UTC ms]}}}."""
 
 Mark = tuple[int, int]
-"""The next number of a partition, and until when those below it were enqueued."""
+"""The next number of a partition, and the latest enqueued time of those below it."""
 
 _BEGINNING: Final = 0
 
@@ -58,21 +55,21 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream over what comes into some entities."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Take the options and the columns wanted. Raises: OptionError."""
+        """Check options and columns. Raises: OptionError."""
         self._options = options
         self._schema = chosen_schema(schema)
         self._target: dict[str, dict[int, int]] | None = None
-        """Where AvailableNow ends: the number behind the last of each partition."""
+        """Where AvailableNow ends: the number past the last of each partition."""
         for path in options.entities:
             if path.lower().endswith(SubQueue.DEAD_LETTER.value.lower()):
                 raise OptionError(
-                    f"entity {path!r} cannot be read as a stream with mode=browse: messages keep their "
-                    f"sequence numbers in a dead-letter queue and come in another order, so that some would "
-                    f"be missed. Read it with mode=cursor or mode=peekLock, or as a batch."
+                    f"entity {path!r} cannot be read as a stream with mode=browse: messages of a dead-letter "
+                    f"queue keep their sequence numbers and come in another order, so a stream would miss "
+                    f"some. Read it with mode=cursor or mode=peekLock, or as a batch."
                 )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """Give the limit that the options set."""
+        """Return the limit that the options set."""
         if self._options.messages_max is not None:
             return ReadMaxRows(self._options.messages_max)
         if self._options.bytes_max is not None:
@@ -80,21 +77,21 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def initialOffset(self) -> Offset:  # noqa: N802  # Spark's name
-        """Give where a new query begins. Raises: ServiceBusError, OptionError."""
+        """Return where a new query begins. Raises: ServiceBusError, OptionError."""
         marks: dict[str, dict[int, Mark]] = {}
         for path in self._options.entities:
-            browser = self._browser(path)
+            browser = Browser(self._options, path)
             found = starts(browser, self._options, browser.firsts())
             marks[path] = {partition: (number, _BEGINNING) for partition, number in found.items()}
         return self._offset(marks)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802  # Spark's name
-        """Give how far the next micro-batch goes. Raises: ServiceBusError, OptionError."""
+        """Return the end of the next micro-batch. Raises: ServiceBusError, OptionError."""
         marks = self._marks(start)
         rows, size = self._limits(limit)
         pending: list[tuple[Browser, int, Probe]] = []
         for path, by_partition in marks.items():
-            browser = self._browser(path)
+            browser = Browser(self._options, path)
             pending += [(browser, partition, first) for partition, first in self._new(browser, by_partition)]
         for at, (browser, partition, first) in enumerate(pending):
             left = len(pending) - at
@@ -115,17 +112,17 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(marks)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Remember what is there now. Raises: ServiceBusError."""
+        """Record the last messages of now. Raises: ServiceBusError."""
         target: dict[str, dict[int, int]] = {}
         for path in self._options.entities:
-            browser = self._browser(path)
+            browser = Browser(self._options, path)
             target[path] = {
                 partition: browser.last(first).number + 1 for partition, first in browser.firsts().items()
             }
         self._target = target
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Divide a micro-batch into tasks: each has ranges of one partition of one entity."""
+        """Divide a micro-batch into tasks, each of one partition of one entity."""
         before, after = self._marks(start), self._marks(end)
         spans = [
             (path, (_next(before.get(path, {}), partition), number))
@@ -133,24 +130,19 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, (number, _) in by_partition.items()
         ]
         spans = [(path, span) for path, span in spans if span[0] < span[1]]
-        numbers = sum(last - first for _, (first, last) in spans)
-        tasks = tasks_for(self._options, numbers)
-        partitions: list[InputPartition] = []
-        for path, span in spans:
-            count = max(1, round(tasks * (span[1] - span[0]) / numbers))
-            partitions += [BrowsePartition(path, ranges) for ranges in cut([span], count)]
-        return partitions
+        counts = tasks_for(self._options, [span for _, span in spans])
+        return [
+            BrowsePartition(path, ranges)
+            for (path, span), count in zip(spans, counts, strict=True)
+            for ranges in cut([span], count)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the rows of a task. Raises: ServiceBusError."""
-        assert isinstance(partition, BrowsePartition)
+        """Yield the rows of a task. Raises: ServiceBusError."""
         return read_ranges(self._options, self._schema, partition)
 
-    def _browser(self, path: str) -> Browser:
-        return Browser(self._options, path)
-
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """Give the most rows and bytes of a micro-batch."""
+        """Return the maximum rows and bytes of a micro-batch."""
         if isinstance(limit, ReadAllAvailable):
             return None, None
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -158,16 +150,16 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return rows, size
 
     def _new(self, browser: Browser, marks: Mapping[int, Mark]) -> Iterator[tuple[int, Probe]]:
-        """Give the first message of each partition that is not below its mark."""
+        """Yield the first message of each partition that is not below its mark."""
         firsts = browser.firsts()
         for partition, first in firsts.items():
             number = _next(marks, partition)
             until_ms = marks[partition][1] if partition in marks else _BEGINNING
             if first.number < number and until_ms and first.enqueued_ms > until_ms:
                 raise CheckpointMismatch(
-                    f"entity {browser.path!r} is not the one that the checkpoint is of: it has message "
-                    f"{first.number}, which is newer than all below offset {number} were. It was deleted and "
-                    f"created again: begin with a new checkpointLocation."
+                    f"entity {browser.path!r} is not the one of the checkpoint: its message {first.number} "
+                    f"is newer than all below offset {number} were. It was deleted and created again: begin "
+                    f"with a new checkpointLocation."
                 )
             target = None if self._target is None else self._target[browser.path].get(partition, 0)
             probe: Probe | None = first
@@ -180,11 +172,11 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(
         self, browser: Browser, partition: int, first: Probe, rows: int | None, size: int | None
     ) -> tuple[int, int]:
-        """Give the number behind the last message to read, and the bytes up to there as far as they count."""
+        """Return the number past the last message to read, and the bytes up to there if they are limited."""
         target = None if self._target is None else self._target[browser.path].get(partition, 0)
         below = target
         if rows is not None:
-            # There are never more messages than numbers.
+            # There are at most as many messages as numbers.
             below = first.number + rows if below is None else min(below, first.number + rows)
         if size is None:
             if below is not None and below == target:
@@ -202,7 +194,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return number, used
 
     def _enqueued_until(self, browser: Browser, end: int) -> int:
-        """Give a time until when all below a number were enqueued."""
+        """Return a time that is not before the enqueued times of messages below a number."""
         following = browser.probe([end])[0]
         if following is not None and following.number >> PARTITION_SHIFT == end >> PARTITION_SHIFT:
             return following.enqueued_ms
@@ -225,14 +217,14 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(entities, dict) or offset.get("namespace") != options.settings.host:
             raise CheckpointMismatch(
                 f"the checkpoint is of namespace {offset.get('namespace')!r}, and option connectionString "
-                f"names {options.settings.host!r}: give each query a checkpointLocation of its own."
+                f"names {options.settings.host!r}: give each query its own checkpointLocation."
             )
         foreign = sorted({*entities} ^ {*options.entities})
         if foreign:
             raise CheckpointMismatch(
                 f"the checkpoint is of other entities ({', '.join(entities)}) than option entity names "
-                f"({', '.join(options.entities)}): {foreign[0]!r} is only in one of them. Give each query a "
-                f"checkpointLocation of its own."
+                f"({', '.join(options.entities)}): {foreign[0]!r} is only in one of them. Give each query "
+                f"its own checkpointLocation."
             )
         return {
             path: {int(partition): (number, until_ms) for partition, (number, until_ms) in marks.items()}

@@ -1,21 +1,17 @@
-"""The stream of cursor mode: claims of messages as offsets.
+"""Mode cursor as a stream: claims of messages as offsets.
 
-Owns: what Spark asks of a stream in cursor mode, which claims a batch has, when a batch is settled, what is
-said when claims and checkpoint do not fit. Must not know: requests on the wire (`claims`), rows (`rows`).
-
-Theory of operation. The offset of an entity is the number of the last claim that a batch has.
-`latestOffset` claims, and `read` fetches what was claimed, which never changes, so a batch can be read again
-after any crash. Claims that no offset knows of, since a crash came in between, are found in the cursor and
-come first. `commit` removes a batch's messages when Spark has logged the next batch; it only asks for that,
-and the next call waits for the answer. When nothing comes any more, the offset is advanced once without a
-claim: the batch without rows makes Spark commit the last one.
-Source: Spark 4.3, pyspark/sql/streaming/python_streaming_source_runner.py; order of calls as traced.
+Theory of operation. The offset of an entity is the number of the last claim of a batch. `latestOffset`
+claims, and `read` fetches the claimed messages, which never change, so a batch can be read again after any
+crash. Claims that no offset names, because a crash came in between, are found in the cursor and come first.
+`commit` runs when Spark has logged the next batch; it requests the removal of the batch's messages, and the
+next call waits for the answer. When the stream is idle, the offset advances once without a claim: the batch
+without rows makes Spark commit the last one. Source: Spark 4.3,
+pyspark/sql/streaming/python_streaming_source_runner.py; order of calls as traced.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,11 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from peeklock.client.claims import (
     CLAIM_BYTES_MAX,
@@ -42,7 +34,17 @@ from peeklock.client.claims import (
 from peeklock.client.connection import connection
 from peeklock.client.management import Ticket
 from peeklock.spark.options import Options
-from peeklock.spark.source.offsets import Budget, CursorOffset, DataLoss, Json, Origin, Position
+from peeklock.spark.source.offsets import (
+    IDLE_S,
+    PAUSE_S,
+    Budget,
+    CursorOffset,
+    DataLoss,
+    Json,
+    Origin,
+    Position,
+    tasks_for,
+)
 from peeklock.spark.source.rows import record_batch
 from peeklock.spark.source.schema import chosen_schema
 
@@ -53,48 +55,37 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("peeklock.spark")
 
 MESSAGES_PER_TRIGGER: Final = 50_000
-"""Default of maxMessagesPerTrigger. Our choice: some seconds of work, so that a batch's own cost (0.3 s) is
-small beside it, and what a crash makes Spark read again stays bounded."""
+"""Default of maxMessagesPerTrigger. Our choice: some seconds of work, large against the overhead of a batch
+(0.3 s), small enough to read again after a crash."""
 
 BYTES_PER_TRIGGER: Final = 256 << 20
-"""Default of maxBytesPerTrigger; five times what 50,000 messages of 1 KiB take."""
+"""Default of maxBytesPerTrigger: five times the size of 50,000 messages of 1 KiB."""
 
 UNLIMITED: Final = 1 << 62
-"""Where Spark asks for all that is available."""
+"""The budget where Spark asks for all that is available."""
 
 CLAIMS_UNDER_WAY: Final = 8
-"""Requests for claims under way for one entity, once it has filled one. Our choice."""
-
-IDLE_S: Final = 1.0
-"""How long nothing must have come before a batch without rows settles the last one. Our choice: under steady
-traffic no such batch is ever made."""
-
-PAUSE_S: Final = 0.05
-"""The pause between two looks when nothing is there. Our choice: Spark waits 10 ms."""
-
-PARTITION_ROWS: Final = 1000
-"""A task for fewer messages costs more than it saves. Our choice; option minPartitions goes before."""
+"""Concurrent claim requests for one entity, once it has filled one. Our choice."""
 
 
 @dataclass(frozen=True)
 class CursorPartition(InputPartition):
-    """What one task reads."""
+    """Messages that one task reads."""
 
     slices: tuple[Slice, ...]
 
 
 class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module."""
+    """Stream of claims; see the module. Pickled for the workers, so it connects on first use."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Do nothing yet: Spark pickles the reader for the workers."""
         self._options = options
         self._schema = chosen_schema(schema)
         self._origin = Origin(options.mode.value, options.settings.host, options.consumer_name)
         self._cursors: dict[str, Cursor] = {}
         """By path in lower case, as in offsets."""
         self._lives: dict[str, int] = {}
-        """By path: the life of a cursor that was found gone and made anew."""
+        """By path: the life of a cursor that was lost and created again."""
         self._stops_at_end = False
         self._up_to_ms: int | None = None
         self._turn = 0
@@ -104,29 +95,29 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in the driver
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """Give the limit that `latestOffset` is called with; that of bytes is the reader's own."""
+        """Return the limit of messages; the reader applies the limit of bytes."""
         return ReadMaxRows(self._options.messages_max or MESSAGES_PER_TRIGGER)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Stop at what is there now, by the broker's clock."""
+        """Stop at the messages of now, by the broker's clock."""
         self._stops_at_end = True
-        self._up_to_ms = max(cursor.now_ms for cursor in self._look().values()) or None
+        self._up_to_ms = max(cursor.now_ms for cursor in self._opened().values()) or None
 
     def initialOffset(self) -> Json:  # noqa: N802  # Spark's name
-        """Begin behind what is committed: what another checkpoint left claimed comes again."""
-        positions = {path: Position(cursor.committed) for path, cursor in self._look().items()}
+        """Return the committed claims: messages that another checkpoint left claimed come again."""
+        positions = {path: Position(cursor.committed) for path, cursor in self._opened().items()}
         return CursorOffset(positions).to_json(self._origin)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802  # Spark's name
-        """Claim what the next batch may have.
+        """Claim messages for the next batch and return its end.
 
         Raises:
             CheckpointMismatch: the checkpoint is of another stream.
-            DataLoss: what the checkpoint goes on from is gone.
+            DataLoss: messages after the checkpoint's offset are gone.
             CursorShared: another query claims with the same cursor.
-            ServiceBusError: the broker refused, or stayed away for longer than option operationTimeout.
+            ServiceBusError: the broker refused, or was unreachable for longer than option operationTimeout.
         """
-        for cursor in self._look().values():
+        for cursor in self._opened().values():
             cursor.finish_commit()
         offset = self._parse(start)
         positions = self._positions(offset)
@@ -155,7 +146,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             CheckpointMismatch: the checkpoint is of another stream.
             DataLoss: claims of the batch are gone.
         """
-        cursors = self._look()
+        cursors = self._opened()
         first, last = self._parse(start), self._parse(end)
         claims: list[tuple[str, Claim]] = []
         for path, stop in last.positions.items():
@@ -170,29 +161,24 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             claims += (
                 (cursor.path, claim) for no, claim in cursor.claims.items() if begin.claim < no <= stop.claim
             )
-        total = sum(claim.count for _, claim in claims)
-        wanted = self._options.partitions_min or min(os.cpu_count() or 1, -(-total // PARTITION_ROWS))
-        return [CursorPartition(tuple(slices)) for slices in divide(claims, wanted)]
+        tasks = tasks_for(self._options, sum(claim.count for _, claim in claims))
+        return [CursorPartition(tuple(slices)) for slices in divide(claims, tasks)]
 
     def commit(self, end: Json) -> None:
-        """Ask for the removal of what is claimed up to an offset.
-
-        Raises:
-            ServiceBusError: the broker refused an earlier commit.
-        """
+        """Request the removal of the messages claimed up to an offset. Raises: ServiceBusError."""
         for path, position in self._parse(end).positions.items():
-            cursor = self._look().get(path)
+            cursor = self._opened().get(path)
             if cursor is not None and position.life == self._lives.get(path, position.life):
                 cursor.start_commit(position.claim)
 
     # What Spark asks, in a worker
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Give the messages of a partition, the same whenever asked.
+        """Yield the messages of a partition, the same in each attempt.
 
         Raises:
             DataLoss: some are gone.
-            ServiceBusError: their claim is gone, or the broker refused otherwise.
+            ServiceBusError: their claim is gone, or the broker refused.
         """
         assert isinstance(partition, CursorPartition)
         options = self._options
@@ -200,14 +186,14 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for part, payloads in fetch(connected, options.consumer_name, partition.slices, options.fetch_size):
             if len(payloads) < part.count:
                 gone = f"{part.count - len(payloads)} messages of claim {part.no} from the {part.skip}th on"
-                self._say_lost(part.path, gone, "they were removed from the entity")
+                self._report_loss(part.path, gone, "they were removed from the entity")
             if payloads:
                 yield record_batch(payloads, part.path, self._schema, include_body=options.include_body)
 
-    # Inside
+    # Internal
 
-    def _look(self) -> dict[str, Cursor]:
-        """Give the cursors, with what was claimed before this process began."""
+    def _opened(self) -> dict[str, Cursor]:
+        """Return the cursors; the first call reads their earlier claims."""
         if not self._cursors:
             options = self._options
             connected = connection(options.settings)
@@ -222,12 +208,12 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return CursorOffset.parse(offset, self._origin, options.entities, strict=options.fail_on_data_loss)
 
     def _positions(self, offset: CursorOffset) -> dict[str, Position]:
-        """Say where each entity goes on; one that the offset does not have, behind what is committed."""
+        """Return where each entity continues: at the offset, else at the committed claim."""
         positions: dict[str, Position] = {}
-        for path, cursor in self._look().items():
+        for path, cursor in self._opened().items():
             position = offset.positions.get(path, Position(cursor.committed))
             if position.claim > cursor.last:
-                self._lost(cursor, position, f"what the cursor had claimed; its last claim is {cursor.last}")
+                self._lost(cursor, position, f"the claims of the checkpoint; the last claim is {cursor.last}")
                 position = Position(cursor.committed, position.life + 1)
                 self._lives[path] = position.life
             elif position.claim < cursor.committed:
@@ -237,19 +223,19 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions
 
     def _lost(self, cursor: Cursor, position: Position, what: str) -> None:
-        self._say_lost(
+        self._report_loss(
             cursor.path,
             what,
             f"the checkpoint is at claim {position.claim}, and the broker has cursor '{cursor.name}' at "
             f"claim {cursor.last}, committed {cursor.committed}: the cursor was released or has expired, the "
-            f"entity was made anew, or the checkpoint is older than what was committed",
+            f"entity was created again, or the checkpoint is older than the last commit",
         )
 
-    def _say_lost(self, path: str, what: str, why: str) -> None:
+    def _report_loss(self, path: str, what: str, why: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(
-                f"Entity '{path}' does not have any more {what}: {why}. Use option checkpointLocation with a "
-                f"new folder to begin with what is there, or option failOnDataLoss=false to go on without."
+                f"Entity '{path}' no longer has {what}: {why}. Set option checkpointLocation to a new folder "
+                f"to begin with what is there, or option failOnDataLoss=false to continue without."
             )
         _log.warning("skipped in entity '%s': %s: %s (failOnDataLoss=false)", path, what, why)
 
@@ -259,7 +245,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Budget(UNLIMITED, UNLIMITED)
 
     def _take_found(self, ends: dict[str, int], budget: Budget) -> None:
-        """Take claims that no offset knows of yet, from each entity in turn."""
+        """Take claims that no offset names yet, from each entity in turn."""
         found = {
             path: deque(claim for no, claim in cursor.claims.items() if no > ends[path])
             for path, cursor in self._cursors.items()
@@ -274,7 +260,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     ends[path] = claim.no
 
     def _take_new(self, ends: dict[str, int], budget: Budget) -> None:
-        """Claim in rounds: what is left is shared among the entities that may have more."""
+        """Claim in rounds; the entities that may have more share the rest of the budget."""
         paths = [*self._cursors]
         self._turn = (self._turn + 1) % len(paths)
         windows = {
@@ -295,14 +281,14 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[path] = self._cursors[path].last
                 windows[path] = CLAIMS_UNDER_WAY
                 if got < count and got_bytes <= size_bytes // 2:
-                    del windows[path]  # less than asked for, and room for more: nothing else is there now
+                    del windows[path]  # it gave less than requested without reaching the bytes: it is empty
                 elif len(self._cursors[path].claims) >= CLAIMS_MAX:
                     del windows[path]
                 elif got and budget.size_bytes < got_bytes // got:
                     return  # not one more would fit
 
     def _ask(self, path: str, window: int, budget: Budget, entities: int) -> tuple[list[Ticket], int, int]:
-        """Ask for an entity's share of what is left; give the requests, and how much they may bring."""
+        """Request an entity's share of the budget; return the requests and their maximum result."""
         count = max(1, budget.count // entities)
         size_bytes = max(1, budget.size_bytes // entities)
         requests = min(window, -(-count // CLAIM_COUNT_MAX), max(1, size_bytes // CLAIM_BYTES_MAX))
@@ -316,7 +302,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tickets, count_asked, requests * each_bytes
 
     def _must_settle(self, positions: Mapping[str, Position]) -> bool:
-        """Say whether it is time for a batch without rows, so that Spark commits the last one."""
+        """Return whether a batch without rows is due, which makes Spark commit the last one."""
         if self._advanced == positions:
             return False
         if not self._stops_at_end and time.monotonic() - self._busy_at < IDLE_S:

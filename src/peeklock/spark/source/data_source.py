@@ -1,7 +1,6 @@
-"""The data source `servicebus` as Spark sees it.
+"""The data source `servicebus`: the class that Spark registers.
 
-Owns: which reader or writer serves what was asked for. Must not know: what they do. Spark makes an instance
-in the process that plans, and pickled copies in others, so that nothing is connected here.
+Spark makes an instance in the process that plans and pickled copies in others, so nothing connects here.
 """
 
 from __future__ import annotations
@@ -9,45 +8,45 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from peeklock.spark.options import Mode, Use, read_options
 from peeklock.spark.source.schema import row_ddl
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
     from pyspark.sql.types import StructType
 
 
 class ServiceBusSource(DataSource):
-    """Reads and writes messages: `spark.read.format("servicebus")`, and so on."""
+    """Reads and writes messages: `spark.read.format("servicebus")`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self.options = options
 
     @classmethod
     def name(cls) -> str:
-        """Give the name of the format."""
+        """Return the name of the format."""
         return "servicebus"
 
     def schema(self) -> str:
-        """Give the columns; see `peeklock.spark.source.schema`."""
+        """Return the columns; see `peeklock.spark.source.schema`."""
         encoded = next((self.options[key] for key in self.options if key.lower() == "includeencoded"), "")
         return row_ddl(include_encoded=encoded.strip().lower() == "true")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Give the reader of a batch."""
+        """Return the reader of a batch."""
         from peeklock.spark.source.browse import BrowseReader
 
         return BrowseReader(read_options(self.options, Use.BATCH_READ), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Give the reader of a stream."""
+        """Return the reader of a stream."""
         options = read_options(self.options, Use.STREAM_READ)
         if options.mode is Mode.CURSOR:
             from peeklock.spark.source.cursor import CursorStreamReader
@@ -62,7 +61,7 @@ class ServiceBusSource(DataSource):
         return BrowseStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Give the writer of a batch."""
+        """Return the writer of a batch."""
         from peeklock.spark.sink.writer import SinkWriter
 
         return SinkWriter(read_options(self.options, Use.WRITE), schema, overwrite)
@@ -70,7 +69,7 @@ class ServiceBusSource(DataSource):
     def streamWriter(  # noqa: N802  # Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """Give the writer of a stream."""
+        """Return the writer of a stream."""
         from peeklock.spark.sink.writer import SinkStreamWriter
 
         return SinkStreamWriter(read_options(self.options, Use.WRITE), schema, overwrite)

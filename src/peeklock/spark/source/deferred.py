@@ -1,11 +1,9 @@
-"""Deferred messages of an entity: how any Service Bus keeps messages for a reader without a lock.
+"""Deferred messages of an entity: they stay for a reader without a lock, on any Service Bus.
 
-Owns: deferring, looking at, removing and releasing messages by their sequence numbers; the sessions that are
-held where an entity has them. Must not know: offsets, Spark.
-
-A deferred message stays in its entity, for nobody but who knows its number. No service has an operation that
-makes it active again: it can be received by number, and completed or dead-lettered then. Deferring is a
-delivery attempt: at MaxDeliveryCount it dead-letters the message, and the answer does not tell.
+Defers, peeks, removes and releases messages by their sequence numbers, and holds the sessions of an entity
+that has them. A deferred message can only be received by its number, and then completed or dead-lettered; no
+operation makes it active again. Deferring is a delivery attempt: at MaxDeliveryCount it dead-letters the
+message, and the answer does not show it.
 Source: wire contract 3.6, 4.2, 5.2 (peek-message, receive-by-sequence-number, update-disposition).
 """
 
@@ -21,12 +19,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from peeklock.amqp.messaging import scan
+from peeklock.amqp.performatives import DeliveryState
 from peeklock.amqp.types import Array, Int, Long, UInt
 from peeklock.client.connection import BlockingConnection, connection
 from peeklock.client.connection_string import ConnectionString
 from peeklock.client.errors import TIMEOUT, OptionError, ServiceBusError
-from peeklock.client.links import COMPLETE, DEFER, NEXT, RELEASE, Delivery, ReceiveMode, Receiver
+from peeklock.client.links import NEXT, Delivery, ReceiveMode, Receiver
 from peeklock.client.management import Management, Ticket
+from peeklock.spark.options import SubQueue
 from peeklock.spark.source.offsets import Ranges, numbers_of, to_ranges
 from peeklock.spark.source.rows import sequence_number
 
@@ -40,54 +40,52 @@ MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
 NOT_ALLOWED: Final = "amqp:not-allowed"
 
 DEFERRED: Final = 1
-"""The state of a deferred message, as a peek shows it. Source: wire contract 3.2."""
+"""The state of a deferred message in a peek. Source: wire contract 3.2."""
 
 STEP: Final = 250
-"""Messages received at a time. Our choice: a quarter of a MiB where they have 1 KiB."""
+"""Messages received at a time. Our choice: a quarter of a MiB with messages of 1 KiB."""
 
 FIRST_STEP: Final = 16
-"""Messages received before it is known how large they are; the largest have 100 MiB."""
+"""Messages received before their size is known; the largest have 100 MiB."""
 
 NUMBERS: Final = 200
-"""Sequence numbers in one request, at most; the answer holds the messages."""
+"""Maximum of sequence numbers in one request; the answer holds the messages."""
 
 ANSWER_BYTES: Final = 1 << 20
-"""About so many bytes of messages in one such answer."""
+"""Approximate bytes of messages in one such answer."""
 
 RELEASED: Final = 20
-"""Messages that are dead-lettered at a time: their answers hold them, of whatever size."""
+"""Messages dead-lettered at a time: the answer holds them, of any size."""
 
-LOOK: Final = 1000
-"""Messages that a peek asks for; brokers answer with 256 KiB."""
+PEEKED: Final = 1000
+"""Messages that one peek requests; brokers answer with 256 KiB."""
 
 RECEIVE_AND_DELETE: Final = 0
 PEEK_LOCK: Final = 1
 """Values of receiver-settle-mode. Source: wire contract 5.2."""
 
-DEAD_LETTER_QUEUE: Final = "/$DeadLetterQueue"
-
 EXCEEDED: Final = "MaxDeliveryCountExceeded"
-"""The reason of a dead letter that a last delivery attempt made. Source: wire contract 3.8."""
+"""The dead-letter reason of a message whose last delivery attempt failed. Source: wire contract 3.8."""
 
 REASON: Final = "ReleasedByPipeline"
 DESCRIPTION: Final = "A stream in mode peekLock had deferred the message and did not come back for it."
 
 UNDER_WAY: Final = 4
-"""Requests under way at a time."""
+"""Concurrent requests."""
 
 GAP: Final = 16
-"""Numbers between two runs of which one peek sees both. Our choice: what lies between is read in vain."""
+"""Maximum of numbers between two runs that one peek covers. Our choice: the peek reads them for nothing."""
 
 SESSIONS_MAX: Final = 32
-"""Sessions held at a time; a link each. Our choice."""
+"""Sessions held at a time, one link each. Our choice."""
 
 SESSION_WAIT_MS: Final = 200
-"""How long the broker looks for a further session."""
+"""Time that the broker waits for another session."""
 
 
 @dataclass(slots=True)
 class Taken:
-    """A message that was received and has not been settled."""
+    """A message that is received and not settled."""
 
     number: int
     size_bytes: int
@@ -97,7 +95,7 @@ class Taken:
 
 
 class Entity:
-    """A queue, subscription or sub-queue that is read by peek-lock."""
+    """A queue, subscription or sub-queue, read by peek-lock."""
 
     def __init__(self, connected: BlockingConnection, path: str) -> None:
         self.path = path
@@ -110,7 +108,7 @@ class Entity:
         self._renewing: threading.Thread | None = None
 
     def has_sessions(self) -> bool:
-        """Say whether messages come in sessions, as the service says it to whoever attaches without one.
+        """Return whether messages come in sessions: the service refuses a link without one.
 
         Raises: ServiceBusError.
         """
@@ -130,13 +128,13 @@ class Entity:
     # Receiving
 
     def receive(self, count_max: int, bytes_max: int) -> list[Taken]:
-        """Take what is available now, within limits; at least one message if there is one.
+        """Receive the available messages within limits, at least one if there is one.
 
         Raises: ServiceBusError.
         """
         taken: list[Taken] = []
         if not self.has_sessions():
-            assert self._receiver is not None, "it was opened to find out"
+            assert self._receiver is not None, "has_sessions opened it"
             self._receive_from(self._receiver, count_max, bytes_max, taken)
             return taken
         for receiver in [*self._sessions]:
@@ -162,8 +160,8 @@ class Entity:
 
     def _receive_from(self, receiver: Receiver, count_max: int, bytes_max: int, taken: list[Taken]) -> None:
         while _has_room(taken, count_max, bytes_max):
-            room = bytes_max - sum(each.size_bytes for each in taken)
-            step = min(STEP, count_max - len(taken), max(1, room // (self._mean_bytes or room)))
+            left = bytes_max - sum(each.size_bytes for each in taken)
+            step = min(STEP, count_max - len(taken), max(1, left // (self._mean_bytes or left)))
             if not self._mean_bytes:
                 step = min(FIRST_STEP, count_max)
             found = receiver.receive(step, 0)
@@ -171,50 +169,37 @@ class Entity:
                 size_bytes = len(delivery.payload)
                 number, delivery_count = sequence_number(delivery.payload), _delivery_count(delivery.payload)
                 taken.append(Taken(number, size_bytes, delivery_count, delivery, receiver))
-                delivery.payload = b""  # tasks read it again; here it would only need memory
+                delivery.payload = b""  # frees memory: tasks read it again
             if not found:
-                return  # fewer than asked for says little: a broker shares its output among links
+                return  # a short answer is not the end: a broker shares its output among links
             newest = taken[-len(found) :]
             self._mean_bytes = max(1, sum(each.size_bytes for each in newest) // len(found))
 
     # Settling what was received
 
-    def defer(self, taken: Iterable[Taken]) -> bool:
-        """Defer messages; say whether all of them were still ours."""
-        return self._settle(taken, lambda each: each.receiver.settle(each.delivery, DEFER))
-
-    def complete(self, taken: Iterable[Taken]) -> bool:
-        """Complete messages; say whether all of them were still ours."""
-        return self._settle(taken, lambda each: each.receiver.settle(each.delivery, COMPLETE))
-
-    def release(self, taken: Iterable[Taken]) -> bool:
-        """Give messages back at once, not counted."""
-        return self._settle(taken, lambda each: each.receiver.settle(each.delivery, RELEASE))
-
-    def _settle(self, taken: Iterable[Taken], settle: Callable[[Taken], None]) -> bool:
+    def settle(self, taken: Iterable[Taken], outcome: DeliveryState) -> bool:
+        """Settle messages; return whether all locks were still held."""
+        errors: list[ServiceBusError] = []
         receivers: dict[Receiver, None] = {}
-        whole = True
         for each in taken:
             receivers[each.receiver] = None
             try:
-                settle(each)
+                each.receiver.settle(each.delivery, outcome)
             except ServiceBusError as error:
-                whole = self._was_lost(error)
+                errors.append(error)
         for receiver in receivers:
             try:
                 receiver.flush()
             except ServiceBusError as error:
-                whole = self._was_lost(error)
-        return whole
-
-    def _was_lost(self, error: ServiceBusError) -> bool:
-        _log.info("entity '%s': a message was not settled: %s", self.path, error)
-        return False
+                errors.append(error)
+        for each_error in errors:
+            _log.info("entity '%s': a message was not settled: %s", self.path, each_error)
+        return not errors
 
     # Sessions
 
     def _hold(self, receiver: Receiver) -> None:
-        assert receiver.session_id is not None, "an attach for a session that was answered names it"
+        assert receiver.session_id is not None, "the answer to an attach names its session"
         self._sessions[receiver] = receiver.session_id
         if self._renewing is None or not self._renewing.is_alive():
             left_ms = receiver.locked_until_ms - time.time_ns() // 1_000_000
@@ -223,7 +208,7 @@ class Entity:
             self._renewing.start()
 
     def _renew(self, pause_s: float) -> None:
-        """Keep the locks of the sessions that are held; a batch may take longer than they last."""
+        """Renew the locks of the held sessions: a batch may take longer than they last."""
         while self._sessions:
             time.sleep(pause_s)
             for session_id in [*self._sessions.values()]:
@@ -233,7 +218,7 @@ class Entity:
                     _log.info("session '%s' of '%s' was not renewed: %s", session_id, self.path, error)
 
     def close_sessions(self, kept: Collection[Receiver]) -> None:
-        """Let go of the sessions that are not needed any more."""
+        """Close the sessions that are no longer needed."""
         for receiver in [*self._sessions]:
             if receiver not in kept:
                 self._close(receiver)
@@ -253,37 +238,41 @@ class Entity:
 
     # By number
 
-    def peek(self, ranges: Ranges, fetch_size: int = LOOK) -> Iterator[list[tuple[int, bytes]]]:
-        """Give the messages with these numbers that are there, in any state, answer by answer.
+    def peek(self, ranges: Ranges, fetch_size: int = PEEKED) -> Iterator[list[tuple[int, bytes]]]:
+        """Yield the messages with these numbers, in any state, answer by answer.
 
-        `fetch_size`: messages that one request asks for.
+        `fetch_size`: messages per request.
 
         Raises: ServiceBusError.
         """
         wanted = set(numbers_of(ranges))
         for start, end in _spans(ranges):
-            while start < end:
-                count = Int(min(end - start, fetch_size))
-                body = {"from-sequence-number": Long(start), "message-count": count}
-                found = self._management.request(PEEK, body).body.get("messages") or []
-                payloads = [(sequence_number(one["message"]), one["message"]) for one in found]
-                if not payloads:
-                    break
-                start = payloads[-1][0] + 1
-                ours = [(number, payload) for number, payload in payloads if number in wanted]
+            for found in self._peek(start, end, fetch_size):
+                ours = [(number, payload) for number, payload in found if number in wanted]
                 if ours:
                     yield ours
 
+    def _peek(self, start: int, end: int, fetch_size: int) -> Iterator[list[tuple[int, bytes]]]:
+        while start < end:
+            count = Int(min(end - start, fetch_size))
+            body = {"from-sequence-number": Long(start), "message-count": count}
+            found = self._management.request(PEEK, body).body.get("messages") or []
+            if not found:
+                return
+            payloads = [(sequence_number(one["message"]), one["message"]) for one in found]
+            start = payloads[-1][0] + 1
+            yield payloads
+
     def still_deferred(self, ranges: Ranges) -> Ranges:
-        """Give those of some numbers whose messages are deferred."""
+        """Return the numbers whose messages are deferred."""
         return to_ranges(
             number for part in self.peek(ranges) for number, payload in part if _state(payload) == DEFERRED
         )
 
     def none_exceeded(self, taken: Iterable[Taken]) -> bool:
-        """Return whether all messages that were deferred just now are deferred, none dead-lettered for it.
+        """Return whether no message was dead-lettered by the deferral just now.
 
-        One peek tells: the message with the highest delivery count stands for all of its entity.
+        One peek is enough: the message with the highest delivery count reaches the maximum first.
 
         Raises: ServiceBusError.
         """
@@ -291,15 +280,15 @@ class Entity:
         return bool(self.still_deferred([(last.number, 1)]))
 
     def exceeded(self, ranges: Ranges) -> tuple[int, int]:
-        """Return how many of some messages their last delivery attempt dead-lettered, and MaxDeliveryCount.
+        """Return how many messages their last delivery attempt dead-lettered, and MaxDeliveryCount.
 
-        In a dead-letter queue the delivery count stands still, so that it is the maximum that was reached.
+        A dead-letter queue does not count deliveries, so the count there is the maximum.
 
         Raises: ServiceBusError.
         """
         if _is_dead_letter_queue(self.path):
             return 0, 0
-        dead_letters = Entity(self._connection, self.path + DEAD_LETTER_QUEUE)
+        dead_letters = Entity(self._connection, self.path + SubQueue.DEAD_LETTER.value)
         counts = [
             _delivery_count(payload)
             for part in dead_letters.peek(ranges)
@@ -309,18 +298,15 @@ class Entity:
         return len(counts), max(counts, default=0)
 
     def still_there(self, ranges: Ranges) -> Ranges:
-        """Give those of some numbers whose messages are there."""
+        """Return the numbers whose messages are there."""
         return to_ranges(number for part in self.peek(ranges) for number, _ in part)
 
     def remove(self, ranges: Ranges, mean_bytes: int) -> None:
-        """Remove deferred messages; those that are gone or not deferred are passed over.
-
-        Raises: ServiceBusError.
-        """
+        """Remove deferred messages; skip those that are gone or not deferred. Raises: ServiceBusError."""
         size = max(1, min(NUMBERS, ANSWER_BYTES // max(1, mean_bytes)))
         while ranges:
             refused = self._remove(ranges, size)
-            # One number that is not there, and a request does nothing.
+            # A request with one missing number does nothing.
             ranges = self.still_deferred(to_ranges(refused)) if refused else []
             if size == 1 and ranges:
                 _log.info("entity '%s': %d deferred messages are locked by others", self.path, len(ranges))
@@ -328,7 +314,7 @@ class Entity:
             size = max(1, size // 8)
 
     def _remove(self, ranges: Ranges, size: int) -> list[int]:
-        """Receive and delete by number, some requests under way at a time; give what was refused."""
+        """Receive and delete by number, with concurrent requests; return the numbers refused."""
         under_way: deque[tuple[list[int], Ticket]] = deque()
         refused: list[int] = []
         for chunk in [*_chunks(numbers_of(ranges), size), *[[]] * UNDER_WAY]:
@@ -346,7 +332,7 @@ class Entity:
         return refused
 
     def dead_letter(self, numbers: list[int], reason: str, description: str) -> bool:
-        """Move deferred messages to the dead-letter queue; say whether all were there.
+        """Move deferred messages to the dead-letter queue; return whether all were there.
 
         Raises: ServiceBusError.
         """
@@ -369,16 +355,9 @@ class Entity:
         return True
 
     def all_deferred(self) -> Iterator[list[int]]:
-        """Look through the whole entity for deferred messages; give their numbers, answer by answer."""
-        start = 0
-        while True:
-            body = {"from-sequence-number": Long(start), "message-count": Int(LOOK)}
-            found = self._management.request(PEEK, body).body.get("messages") or []
-            if not found:
-                return
-            payloads = [one["message"] for one in found]
-            start = sequence_number(payloads[-1]) + 1
-            yield [sequence_number(payload) for payload in payloads if _state(payload) == DEFERRED]
+        """Yield the numbers of all deferred messages of the entity, answer by answer."""
+        for found in self._peek(0, 1 << 63, PEEKED):
+            yield [number for number, payload in found if _state(payload) == DEFERRED]
 
 
 def release_deferred(
@@ -389,20 +368,20 @@ def release_deferred(
     dry_run: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Move the deferred messages of an entity to its dead-letter queue, from where they can be resubmitted.
+    """Move the deferred messages of an entity to its dead-letter queue, where they can be resubmitted.
 
-    For those that a stream in mode peekLock left behind when its checkpoint was lost or its query given up
-    for good: stop the query before. No service has a way to make a deferred message active again, and a copy
-    could be dropped as a duplicate. Messages that others have deferred are meant as well.
+    For messages that a stream in mode peekLock left behind when its checkpoint was lost or its query was
+    dropped; stop the query first. No operation makes a deferred message active again, and a copy could be
+    dropped as a duplicate. Messages deferred by others are moved too.
 
     Args:
         path: a queue or subscription without sessions, as on links.
         spared: sequence numbers to leave as they are.
         dry_run: only count.
-        progress: called with the number of messages looked at or moved so far.
+        progress: called with the number of messages moved so far, or counted.
 
     Returns:
-        How many messages were moved, or would be.
+        The number of messages moved, or counted with `dry_run`.
 
     Raises:
         OptionError: the entity is a dead-letter queue, or has sessions.
@@ -410,14 +389,14 @@ def release_deferred(
     """
     if _is_dead_letter_queue(path):
         raise OptionError(
-            f"entity '{path}' is a dead-letter queue: what is deferred there cannot be dead-lettered again. "
-            f"Read it with mode=browse and resubmit it."
+            f"entity '{path}' is a dead-letter queue: its messages cannot be dead-lettered again. Read them "
+            f"with mode=browse and resubmit them."
         )
     entity = Entity(connection(settings), path)
     if entity.has_sessions():
         raise OptionError(
-            f"entity '{path}' has sessions: streams in mode peekLock defer nothing there, so there is "
-            f"nothing to release."
+            f"entity '{path}' has sessions, where streams in mode peekLock defer nothing: there is nothing "
+            f"to release."
         )
     left = set(spared)
     moved = 0
@@ -427,7 +406,7 @@ def release_deferred(
                 moved += len(chunk)
                 continue
             parts = [chunk] if entity.dead_letter(chunk, REASON, DESCRIPTION) else []
-            if not parts:  # somebody took one of them
+            if not parts:  # another receiver took one of them
                 parts = [[one] for one in chunk if entity.dead_letter([one], REASON, DESCRIPTION)]
             moved += sum(map(len, parts))
         if progress is not None:
@@ -441,7 +420,7 @@ def _has_room(taken: list[Taken], count_max: int, bytes_max: int) -> bool:
 
 
 def _spans(ranges: Ranges) -> Iterator[tuple[int, int]]:
-    """Join runs that are near to each other: from the first number to below the last."""
+    """Yield the start and end of runs, near ones joined."""
     start = end = -1
     for first, count in ranges:
         if start >= 0 and first - end <= GAP:
@@ -460,7 +439,7 @@ def _by_number(numbers: list[int], settle_mode: int) -> dict[str, Any]:
 
 
 def _is_dead_letter_queue(path: str) -> bool:
-    return path.lower().endswith(DEAD_LETTER_QUEUE.lower())
+    return path.lower().endswith(SubQueue.DEAD_LETTER.value.lower())
 
 
 def _delivery_count(payload: bytes) -> int:

@@ -1,22 +1,30 @@
-"""Offsets of the streams, as they stand in a checkpoint, and the plan of what a batch may take.
+"""Offsets of the streams in a checkpoint: their JSON, and the options that they fit. The budget of a batch.
 
-Owns: their JSON forms, which checkpoint fits which options, ranges of numbers, what a batch may still take.
-Must not know: connections, Spark's classes.
-
-Spark compares offsets as text: a reader gives back the very dict that it was given when nothing is new.
-Paths of entities are kept in lower case, since names of entities are compared so.
+Spark compares offsets as text: a reader returns the same dict when nothing is new. Paths are in lower case,
+since names of entities are case-insensitive.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from peeklock.client.errors import OptionError
+from peeklock.spark.options import Options
 
 _log: Final = logging.getLogger("peeklock.spark")
+
+IDLE_S: Final = 1.0
+"""Idle time before a batch without rows settles the last one. Our choice: steady traffic makes none."""
+
+PAUSE_S: Final = 0.05
+"""Pause between two requests when nothing is there. Our choice: Spark waits 10 ms."""
+
+PARTITION_ROWS: Final = 1000
+"""Minimum size of a task by default: a smaller one costs more than it saves. Our choice."""
 
 Json = dict[str, Any]
 Ranges = list[tuple[int, int]]
@@ -24,25 +32,25 @@ Ranges = list[tuple[int, int]]
 
 
 class CheckpointMismatch(OptionError):
-    """The checkpoint was written with other options than the query has now; the text names them."""
+    """The checkpoint was written with other options; the text names them."""
 
 
 class DataLoss(Exception):
-    """Messages between two offsets are not to be had any more, and option failOnDataLoss is true."""
+    """Messages between two offsets are gone, and option failOnDataLoss is true."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose offsets they are: a checkpoint of another one is refused."""
+    """The stream that wrote an offset: a checkpoint of another one is refused."""
 
     mode: str
     namespace: str
-    """Host of the namespace; the port may change, as when a broker is started anew for a test."""
+    """Host of the namespace; the port may change."""
     consumer: str = ""
-    """Name of the cursor; empty where there is none."""
+    """Name of the cursor; empty without one."""
 
     def to_json(self) -> Json:
-        """Give the part of an offset that says whose it is."""
+        """Return the part of an offset that names its stream."""
         shown = {"mode": self.mode, "namespace": self.namespace}
         return {**shown, "consumerName": self.consumer} if self.consumer else shown
 
@@ -50,10 +58,10 @@ class Origin:
         """Refuse an offset of another origin.
 
         Args:
-            offset: as it was in the checkpoint.
+            offset: as in the checkpoint.
             paths: entities that the query reads.
             found: entities of the offset.
-            strict: option failOnDataLoss; without it another namespace and missing entities are accepted.
+            strict: option failOnDataLoss; without it another namespace and missing entities only log.
 
         Raises:
             CheckpointMismatch
@@ -61,36 +69,35 @@ class Origin:
         mode = offset.get("mode")
         if mode != self.mode:
             raise CheckpointMismatch(
-                f"The checkpoint is of a stream with option mode={mode}; this one has mode={self.mode}. Give "
-                f"option checkpointLocation a folder of its own."
+                f"The checkpoint is of a stream with option mode={mode}; this one has mode={self.mode}. Set "
+                f"option checkpointLocation to a new folder."
             )
         consumer = offset.get("consumerName", "")
         if consumer != self.consumer:
             raise CheckpointMismatch(
                 f"The checkpoint is of a stream with option consumerName={consumer}; this one has "
-                f"consumerName={self.consumer}, another cursor with claims of its own. Use the name of "
-                f"before, or give option checkpointLocation a folder of its own."
+                f"consumerName={self.consumer}, another cursor with other claims. Use the old name, or set "
+                f"option checkpointLocation to a new folder."
             )
         wanted = {path.lower() for path in paths}
         dropped = sorted({path.lower() for path in found} - wanted)
+        problems = []
         if dropped:
-            text = (
+            problems.append(
                 f"The checkpoint is of the entities {', '.join(sorted(found))}; option entity has "
-                f"{', '.join(sorted(wanted))}, so nobody would read on in {', '.join(dropped)} (at "
-                f"offset {offset}). Add it to option entity, give option checkpointLocation a folder of its "
-                f"own, or go on without it by option failOnDataLoss=false."
+                f"{', '.join(sorted(wanted))}, which leaves {', '.join(dropped)} unread (at offset "
+                f"{offset}). Add it to option entity, set option checkpointLocation to a new folder, or "
+                f"continue without it by option failOnDataLoss=false."
             )
-            if strict:
-                raise CheckpointMismatch(text)
-            _log.warning("%s", text)
         namespace = offset.get("namespace", "")
         if namespace.lower() != self.namespace.lower():
-            text = (
+            problems.append(
                 f"The checkpoint is of the namespace {namespace}; option connectionString names "
                 f"{self.namespace} (entities {', '.join(sorted(wanted))}, at offset {offset}). If it is the "
-                f"same broker under another name, start once with option failOnDataLoss=false; if not, give "
-                f"option checkpointLocation a folder of its own."
+                f"same broker under another name, start once with option failOnDataLoss=false; if not, set "
+                f"option checkpointLocation to a new folder."
             )
+        for text in problems:
             if strict:
                 raise CheckpointMismatch(text)
             _log.warning("%s", text)
@@ -98,12 +105,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a stream has come in one entity."""
+    """Progress of a stream in one entity."""
 
     claim: int
     """The last claim of the cursor that was read; 0 = none."""
     life: int = 0
-    """How often the cursor was found gone and made anew, so that its numbers begin again."""
+    """Number of times that the cursor was lost and created again, with numbers from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +119,10 @@ class CursorOffset:
 
     positions: Mapping[str, Position]
     idle: int = 0
-    """Counts the batches without rows that are there only so that Spark commits the one before."""
+    """Counts the batches without rows, which make Spark commit the one before."""
 
     def to_json(self, origin: Origin) -> Json:
-        """Give what is written to the checkpoint."""
+        """Return the offset for the checkpoint."""
         claims = {path: [position.claim, position.life] for path, position in sorted(self.positions.items())}
         return {**origin.to_json(), "idle": self.idle, "claims": claims}
 
@@ -128,26 +135,24 @@ class CursorOffset:
             positions = {path: Position(int(no), int(life)) for path, (no, life) in claims.items()}
             return cls(positions, int(value.get("idle", 0)))
         except (TypeError, ValueError, AttributeError):
-            raise CheckpointMismatch(
-                f"The checkpoint holds an offset that cannot be read: {value}."
-            ) from None
+            raise _unreadable(value) from None
 
 
 @dataclass(frozen=True, slots=True)
 class PeekLockOffset:
-    """Offset of a stream in peek-lock mode: what its batch holds."""
+    """Offset of a stream in mode peekLock: the messages of its batch."""
 
     batch: int = 0
     read: Mapping[str, Ranges] = field(default_factory=dict)
     """By path: sequence numbers of the batch that ends here."""
     settle: Mapping[str, Ranges] = field(default_factory=dict)
-    """By path: numbers of the batch before. It was finished when this offset was written, so they may be
-    settled at any time; they stand here because Spark asks only once."""
+    """By path: numbers of the batch before. It was done when this offset was written, so they may be settled
+    at any time; they are here because Spark commits only once."""
     size_bytes: int = 0
     """Of the messages in `read`."""
 
     def to_json(self, origin: Origin) -> Json:
-        """Give what is written to the checkpoint."""
+        """Return the offset for the checkpoint."""
         shown = {**origin.to_json(), "batch": self.batch, "bytes": self.size_bytes}
         for name, ranges in (("read", self.read), ("settle", self.settle)):
             shown[name] = {path: [list(run) for run in runs] for path, runs in sorted(ranges.items())}
@@ -163,15 +168,17 @@ class PeekLockOffset:
             )
             parsed = cls(int(value.get("batch", 0)), read, settle, int(value.get("bytes", 0)))
         except (TypeError, ValueError, AttributeError):
-            raise CheckpointMismatch(
-                f"The checkpoint holds an offset that cannot be read: {value}."
-            ) from None
+            raise _unreadable(value) from None
         origin.check(value, paths, {*read, *settle}, strict=strict)
         return parsed
 
 
+def _unreadable(value: Json) -> CheckpointMismatch:
+    return CheckpointMismatch(f"The checkpoint holds an offset that cannot be read: {value}.")
+
+
 def to_ranges(numbers: Iterable[int]) -> Ranges:
-    """Give numbers as runs."""
+    """Return numbers as runs."""
     ranges: Ranges = []
     for number in sorted(set(numbers)):
         if ranges and number == sum(ranges[-1]):
@@ -182,12 +189,12 @@ def to_ranges(numbers: Iterable[int]) -> Ranges:
 
 
 def numbers_of(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """Give the numbers of some runs."""
+    """Return the numbers of runs."""
     return [number for first, count in ranges for number in range(first, first + count)]
 
 
 def without(ranges: Mapping[str, Ranges], others: Mapping[str, Ranges]) -> dict[str, Ranges]:
-    """Give by path what is in `ranges` and not in `others`; paths with nothing left out."""
+    """Return by path the numbers in `ranges` that are not in `others`, without paths that have none."""
     left: dict[str, Ranges] = {}
     for path, runs in ranges.items():
         kept = set(numbers_of(runs)).difference(numbers_of(others.get(path, [])))
@@ -196,9 +203,14 @@ def without(ranges: Mapping[str, Ranges], others: Mapping[str, Ranges]) -> dict[
     return left
 
 
+def tasks_for(options: Options, messages: int) -> int:
+    """Return how many tasks a batch is divided into."""
+    return options.partitions_min or min(os.cpu_count() or 1, -(-messages // PARTITION_ROWS))
+
+
 @dataclass(slots=True)
 class Budget:
-    """What a batch may still take. The first message is always taken, whatever its size."""
+    """What a batch may still take. The first message always fits, whatever its size."""
 
     count: int
     size_bytes: int
@@ -206,15 +218,15 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing more is to be taken."""
+        """Whether the batch is full."""
         return self.taken > 0 and (self.count <= 0 or self.size_bytes <= 0)
 
     def fits(self, count: int, size_bytes: int) -> bool:
-        """Say whether so much more may be taken."""
+        """Return whether this much more may be taken."""
         return not self.taken or (count <= self.count and size_bytes <= self.size_bytes)
 
     def take(self, count: int, size_bytes: int) -> None:
-        """Note what was taken."""
+        """Subtract what was taken."""
         self.count -= count
         self.size_bytes -= size_bytes
         self.taken += count

@@ -1,28 +1,24 @@
-"""The stream of peek-lock mode: any Service Bus, by messages that are deferred.
+"""Mode peekLock as a stream: deferred messages as offsets, on any Service Bus.
 
-Owns: what Spark asks of a stream in peek-lock mode, what a batch holds, when it is settled. Must not know:
-how messages are received and settled (`deferred`), rows (`rows`).
+Theory of operation. `latestOffset` receives messages, and the offset holds their sequence numbers.
+`partitions` runs when Spark has logged the offset, and defers them: every deferred message is in a
+checkpoint. A deferred message stays until a client requests its number. Tasks peek at the numbers, as often
+as they like; `commit` receives and deletes them. After a crash a batch has those of its numbers that are
+deferred: the others were never read, their locks lapse, and they come in a later batch. A message that its
+deferral dead-lettered is in no batch: a peek before the tasks shows which are there.
 
-Theory of operation. `latestOffset` receives messages, and the offset holds their sequence numbers; only when
-Spark has logged it, `partitions` defers them: so nothing is deferred that no checkpoint knows of. A deferred
-message stays where it is until somebody asks for its number. Tasks peek at the numbers, as often as they
-like; `commit` receives and deletes them. After a crash a batch has those of its numbers that are deferred:
-the others were never read, their locks lapse, and they come in a later batch. A message that its deferral
-dead-lettered is in no batch: before tasks are made, a peek shows which are there.
+Spark commits a batch once, when it has logged the next one. A crash in between would leave the messages
+deferred, so an offset also names the messages of the batch before; a start from there removes them.
 
-Spark asks once to commit a batch, when it has logged the next one. A crash in between would leave the
-messages deferred for ever, so an offset names also what the batch before held; who starts there removes it.
-
-Where an entity has sessions, nothing is deferred: others would get the later messages of a session first.
+In an entity with sessions nothing is deferred: others would receive the later messages of a session first.
 The sessions are held and their locks renewed until `commit` completes the messages. After a crash the broker
-gives them out again, so there a message can come twice.
-Source: Spark 4.3 as traced: latestOffset, offset log, commit of the batch before, partitions.
+delivers them again, so there a message can come twice. Source: Spark 4.3 as traced: latestOffset, offset log,
+commit of the batch before, partitions.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,16 +28,20 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from peeklock.client.connection import connection
+from peeklock.client.links import COMPLETE, DEFER, RELEASE
 from peeklock.spark.options import Options
 from peeklock.spark.source.browse import PARTITION_SHIFT, Browser
 from peeklock.spark.source.deferred import Entity, Taken
 from peeklock.spark.source.offsets import (
+    IDLE_S,
+    PAUSE_S,
     Budget,
     Json,
     Origin,
     PeekLockOffset,
     Ranges,
     numbers_of,
+    tasks_for,
     to_ranges,
     without,
 )
@@ -55,45 +55,37 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("peeklock.spark")
 
 MESSAGES_PER_TRIGGER: Final = 2_000
-"""Default of maxMessagesPerTrigger. Our choice: an offset names each of them if they are not neighbours."""
+"""Default of maxMessagesPerTrigger. Our choice: the offset names each message that has no neighbour."""
 
 MESSAGES_MAX: Final = 10_000
-"""The most that a batch has, whatever is asked for: its offset has some 100 KiB then."""
+"""Maximum messages of a batch, whatever is asked for: its offset has some 100 KiB then."""
 
 BYTES_PER_TRIGGER: Final = 64 << 20
-"""Default of maxBytesPerTrigger. They are locked until they are deferred, so they must not take long."""
-
-IDLE_S: Final = 1.0
-PAUSE_S: Final = 0.05
-"""As in cursor mode."""
+"""Default of maxBytesPerTrigger. Messages are locked until they are deferred, so it must not take long."""
 
 LATE_S: Final = 1.0
-"""What was sent over a connection that broke may still reach the broker; so long it is waited for."""
-
-PARTITION_ROWS: Final = 1000
-"""A task for fewer messages costs more than it saves. Our choice; option minPartitions goes before."""
+"""Time after a broken connection in which its last frames may still reach the broker."""
 
 
 @dataclass(frozen=True)
 class PeekLockPartition(InputPartition):
-    """What one task reads: messages of one entity."""
+    """Messages of one entity that one task reads."""
 
     path: str
     ranges: tuple[tuple[int, int], ...]
 
 
 class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module."""
+    """Stream of deferred messages; see the module. Pickled for the workers, so it connects on first use."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Do nothing yet: Spark pickles the reader for the workers."""
         self._options = options
         self._schema = chosen_schema(schema)
         self._origin = Origin(options.mode.value, options.settings.host)
         self._entities: dict[str, Entity] = {}
         """By path in lower case, as in offsets."""
         self._held: dict[int, dict[str, list[Taken]]] = {}
-        """By batch and path: what was received and is neither deferred nor completed."""
+        """By batch and path: messages received and neither deferred nor completed."""
         self._rows: dict[int, dict[str, Ranges]] = {}
         """By batch and path: the numbers that its tasks read."""
         self._exceeded: dict[str, int] = {}
@@ -110,27 +102,27 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in the driver
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """Give the limit that `latestOffset` is called with; that of bytes is the reader's own."""
+        """Return the limit of messages; the reader applies the limit of bytes."""
         return ReadMaxRows(min(self._options.messages_max or MESSAGES_PER_TRIGGER, MESSAGES_MAX))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Stop at the highest sequence numbers that are there now."""
+        """Stop at the highest sequence numbers of now."""
         self._stops_at = {}
-        for path, entity in self._look().items():
+        for path, entity in self._opened().items():
             browser = Browser(self._options, entity.path)
             firsts = browser.firsts()
             self._stops_at[path] = {at: browser.last(first).number for at, first in firsts.items()}
 
     def initialOffset(self) -> Json:  # noqa: N802  # Spark's name
-        """Begin with what is available."""
+        """Return an offset without messages."""
         return PeekLockOffset().to_json(self._origin)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802  # Spark's name
-        """Receive what the next batch may have.
+        """Receive messages for the next batch and return its end.
 
         Raises:
             CheckpointMismatch: the checkpoint is of another stream.
-            ServiceBusError: the broker refused, or stayed away for longer than option operationTimeout.
+            ServiceBusError: the broker refused, or was unreachable for longer than option operationTimeout.
         """
         offset = self._parse(start)
         if self._settled < 0:
@@ -170,7 +162,7 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*self._divide(self._rows[offset.batch])]
 
     def commit(self, end: Json) -> None:
-        """Remove the messages of the batch that ends here, or complete them in entities with sessions.
+        """Remove the messages of the batch that ends at `end`; complete them in entities with sessions.
 
         Raises: ServiceBusError.
         """
@@ -179,9 +171,9 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         count = sum(len(numbers_of(ranges)) for ranges in offset.read.values())
         self._remove(without(rows, self._latest.read), offset.size_bytes // max(1, count))
         for path, taken in self._held.pop(offset.batch, {}).items():
-            entity = self._look()[path]
+            entity = self._opened()[path]
             if entity.has_sessions():
-                if not entity.complete(taken):
+                if not entity.settle(taken, COMPLETE):
                     _log.warning(
                         "entity '%s': locks of batch %d were lost before it was done; messages come again",
                         entity.path,
@@ -194,10 +186,7 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in a worker
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Give the messages of a partition, the same whenever asked.
-
-        Raises: ServiceBusError.
-        """
+        """Yield the messages of a partition, the same in each attempt. Raises: ServiceBusError."""
         assert isinstance(partition, PeekLockPartition)
         options = self._options
         entity = Entity(connection(options.settings), partition.path)
@@ -205,9 +194,9 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             payloads = [payload for _, payload in found]
             yield record_batch(payloads, partition.path, self._schema, include_body=options.include_body)
 
-    # Inside
+    # Internal
 
-    def _look(self) -> dict[str, Entity]:
+    def _opened(self) -> dict[str, Entity]:
         if not self._entities:
             connected = connection(self._options.settings)
             self._entities = {path.lower(): Entity(connected, path) for path in self._options.entities}
@@ -218,10 +207,10 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return PeekLockOffset.parse(offset, self._origin, options.entities, strict=options.fail_on_data_loss)
 
     def _receive(self, limit: ReadLimit) -> dict[str, list[Taken]]:
-        """Receive from each entity its share of what is left, in turn."""
+        """Receive from each entity in turn its share of the budget."""
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else MESSAGES_MAX
         budget = Budget(min(count, MESSAGES_MAX), self._options.bytes_max or BYTES_PER_TRIGGER)
-        paths = [*self._look()]
+        paths = [*self._opened()]
         self._turn = (self._turn + 1) % len(paths)
         waiting = [path for path in paths[self._turn :] + paths[: self._turn] if path not in self._ended]
         taken: dict[str, list[Taken]] = {}
@@ -236,7 +225,7 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return taken
 
     def _until_end(self, path: str, taken: list[Taken]) -> list[Taken]:
-        """With AvailableNow, give back what came after the query was started."""
+        """With AvailableNow, release messages that came after the start of the query; return the others."""
         if self._stops_at is None:
             return taken
         stops = self._stops_at[path]
@@ -246,20 +235,20 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             there = each.number <= stops.get(each.number >> PARTITION_SHIFT, -1)
             (ours if there else newer).append(each)
         if newer:
-            self._entities[path].release(newer)
+            self._entities[path].settle(newer, RELEASE)
         if newer or not taken:
             self._ended.add(path)
         return ours
 
     def _keep(self, path: str, ranges: Ranges, batch: int) -> Ranges:
-        """Defer what a batch has of an entity; give what will stay there for its tasks."""
-        entity = self._look().get(path)
+        """Defer a batch's messages of an entity; return the numbers that stay there for its tasks."""
+        entity = self._opened().get(path)
         if entity is None:
             return []
         held = self._held.get(batch, {}).get(path)
         if entity.has_sessions():
             kept = ranges if held is not None else entity.still_there(ranges)
-        elif held is not None and entity.defer(held):
+        elif held is not None and entity.settle(held, DEFER):
             self._held[batch].pop(path)
             kept = ranges if entity.none_exceeded(held) else entity.still_deferred(ranges)
         else:
@@ -274,41 +263,33 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Log why a batch has fewer messages than its offset."""
         entity = self._entities[path]
         exceeded, attempts_max = (0, 0) if entity.has_sessions() else entity.exceeded(lost)
+        if exceeded and path not in self._exceeded:
+            _log.warning(
+                "entity '%s': MaxDeliveryCount is %d, and mode peekLock defers messages, which counts: %d "
+                "messages of batch %d are in the dead-letter queue, not in the stream. Raise "
+                "MaxDeliveryCount, or read with mode cursor",
+                entity.path,
+                attempts_max,
+                exceeded,
+                batch,
+            )
         if exceeded:
-            known = self._exceeded.get(path, 0)
-            self._exceeded[path] = known + exceeded
-            if not known:
-                _log.warning(
-                    "entity '%s': MaxDeliveryCount is %d, and mode peekLock defers messages, which counts: "
-                    "%d messages of batch %d are in the dead-letter queue, not in the stream. "
-                    "Raise MaxDeliveryCount, or read with mode cursor",
-                    entity.path,
-                    attempts_max,
-                    exceeded,
-                    batch,
-                )
-            else:
-                _log.info(
-                    "entity '%s': %d messages of batch %d are in the dead-letter queue, %d of all batches",
-                    entity.path,
-                    exceeded,
-                    batch,
-                    self._exceeded[path],
-                )
+            total = self._exceeded[path] = self._exceeded.get(path, 0) + exceeded
+            text = "entity '%s': %d messages of batch %d are in the dead-letter queue, %d of all batches"
+            _log.info(text, entity.path, exceeded, batch, total)
         others = len(numbers_of(lost)) - exceeded
         if others:
             _log.warning(
-                "entity '%s': %d messages of batch %d are not held any more; they are read when they return",
+                "entity '%s': %d messages of batch %d are no longer locked; they are read when they return",
                 entity.path,
                 others,
                 batch,
             )
 
     def _divide(self, rows: dict[str, Ranges]) -> Iterator[PeekLockPartition]:
-        """Divide numbers into tasks of about as many messages each, of one entity each."""
+        """Divide numbers into tasks of about equal size, each of one entity."""
         total = sum(len(numbers_of(ranges)) for ranges in rows.values())
-        tasks = self._options.partitions_min or min(os.cpu_count() or 1, -(-total // PARTITION_ROWS))
-        size = max(1, -(-total // max(1, tasks)))
+        size = max(1, -(-total // max(1, tasks_for(self._options, total))))
         for path, ranges in rows.items():
             numbers = numbers_of(ranges)
             for at in range(0, len(numbers), size):
@@ -317,6 +298,6 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _remove(self, ranges: Mapping[str, Ranges], mean_bytes: int) -> None:
         for path, numbers in ranges.items():
-            entity = self._look().get(path)
+            entity = self._opened().get(path)
             if entity is not None and not entity.has_sessions():
                 entity.remove(numbers, mean_bytes)

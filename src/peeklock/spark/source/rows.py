@@ -1,10 +1,8 @@
-"""Messages as they come from the wire, turned into rows by columns.
+"""Encoded messages as rows: their sections decoded into the columns of `schema`.
 
-Owns: reading the sections of a message for the columns of `schema`. Must not know: where messages come from.
-
-Only what a column shows is decoded, and only the usual encodings are read here; anything else goes through
-the codec. What a sender wrote wrongly (a broker does not look into it) becomes null: the row is there all the
-same, and its column `encoded` has the bytes.
+Only what a column shows is decoded, and only the usual encodings are read here; others go through the codec.
+Invalid values of a sender, which a broker does not check, become null: the row stays, and its column
+`encoded` has the bytes.
 
 A body of data sections is their bytes, one after the other. Of a body that is one AMQP value, a text is shown
 as UTF-8, binary as it is, null as null; any other value, and sequences, as their AMQP encoding.
@@ -34,6 +32,7 @@ from peeklock.amqp.messaging import (
     scan,
 )
 from peeklock.amqp.types import Timestamp
+from peeklock.spark.source.schema import row_schema
 
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
@@ -42,11 +41,11 @@ _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 CLAIMED: Final = "claimed"
 
 _TTL_MS_MAX: Final = 0xFFFFFFFF
-"""What header.ttl says when absolute-expiry-time says more (wire contract 3.2)."""
+"""The header.ttl of a message whose absolute-expiry-time is later (wire contract 3.2)."""
 
 _TIME_MS_MIN: Final = -62_135_596_800_000
 _TIME_MS_MAX: Final = 253_402_300_799_999
-"""The years 1 to 9999: what is beyond them a table cannot show."""
+"""The years 1 to 9999, the range of a table's timestamp."""
 
 _ENQUEUED, _NUMBER, _FIRST_NUMBER, _STATE, _KEY, _SCHEDULED, _SOURCE, _CURSOR = range(8)
 _ANNOTATIONS: Final = {
@@ -73,13 +72,11 @@ _PLACES: Final = (
     None,
     "sessionId",
 )
-"""Fields of the properties section by their places (AMQP 3.2.4), as far as columns show them."""
+"""Fields of the properties section by their places (AMQP 3.2.4); None = no column shows it."""
 
 _HEADERS: dict[bytes, tuple[int, int | None]] = {}
-"""Delivery count and time-to-live of headers; most messages have one of a few."""
+"""Cache of delivery count and time-to-live by header; most messages have one of a few."""
 _HEADERS_MAX: Final = 1024
-
-_TIMES: Final = frozenset({"enqueuedTime", "expiresAt", "scheduledEnqueueTime"})
 
 Pair = tuple[str, str | None]
 
@@ -87,10 +84,10 @@ Pair = tuple[str, str | None]
 def record_batch(
     payloads: Sequence[bytes], entity: str, schema: pa.Schema, *, include_body: bool = True
 ) -> pa.RecordBatch:
-    """Make rows of the encoded messages of one entity; `schema` is of `peeklock.spark.source.schema`.
+    """Return the rows of encoded messages of one entity, with columns of `peeklock.spark.source.schema`.
 
     Raises:
-        DecodeError: a message is cut short, or no message at all.
+        DecodeError: a payload is truncated or not a message.
     """
     count = len(payloads)
     columns = dict(zip(_FIELDS, zip(*map(_read, payloads), strict=True), strict=True)) if payloads else {}
@@ -105,7 +102,7 @@ def record_batch(
             arrays.append(pa.nulls(count, kind))
         elif name == "applicationProperties":
             arrays.append(_maps(columns[name], kind))
-        elif name in _TIMES:
+        elif pa.types.is_timestamp(kind):
             arrays.append(pa.array(columns[name], pa.timestamp("ms", tz="UTC")).cast(kind))
         else:
             arrays.append(pa.array(columns[name], kind))
@@ -113,19 +110,15 @@ def record_batch(
 
 
 def sequence_number(payload: bytes) -> int:
-    """Give the sequence number of an encoded message that a broker gave out.
-
-    Raises:
-        DecodeError: it has none.
-    """
+    """Return the sequence number of an encoded message from a broker. Raises: DecodeError."""
     found = enqueued(payload)[0]
     if found is None:
-        raise DecodeError("the broker gave a message without a sequence number")
+        raise DecodeError("the broker sent a message without a sequence number")
     return found
 
 
 def enqueued(payload: bytes) -> tuple[int | None, int | None]:
-    """Give the sequence number and the enqueued time, UTC ms, of a message that a broker gave out."""
+    """Return the sequence number and the enqueued time, UTC ms, of an encoded message from a broker."""
     section = scan(payload).message_annotations
     if section is None:
         return None, None
@@ -133,35 +126,15 @@ def enqueued(payload: bytes) -> tuple[int | None, int | None]:
     return _integer(values[_NUMBER]), _integer(values[_ENQUEUED])
 
 
-_FIELDS: Final = (
-    "body",
-    "sequenceNumber",
-    "enqueuedSequenceNumber",
-    "enqueuedTime",
-    "messageId",
-    "sessionId",
-    "partitionKey",
-    "correlationId",
-    "subject",
-    "contentType",
-    "to",
-    "replyTo",
-    "deliveryCount",
-    "expiresAt",
-    "scheduledEnqueueTime",
-    "state",
-    "deadLetterReason",
-    "deadLetterErrorDescription",
-    "deadLetterSource",
-    "applicationProperties",
-)
+_FIELDS: Final = [name for name in row_schema().names if name != "entity"]
+"""Columns that `_row` returns, in its order."""
 
 _NOTHING: Final[tuple[Any, ...]] = (None,) * 8
 _NO_PROPERTIES: Final[tuple[Any, ...]] = (None,) * 11
 
 
 def _read(payload: bytes) -> tuple[Any, ...]:
-    """Read what `_FIELDS` names; times in ms."""
+    """Return the values of `_FIELDS`; times in ms."""
     size = len(payload)
     position = 0
     deliveries: int = 0
@@ -184,7 +157,7 @@ def _read(payload: bytes) -> tuple[Any, ...]:
             else:
                 end = skip(payload, start)
             if end > size:
-                raise DecodeError("a message is cut short")
+                raise DecodeError("a message is truncated")
             if code == DATA:
                 piece = payload[start + (2 if constructor == 0xA0 else 5) : end]
                 body = piece if not body else body + piece
@@ -204,7 +177,7 @@ def _read(payload: bytes) -> tuple[Any, ...]:
                 body = (body or b"") + payload[position:end]
             position = end
     except (IndexError, struct.error, UnicodeDecodeError):
-        raise DecodeError("a message is cut short, or its annotations are no text") from None
+        raise DecodeError("a message is truncated, or its annotations are not UTF-8") from None
     return _row(deliveries, ttl_ms, body, annotations, properties, pairs)
 
 
@@ -291,7 +264,7 @@ def _annotations(payload: bytes, start: int) -> list[Any]:
 
 
 def _properties(payload: bytes, start: int) -> Sequence[Any]:
-    """Read the fields of `_PLACES`; all null if the section cannot be read."""
+    """Read the fields of `_PLACES`; all null if the section is invalid."""
     constructor = payload[start]
     values: list[Any] = [None] * 11
     try:
@@ -320,7 +293,7 @@ def _properties(payload: bytes, start: int) -> Sequence[Any]:
 
 
 def _pairs(payload: bytes, start: int) -> list[Pair] | None:
-    """Read the application properties as texts; null if the section cannot be read."""
+    """Read the application properties as texts; null if the section is invalid."""
     pairs: list[Pair] = []
     try:
         if payload[start] == 0xC1:
@@ -346,12 +319,12 @@ def _pairs(payload: bytes, start: int) -> list[Pair] | None:
     except (DecodeError, UnicodeDecodeError, IndexError, struct.error):
         return None
     by_key = dict(pairs)
-    # A key that comes twice keeps its last value, as in the codec.
+    # The last value of a double key counts, as in the codec.
     return pairs if len(by_key) == len(pairs) else [*by_key.items()]
 
 
 def _header(header: bytes) -> tuple[int, int | None]:
-    """Read delivery count and time-to-live, and remember them."""
+    """Read delivery count and time-to-live, and cache them."""
     try:
         fields = scan(header).decode_header()
         found = fields.delivery_count, fields.ttl
@@ -364,7 +337,7 @@ def _header(header: bytes) -> tuple[int, int | None]:
 
 
 def _value(payload: bytes, start: int, end: int) -> bytes | None:
-    """Show a body that is one AMQP value."""
+    """Return the bytes of a body that is one AMQP value."""
     code = payload[start]
     if code == 0x40:
         return None
@@ -376,11 +349,7 @@ def _value(payload: bytes, start: int, end: int) -> bytes | None:
 
 
 def _read_unusual(payload: bytes) -> tuple[Any, ...]:
-    """Read a message whose sections do not begin in the usual short form.
-
-    Raises:
-        DecodeError: it is no message.
-    """
+    """Read a message whose sections do not begin in the usual short form. Raises: DecodeError."""
     sections = scan(payload)
     usual = bytearray()
     for code, span in (
@@ -405,7 +374,7 @@ _BODIES: Final = {"amqp:data:binary": DATA, "amqp:amqp-sequence:list": SEQUENCE,
 
 
 def _instant(ms: int | None) -> int | None:
-    """Give a time, null for what is in no year from 1 to 9999: senders write what they like."""
+    """Return a time, None outside the years 1 to 9999: senders may write any value."""
     return ms if ms is not None and _TIME_MS_MIN <= ms <= _TIME_MS_MAX else None
 
 
@@ -414,7 +383,7 @@ def _integer(value: Any) -> int | None:
 
 
 def _key_text(value: Any) -> str | None:
-    """Write a partition key as text: clients also send it as binary that holds UTF-8 (wire contract C6)."""
+    """Return a partition key as text: clients also send it as binary in UTF-8 (wire contract C6)."""
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):
             return value.decode()
@@ -422,7 +391,7 @@ def _key_text(value: Any) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """Write a value as text: times as ISO 8601, binary as hexadecimal digits."""
+    """Return a value as text: times as ISO 8601, binary as hexadecimal digits."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -441,7 +410,7 @@ def _text(value: Any) -> str | None:
 
 
 def _maps(column: Sequence[list[Pair] | None], kind: pa.DataType) -> pa.Array:
-    """Make a column of maps; as arrays of their parts, which is ten times as fast as by rows."""
+    """Return a column of maps, made of arrays of their parts: ten times as fast as from rows."""
     offsets: list[int | None] = []
     keys: list[str] = []
     values: list[str | None] = []

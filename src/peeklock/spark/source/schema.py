@@ -1,7 +1,6 @@
-"""Columns of a message as a row.
+"""Columns of a message as a row: names, order and types, for Spark and for Arrow. All may be null.
 
-Owns: their names, order and types, for Spark and for Arrow. Must not know: how a message is decoded.
-Near to the columns of Azure's Event Hubs connector, so that queries move easily. All may be null.
+They are close to the columns of Azure's Event Hubs connector, so that queries move easily.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
 ENCODED: Final = "encoded"
-"""The whole message as on the wire, with option includeEncoded: sent again, it loses nothing."""
+"""The whole message as on the wire, with option includeEncoded: it can be sent again without loss."""
 
 _TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
     "body": ("binary", pa.binary()),
@@ -47,25 +46,21 @@ _TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
 
 
 def row_ddl(*, include_encoded: bool = False) -> str:
-    """Give the columns as Spark's DDL has them."""
+    """Return the columns as Spark's DDL."""
     return ", ".join(
         f"`{name}` {ddl}" for name, (ddl, _) in _TYPES.items() if include_encoded or name != ENCODED
     )
 
 
 def row_schema(*, include_encoded: bool = False) -> pa.Schema:
-    """Give the columns as Arrow has them, exactly as Spark checks them."""
+    """Return the columns as an Arrow schema, exactly as Spark checks them."""
     return pa.schema(
         [(name, kind) for name, (_, kind) in _TYPES.items() if include_encoded or name != ENCODED]
     )
 
 
 def chosen_schema(wanted: StructType) -> pa.Schema:
-    """Give the Arrow columns for those that a user asked for with `.schema(...)`: any of ours, in any order.
-
-    Raises:
-        OptionError: a column that we do not have, or of another type.
-    """
+    """Return the Arrow columns that a user chose with `.schema(...)`, in any order. Raises: OptionError."""
     chosen: list[tuple[str, pa.DataType]] = []
     for column in wanted.fields:
         known = _TYPES.get(column.name)

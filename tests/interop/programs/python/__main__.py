@@ -17,11 +17,11 @@ import administration
 import connections
 import receiving
 import sending
-import sessions
+import session_features
 import topics
 from surroundings import FEATURES, WAITING, Differs, NotOffered, Surroundings
 
-MODULES = (connections, sending, receiving, sessions, topics, administration)
+MODULES = (connections, sending, receiving, session_features, topics, administration)
 """They enter their features as they are loaded."""
 
 
