@@ -167,7 +167,7 @@ class Chunk:
         )
 
     def take(self) -> pa.Table:
-        """Give what was added as a table with the columns of the log, and begin anew."""
+        """Return what was added as a table with the columns of the log, and begin anew."""
         table = pa.table(self._columns(), schema=EVENTS)
         self._clear()
         return table
@@ -239,7 +239,7 @@ class Chunk:
         return _array({"q": pa.int64(), "i": pa.int32()}[code], self.count, b"".join(pieces))
 
     def _looked_up(self) -> dict[str, pa.Array]:
-        """Give the columns of texts."""
+        """Return the columns of texts."""
         texts = pa.array([None if text is None else _shown(text) for text in self._texts], pa.string())
         firsts = self._by_batch("q", (first for _, _, _, first in self._batches))
         return {name: texts.take(pc.add(self._place(name).cast(pa.int64()), firsts)) for name in TEXTS}
@@ -248,7 +248,7 @@ class Chunk:
         return _array(pa.uint32(), self.count, b"".join(self._places[name]))
 
     def _present(self, name: str) -> list[bytes]:
-        """Give the values of a column of bytes that are there."""
+        """Return the values of a column of bytes that are there."""
         joined = b"".join(self._binaries[name])
         values = []
         start = 0
@@ -285,7 +285,7 @@ def _zeros(count: int) -> pa.Array:
 
 
 def _only_where(is_there: pa.Array, values: pa.Array) -> pa.Array:
-    """Give the values, null where `is_there` is false; both without nulls of their own."""
+    """Return the values, null where `is_there` is false; both without nulls of their own."""
     return pa.Array.from_buffers(values.type, len(values), [is_there.buffers()[1], values.buffers()[1]])
 
 
@@ -315,5 +315,5 @@ def _digest(token: bytes) -> str:
 
 
 def _shown(text: str) -> str:
-    """Give a text without surrogates, which some clients send and UTF-8 has not."""
+    """Return a text without surrogates, which some clients send and UTF-8 has not."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

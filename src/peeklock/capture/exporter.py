@@ -255,7 +255,7 @@ class Exporter:
             self._end_segment()
 
     def _end_segment(self) -> None:
-        """Give what was read its name, and tell that it is exported. Batches without events alone are not
+        """Return what was read its name, and tell that it is exported. Batches without events alone are not
         worth a file."""
         if not self._events:
             return

@@ -129,7 +129,7 @@ class LogFolder:
             )
 
     def _read_marks(self, store: Path) -> tuple[str | None, str | None]:
-        """Give the ids of log and store, None = none yet. Raises: LogRefused when they do not go together."""
+        """Return the ids of log and store, None = none yet. Raises: LogRefused when they do not go together."""
         log_id, store_id = _read_mark(self.path / MARK_NAME), _read_mark(store / STORE_MARK_NAME)
         if log_id is None and next(self._segment_names(), None) is not None:
             raise LogRefused(
@@ -163,11 +163,11 @@ class LogFolder:
         )
 
     def draft(self, first_no: int) -> Path:
-        """Give the name of a segment that is being written."""
+        """Return the name of a segment that is being written."""
         return self.path / f".events-{first_no:020}.tmp"
 
     def publish(self, draft: Path, first_no: int, last_no: int, hour: datetime) -> Segment:
-        """Give a finished segment, whose bytes are durable, its name; durable too when this returns."""
+        """Return a finished segment, whose bytes are durable, its name; durable too when this returns."""
         folder = self.path / f"event_date={hour:%Y-%m-%d}" / f"event_hour={hour:%H}"
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ class LogFolder:
 
 
 def _age(hour: datetime) -> timedelta:
-    """Give how long ago an hour ended."""
+    """Return how long ago an hour ended."""
     return datetime.fromtimestamp(time.time(), UTC) - hour - timedelta(hours=1)
 
 

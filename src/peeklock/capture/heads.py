@@ -30,7 +30,7 @@ class Content:
 
 
 def message_id(head: bytes) -> str | None:
-    """Give the message id as text: a UUID in its usual form, bytes in hex."""
+    """Return the message id as text: a UUID in its usual form, bytes in hex."""
     # Nearly all: 00 53 73, list8, a text of up to 255 bytes as the first field (AMQP 3.2.4, 1.6.20).
     if head[:4] == b"\x00\x53\x73\xc0" and head[6:7] == b"\xa1":
         try:
@@ -45,7 +45,7 @@ def message_id(head: bytes) -> str | None:
 
 
 def content(head: bytes) -> Content | None:
-    """Give what a whole message holds; None for a properties section alone, and for what is no message."""
+    """Return what a whole message holds; None for a properties section alone, and for what is no message."""
     if head[:4] == b"\x00\x53\x73\xc0" and len(head) > 4 and len(head) == 5 + head[4]:
         return None  # as nearly all are: the section's length says that nothing follows
     try:

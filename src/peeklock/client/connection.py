@@ -77,7 +77,7 @@ class Endpoint(Protocol):
 
 
 def wall_ms() -> int:
-    """Give the UTC time in ms."""
+    """Return the UTC time in ms."""
     return time.time_ns() // 1_000_000
 
 
@@ -107,16 +107,16 @@ class BlockingConnection:
     # For users of the room
 
     def management(self, path: str) -> Management:
-        """Give the management node of an entity, e.g. `orders` or `orders/$DeadLetterQueue`."""
+        """Return the management node of an entity, e.g. `orders` or `orders/$DeadLetterQueue`."""
         with self.lock:
             return self._management.setdefault(path, Management(self, path))
 
     def sender(self, path: str, *, in_flight_max: int = 1000, in_flight_bytes_max: int = 8 << 20) -> Sender:
-        """Give a new sender to a queue or topic; so many messages and bytes may wait for their outcome."""
+        """Return a new sender to a queue or topic; so many messages and bytes may wait for their outcome."""
         return Sender(self, path, in_flight_max, in_flight_bytes_max)
 
     def receiver(self, path: str, mode: ReceiveMode, session: SessionChoice = None) -> Receiver:
-        """Give a new receiver of a queue, subscription or sub-queue."""
+        """Return a new receiver of a queue, subscription or sub-queue."""
         return Receiver(self, path, mode, session)
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class BlockingConnection:
             self._engine.end(channel)
 
     def link_name(self) -> str:
-        """Give a name that no link of this process had before."""
+        """Return a name that no link of this process had before."""
         self._names += 1
         return f"peeklock-spark-{os.getpid()}-{self._names}"
 
@@ -407,7 +407,7 @@ _connections_lock = threading.Lock()
 
 
 def connection(settings: ConnectionString) -> BlockingConnection:
-    """Give this process's connection for these settings; it is made once and used by all."""
+    """Return this process's connection for these settings; it is made once and used by all."""
     with _connections_lock:
         found = _connections.get(settings)
         if found is None:

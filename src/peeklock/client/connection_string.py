@@ -91,7 +91,7 @@ class ConnectionString:
 
 
 def _endpoint(text: str) -> tuple[str, int | None]:
-    """Give host and port (None = not given) of an endpoint such as `sb://name:5671/`."""
+    """Return host and port (None = not given) of an endpoint such as `sb://name:5671/`."""
     scheme, separator, rest = text.partition("://")
     authority = rest.partition("/")[0] if separator else ""
     if not separator or scheme.lower() not in ("sb", "amqp", "amqps") or not authority:

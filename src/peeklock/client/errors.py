@@ -108,5 +108,5 @@ def refused(
 
 
 def condition_of_status(status: int) -> str:
-    """Give the condition that stands for a status when an answer names none. Source: wire contract 4.6."""
+    """Return the condition that stands for a status when an answer names none. Source: wire contract 4.6."""
     return _STATUS_CONDITIONS.get(status, "amqp:internal-error")

@@ -110,7 +110,7 @@ class Link:
                 self.connection.flush()
 
     def lost_error(self) -> ServiceBusError:
-        """Give why the link is not open."""
+        """Return why the link is not open."""
         return self._error or self.connection.error(CONNECTION_LOST, "the link is closed", self.entity)
 
     def link(self, handle: int) -> int:
@@ -200,7 +200,7 @@ class Receiver(Link):
         """Until when it holds it, UTC ms, as of its opening."""
 
     def receive(self, max_count: int, timeout_s: float) -> list[Delivery]:
-        """Give what is available now, up to `max_count`; if nothing is, wait for it up to `timeout_s`.
+        """Return what is available now, up to `max_count`; if nothing is, wait for it up to `timeout_s`.
 
         Raises:
             ServiceBusError: refused; with NEXT and the condition `com.microsoft:timeout`: no session is

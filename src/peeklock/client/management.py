@@ -137,7 +137,7 @@ class Node(Link):
             self._send()
 
     def envelope(self, operation: str) -> dict[str, Any]:
-        """Give the application properties of a request."""
+        """Return the application properties of a request."""
         raise NotImplementedError
 
     def conclude(self, ticket: Ticket, properties: dict[str, Any], body: dict[str, Any]) -> None:

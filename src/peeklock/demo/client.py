@@ -295,7 +295,7 @@ class _Link:
         await self.drop()
 
     async def get(self) -> Any:
-        """Give the open link; while the broker is away, wait until it is back."""
+        """Return the open link; while the broker is away, wait until it is back."""
         from azure.servicebus.exceptions import ServiceBusError
 
         while self._opened is None:

@@ -136,13 +136,13 @@ class Store(Protocol):
         """Take the folder and make it usable. Raises: StoreInUse, StoreTooNew, StoreDamaged, StoreFailed."""
 
     async def load_definitions(self) -> Definitions:
-        """Give all entities, rules and cursors. Raises: StoreDamaged."""
+        """Return all entities, rules and cursors. Raises: StoreDamaged."""
 
     def load(self) -> AsyncIterator[Frame]:
-        """Give every frame in order, oldest first. Raises: StoreDamaged."""
+        """Return every frame in order, oldest first. Raises: StoreDamaged."""
 
     async def load_live(self) -> LiveFacts:
-        """Give what still holds: much faster than to replay every frame. Raises: StoreDamaged."""
+        """Return what still holds: much faster than to replay every frame. Raises: StoreDamaged."""
 
     def commit(self, batch: Batch) -> Awaitable[int]:
         """Make a batch durable; the awaitable gives the size of its frame in bytes, once on stable storage.
@@ -154,20 +154,20 @@ class Store(Protocol):
         """
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot; `LOST_BODY` for one that is damaged, and for each of a row
+        """Return the payloads of body rows, by slot; `LOST_BODY` for one that is damaged, and for each of a row
         that cannot be read or is not there.
 
         What is damaged was read twice. Raises: StoreFailed, where the disk reports an error.
         """
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
-        """Give (row, size in bytes) of the rows above `after`, ascending. Raises: StoreDamaged."""
+        """Return (row, size in bytes) of the rows above `after`, ascending. Raises: StoreDamaged."""
 
     async def last_body_row(self) -> int:
-        """Give the highest body row there is, 0 when there is none."""
+        """Return the highest body row there is, 0 when there is none."""
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
+        """Return the keys of the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
         StoreDamaged."""
 
     @property
@@ -179,7 +179,7 @@ class Store(Protocol):
         """Which event rows are there."""
 
     def free_bytes(self) -> int | None:
-        """Give how much of the volume new messages may take, None where there is no such limit."""
+        """Return how much of the volume new messages may take, None where there is no such limit."""
 
     async def close(self) -> None:
         """Finish with a truncating checkpoint and let the folder go."""

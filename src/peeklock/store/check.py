@@ -174,7 +174,7 @@ def _check_pages(db: sqlite3.Connection, report: Report) -> None:
 
 
 def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str] | None:
-    """Give the names of entities by id, None when not all can be read."""
+    """Return the names of entities by id, None when not all can be read."""
     reader = definitions.Reader()
     sound = True
     for entry in db.execute("SELECT k, v, checksum FROM kv ORDER BY k"):

@@ -37,13 +37,13 @@ class MemoryStore:
         """Nothing to take."""
 
     async def load_definitions(self) -> Definitions:
-        """Give all entities and rules."""
+        """Return all entities and rules."""
         found = definitions.read_all(self._entries[key] for key in self._keys)
         self._next_entity_id = found.next_entity_id
         return found
 
     async def load(self) -> AsyncIterator[Frame]:
-        """Give every frame in order, oldest first."""
+        """Return every frame in order, oldest first."""
         chain = Chain()
         for no, meta in list(self._journal.items()):
             frame = frames.decode(no, meta)
@@ -51,7 +51,7 @@ class MemoryStore:
             yield frame
 
     async def load_live(self) -> LiveFacts:
-        """Give what still holds."""
+        """Return what still holds."""
         fold = Fold()
         chain = Chain()
         for no, meta in self._journal.items():
@@ -125,21 +125,21 @@ class MemoryStore:
         self._staged.clear()
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot; see `Store`."""
+        """Return the payloads of body rows, by slot; see `Store`."""
         return {row: body_rows.read_what_is_left(row, self._bodies.get(row))[0] for row in rows}
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
-        """Give (row, size in bytes) of the rows above `after`, ascending."""
+        """Return (row, size in bytes) of the rows above `after`, ascending."""
         rows = sorted(self._bodies)
         start = bisect_right(rows, after)
         return [(row, len(self._bodies[row])) for row in rows[start : start + count_max]]
 
     async def last_body_row(self) -> int:
-        """Give the highest body row there is, 0 when there is none."""
+        """Return the highest body row there is, 0 when there is none."""
         return max(self._bodies, default=0)
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`."""
+        """Return the keys of the oldest frames, at least one if there is one, up to about `bytes_max`."""
         head: list[FrameKeys] = []
         size_bytes = 0
         for no, meta in self._journal.items():

@@ -51,15 +51,15 @@ class Administration(ABC):
         return answer.rules[0]
 
     def queue(self, name: str) -> EntityView:
-        """Give a queue's description and figures. Raises: EntityNotFound."""
+        """Return a queue's description and figures. Raises: EntityNotFound."""
         return self._find(name)
 
     def topic(self, name: str) -> EntityView:
-        """Give a topic's description and figures. Raises: EntityNotFound."""
+        """Return a topic's description and figures. Raises: EntityNotFound."""
         return self._find(name)
 
     def subscription(self, topic_name: str, name: str) -> EntityView:
-        """Give a subscription's description and figures. Raises: EntityNotFound."""
+        """Return a subscription's description and figures. Raises: EntityNotFound."""
         return self._find(subscription_path(topic_name, name))
 
     def _find(self, path: str) -> EntityView:

@@ -18,7 +18,7 @@ class ManualClock:
         self.now_ms = now_ms
 
     def __call__(self) -> int:
-        """Give the time."""
+        """Return the time."""
         return self.now_ms
 
     def advance(self, ms: int) -> int:

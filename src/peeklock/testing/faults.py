@@ -48,15 +48,15 @@ class FaultyStore:
         await self._inner.open()
 
     async def load_definitions(self) -> Definitions:
-        """Give the inner store's entities and rules."""
+        """Return the inner store's entities and rules."""
         return await self._inner.load_definitions()
 
     def load(self) -> AsyncIterator[Frame]:
-        """Give the inner store's frames."""
+        """Return the inner store's frames."""
         return self._inner.load()
 
     async def load_live(self) -> LiveFacts:
-        """Give what still holds in the inner store."""
+        """Return what still holds in the inner store."""
         return await self._inner.load_live()
 
     def commit(self, batch: Batch) -> Awaitable[int]:
@@ -65,33 +65,33 @@ class FaultyStore:
         return _outcome(batch.no, None if fault is Fault.BEFORE else self._inner.commit(batch), fault)
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the inner store's payloads."""
+        """Return the inner store's payloads."""
         return await self._inner.read_body_rows(rows)
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
-        """Give the inner store's rows and their sizes."""
+        """Return the inner store's rows and their sizes."""
         return await self._inner.list_body_rows(after, count_max)
 
     async def last_body_row(self) -> int:
-        """Give the inner store's highest row."""
+        """Return the inner store's highest row."""
         return await self._inner.last_body_row()
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """Give the keys of the inner store's oldest frames."""
+        """Return the keys of the inner store's oldest frames."""
         return await self._inner.read_head(bytes_max)
 
     @property
     def created_at_ms(self) -> int:
-        """Give that of the inner store."""
+        """Return that of the inner store."""
         return self._inner.created_at_ms
 
     @property
     def event_backlog(self) -> EventBacklog:
-        """Give that of the inner store."""
+        """Return that of the inner store."""
         return self._inner.event_backlog
 
     def free_bytes(self) -> int | None:
-        """Give the free space as set here, else the inner store's."""
+        """Return the free space as set here, else the inner store's."""
         return self.free if self.free is not None else self._inner.free_bytes()
 
     async def close(self) -> None:

@@ -42,7 +42,7 @@ class InProcessConnection:
         self.gateway = gateway
 
     def write(self, data: bytes) -> None:
-        """Give the broker bytes of the client."""
+        """Return the broker bytes of the client."""
         if data and not self._ended:
             self._broker.offer(self.gateway.receive(data, self._broker.clock.now_ms))
             self._broker.run()

@@ -78,7 +78,7 @@ class ServedBroker:
         self._folder.cleanup()
 
     def now_ms(self) -> int:
-        """Give the broker's time, UTC ms."""
+        """Return the broker's time, UTC ms."""
         return self._clock.now_ms()
 
     def advance(self, span: timedelta) -> None:

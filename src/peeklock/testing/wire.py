@@ -63,15 +63,15 @@ class MemoryWire:
         pipe.put(now_ms + self._delay(), data[start:])
 
     def read(self, end: int, now_ms: int) -> bytes:
-        """Give all that has arrived at an end, joined; `b""` when nothing has."""
+        """Return all that has arrived at an end, joined; `b""` when nothing has."""
         return self._pipes[end].take(now_ms)
 
     def at_end(self, end: int, now_ms: int) -> bool:
-        """Tell whether an end has read everything and the stream is over."""
+        """Return whether an end has read everything and the stream is over."""
         return self._pipes[end].over(now_ms)
 
     def next_ms(self, end: int) -> int | None:
-        """Give the time at which the next bytes, or the end of stream, arrive at an end; None = never as it
+        """Return the time at which the next bytes, or the end of stream, arrive at an end; None = never as it
         stands."""
         return self._pipes[end].next_ms()
 

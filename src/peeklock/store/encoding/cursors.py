@@ -19,17 +19,17 @@ CLAIM_PREFIX = "claim/"
 
 
 def cursor_key(queue_id: int, name: str) -> str:
-    """Give the key of a cursor."""
+    """Return the key of a cursor."""
     return f"{CURSOR_PREFIX}{_owner(queue_id)}/{quote(name, safe='')}"
 
 
 def claim_key(queue_id: int, cursor: str, no: int) -> str:
-    """Give the key of a claim: those of a cursor stand together, in ascending order."""
+    """Return the key of a claim: those of a cursor stand together, in ascending order."""
     return f"{CLAIM_PREFIX}{_owner(queue_id)}/{quote(cursor, safe='')}/{no:020}"
 
 
 def keys_of(entity_id: int) -> list[tuple[str, str]]:
-    """Give pairs of keys between which all of an entity's cursors and claims are and nothing else is."""
+    """Return pairs of keys between which all of an entity's cursors and claims are and nothing else is."""
     # "0" is the character that follows "/".
     return [
         (f"{prefix}{entity_id:012}/", f"{prefix}{entity_id:012}0") for prefix in (CURSOR_PREFIX, CLAIM_PREFIX)

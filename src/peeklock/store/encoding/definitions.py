@@ -61,7 +61,7 @@ class Entries:
 
 
 def entries_of(changes: Sequence[Change], next_entity_id: int) -> Entries | None:
-    """Give what the facts of a batch do to the entries, None for nothing; `next_entity_id` is what it was
+    """Return what the facts of a batch do to the entries, None for nothing; `next_entity_id` is what it was
     before."""
     if KINDS.isdisjoint(map(type, changes)):  # nearly always
         return None
@@ -138,7 +138,7 @@ class Reader:
             )
 
     def read(self) -> Definitions:
-        """Give what was read so far, as it is."""
+        """Return what was read so far, as it is."""
         return Definitions(
             [entity for _, entity in sorted(self._entities.items())],
             [rule for _, rule in sorted(self._rules, key=itemgetter(0))],
@@ -182,7 +182,7 @@ class Reader:
 
 
 def created_at(created_at_ms: int) -> Entry:
-    """Give the entry that says when the namespace was made."""
+    """Return the entry that says when the namespace was made."""
     return entry(CREATED_AT_KEY, str(created_at_ms))
 
 
@@ -202,5 +202,5 @@ def read_all(entries: Iterable[Entry]) -> Definitions:
 
 
 def _checksum(key: str, text: str) -> int:
-    """Give the CRC-32 of an entry, its key included."""
+    """Return the CRC-32 of an entry, its key included."""
     return zlib.crc32(f"{key}={text}".encode())

@@ -25,7 +25,7 @@ RULES = "authorization_rules"
 
 
 def key_of(entity_id: int) -> str:
-    """Give the key of an entity's definition; keys sort by id."""
+    """Return the key of an entity's definition; keys sort by id."""
     return f"{KEY_PREFIX}{entity_id:012}"
 
 

@@ -139,7 +139,7 @@ def seal(no: int, packed: bytes) -> bytes:
 
 
 def unpack(no: int, data: bytes) -> list[Event]:
-    """Give back the events of the row of batch `no`, in order. Raises: StoreDamaged."""
+    """Return the events of the row of batch `no`, in order. Raises: StoreDamaged."""
     columns = read_columns(no, data)
     values: dict[str, Sequence[object]] = dict(columns.integers)
     for name in TEXTS:
@@ -156,7 +156,7 @@ def unpack(no: int, data: bytes) -> list[Event]:
 
 
 def read_columns(no: int, data: bytes) -> Columns:
-    """Give the row of batch `no` as columns. Raises: StoreDamaged."""
+    """Return the row of batch `no` as columns. Raises: StoreDamaged."""
     where = f"event row {no}"
     if type(data) is not bytes:  # SQLite keeps the type beside each value, under no checksum
         raise StoreDamaged(f"{where} is damaged: it is no BLOB")

@@ -1,7 +1,4 @@
-"""Replaying a journal without making objects for records that do not last.
-
-Owns: "last record wins". Must not know: where frames are kept, the bytes of a frame beyond its runs.
-"""
+"""Replays a journal; only records that last become objects."""
 
 from __future__ import annotations
 
@@ -12,19 +9,20 @@ from itertools import repeat
 
 from peeklock.broker.vocabulary.changes import MessageIdSeen, MessageStored, NumbersIssued
 from peeklock.store.base import LiveFacts
-from peeklock.store.encoding import frames
+from peeklock.store.encoding import frames, records
+from peeklock.store.encoding.records import Texts
 
 PIECE_RECORDS = 5_000
 """Records decoded at a time after a fold: some 1 MB of objects beyond what lasts."""
 
 
 class Fold:
-    """Replays frames so that only what lasts becomes objects.
+    """Replays frames: the last record of a key wins.
 
-    A record stays a slice of bytes, keyed by its position; a whole run goes into the table, and out of it,
-    within one C call (about 0.2 us a record). Once all frames are in, what is left is decoded. Worst case is
-    a journal of three times the live records; with an object for each it takes three times as long. The texts
-    of a frame are read when the first record needs one; equal texts become one object.
+    A record stays a slice of bytes, keyed by its position; one C call puts a whole run into the table or
+    takes it out (about 0.2 us a record). What is left after the last frame is decoded. In the worst case a
+    journal has three times the live records; an object for each would take three times as long. The texts of
+    a frame are read when the first record needs one; equal texts become one object.
     """
 
     def __init__(self) -> None:
@@ -33,14 +31,14 @@ class Fold:
         self._stored: dict[int, dict[int, bytes]] = {}
         self._overlays: dict[int, dict[int, bytes]] = {}
         self._copies: dict[int, dict[int, int]] = {}
-        self._texts: dict[int, bytes | frames.Texts] = {}  # by frame; bytes until they are needed
+        self._texts: dict[int, bytes | Texts] = {}  # by frame; bytes until they are needed
         self._equal_texts: dict[str | None, str | None] = {}
         self._numbers: dict[int, tuple[int, NumbersIssued]] = {}
         self._ids: dict[tuple[int, bytes], MessageIdSeen] = {}
         self._id_frames: dict[int, int] = {}
 
     def add(self, no: int, meta: bytes) -> None:
-        """Replay frame `no`, the one after the last (`chain` checks that). Raises: StoreDamaged."""
+        """Replay frame `no`, the next in the chain (`Chain` checks that). Raises: StoreDamaged."""
         runs = frames.runs(no, meta)
         if not self._sizes:
             self._first_no = no
@@ -72,7 +70,7 @@ class Fold:
                     self._numbers[numbers.queue_id] = (no, numbers)
 
     def finish(self) -> LiveFacts:
-        """Return what lasts. The fold is used up: its memory is freed as the messages are taken."""
+        """Return what lasts; use the fold once: taking the messages frees its memory."""
         return LiveFacts(
             self._first_no,
             self._sizes,
@@ -84,24 +82,24 @@ class Fold:
 
     def _take_messages(self) -> Iterator[tuple[int, list[MessageStored]]]:
         while self._stored:
-            queue_id, records = self._stored.popitem()
+            queue_id, stored = self._stored.popitem()
             overlays = self._overlays.pop(queue_id, {})
             copies = self._copies.pop(queue_id, {})
-            # The table, 42 to 84 bytes an entry, goes before any message is made, and each record with its
-            # piece: else both forms of all messages would be there at once.
-            positions, rests = list(records), list(records.values())
-            del records
+            # The table takes 42 to 84 bytes an entry. It is freed before any message is made, and each record
+            # with its piece: otherwise both forms of all messages are in memory at once.
+            positions, rests = list(stored), list(stored.values())
+            del stored
             for start in range(0, len(positions), PIECE_RECORDS):
                 piece = slice(start, start + PIECE_RECORDS)
                 taken = rests[piece]
                 rests[piece] = repeat(b"", len(taken))
-                found = frames.messages(queue_id, positions[piece], taken, overlays, self._texts_of)
+                found = records.messages(queue_id, positions[piece], taken, overlays, self._texts_of)
                 del taken
-                frames.set_copies_left(found, copies)
+                records.set_copies_left(found, copies)
                 yield queue_id, found
                 del found
 
-    def _texts_of(self, no: int) -> frames.Texts:
+    def _texts_of(self, no: int) -> Texts:
         texts = self._texts[no]
         if isinstance(texts, bytes):
             read = frames.read_texts(no, texts)

@@ -44,12 +44,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def key_of(entity_id: int, name: str) -> str:
-    """Give the key of a rule: rules of an entity stand together, sorted by name without regard to case."""
+    """Return the key of a rule: rules of an entity stand together, sorted by name without regard to case."""
     return f"{KEY_PREFIX}{entity_id:012}/{name.lower()}"
 
 
 def keys_of(entity_id: int) -> tuple[str, str]:
-    """Give two keys between which all of an entity's rules are and nothing else is."""
+    """Return two keys between which all of an entity's rules are and nothing else is."""
     # "0" is the character that follows "/".
     return f"{KEY_PREFIX}{entity_id:012}/", f"{KEY_PREFIX}{entity_id:012}0"
 

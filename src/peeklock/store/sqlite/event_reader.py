@@ -47,7 +47,7 @@ class EventReader:
             )
 
     def read(self, after: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        """Give (number, row) of the rows above `after`, ascending, until they are `bytes_max`, at least one
+        """Return (number, row) of the rows above `after`, ascending, until they are `bytes_max`, at least one
         if there is one. Raises: StoreFailed, StoreDamaged."""
         rows: list[tuple[int, bytes]] = []
         size_bytes = 0
@@ -62,15 +62,15 @@ class EventReader:
         return rows
 
     def last_no(self) -> int:
-        """Give the number of the newest row, 0 when there is none. Raises: StoreFailed, StoreDamaged."""
+        """Return the number of the newest row, 0 when there is none. Raises: StoreFailed, StoreDamaged."""
         return self._number("SELECT coalesce(max(no), 0) FROM event")
 
     def last_batch_no(self) -> int:
-        """Give the number of the newest batch, 0 when there is none. Raises: StoreFailed, StoreDamaged."""
+        """Return the number of the newest batch, 0 when there is none. Raises: StoreFailed, StoreDamaged."""
         return self._number("SELECT coalesce(max(no), 0) FROM journal")
 
     def entities(self) -> list[EntityStored]:
-        """Give the entities that there are now. Raises: StoreFailed, StoreDamaged."""
+        """Return the entities that there are now. Raises: StoreFailed, StoreDamaged."""
         with Plainly(f"read the definitions of {self._path}"):
             entries = self._db.execute("SELECT k, v, checksum FROM kv ORDER BY k").fetchall()
         return definitions.read_all(entries).entities

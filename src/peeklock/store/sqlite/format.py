@@ -80,7 +80,7 @@ def is_new(db: sqlite3.Connection, path: Path) -> bool:
 
 
 def read_format(db: sqlite3.Connection, path: Path, *, empty_is_new: bool = False) -> int:
-    """Give the format of an opened database; the WAL may know it better than the file. Raises: StoreTooNew,
+    """Return the format of an opened database; the WAL may know it better than the file. Raises: StoreTooNew,
     StoreDamaged."""
     [[application_id]] = db.execute("PRAGMA application_id").fetchall()
     version = read_number(db)

@@ -41,7 +41,7 @@ def looked_at(path: Path, *, is_ours: bool = False) -> Iterator[sqlite3.Connecti
 
 
 def read_definitions(folder: Path) -> Definitions:
-    """Give the entities and rules of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+    """Return the entities and rules of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
     path = folder / DATABASE_NAME
     if not path.is_file():
         raise StoreFailed(f"there is no store in {folder}: {path} does not exist")

@@ -409,7 +409,7 @@ class SqliteStore:
     # Space
 
     def _shrink_if_mostly_free(self) -> None:
-        """Give back space while commits go on; a failure is left for the next one to meet."""
+        """Return space while commits go on; a failure is left for the next one to meet."""
         db = self._write_db
         if time.monotonic() < self._shrink_at or db is None or self._failure is not None:
             return
@@ -424,7 +424,7 @@ class SqliteStore:
             pass
 
     def _tidy(self) -> float | None:
-        """Give back space while no commit comes; answers when to go on.
+        """Return space while no commit comes; answers when to go on.
 
         A failure here is left for a commit to meet: nothing that was acknowledged depends on it.
         """
@@ -450,7 +450,7 @@ class SqliteStore:
         return None
 
     def _shrink(self, db: sqlite3.Connection, pages_max: int, time_max_s: float) -> None:
-        """Give back some free pages."""
+        """Return some free pages."""
         pages = 0
         until = time.monotonic() + time_max_s
         db.execute("BEGIN IMMEDIATE")
@@ -477,7 +477,7 @@ class SqliteStore:
         return self._events
 
     def free_bytes(self) -> int | None:
-        """Give the free space of the volume, as an unprivileged process may use it, without what the WAL may
+        """Return the free space of the volume, as an unprivileged process may use it, without what the WAL may
         still have to be copied into."""
         volume = os.statvfs(self._folder)
         return max(0, volume.f_bavail * volume.f_frsize - self._wal_bytes_max)
@@ -485,13 +485,13 @@ class SqliteStore:
     # Reading
 
     async def load_definitions(self) -> Definitions:
-        """Give all entities and rules. Raises: StoreDamaged."""
+        """Return all entities and rules. Raises: StoreDamaged."""
         found = definitions.read_all(await self._read("SELECT k, v, checksum FROM kv ORDER BY k"))
         self._next_entity_id = found.next_entity_id
         return found
 
     async def load(self) -> AsyncIterator[Frame]:
-        """Give every frame in order, oldest first. Raises: StoreDamaged."""
+        """Return every frame in order, oldest first. Raises: StoreDamaged."""
         chain = Chain()
         after = -1
         while rows := await self._read(
@@ -504,7 +504,7 @@ class SqliteStore:
             after = rows[-1][0]
 
     async def load_live(self) -> LiveFacts:
-        """Give what still holds. Raises: StoreDamaged."""
+        """Return what still holds. Raises: StoreDamaged."""
         assert self._reader is not None
         return await self._reader.submit(self._fold)
 
@@ -519,7 +519,7 @@ class SqliteStore:
         return fold.finish()
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot; see `Store`."""
+        """Return the payloads of body rows, by slot; see `Store`."""
         assert self._reader is not None, "the store is not open"
         found = {}
         for row in rows:
@@ -553,18 +553,18 @@ class SqliteStore:
                 db.close()
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
-        """Give (row, size in bytes) of the rows above `after`, ascending; their contents are not read."""
+        """Return (row, size in bytes) of the rows above `after`, ascending; their contents are not read."""
         return await self._read(
             "SELECT no, length(data) FROM body WHERE no > ? ORDER BY no LIMIT ?", after, count_max
         )
 
     async def last_body_row(self) -> int:
-        """Give the highest body row there is, 0 when there is none."""
+        """Return the highest body row there is, 0 when there is none."""
         last: int = (await self._read("SELECT coalesce(max(no), 0) FROM body"))[0][0]
         return last
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
+        """Return the keys of the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
         StoreDamaged."""
         assert self._reader is not None
         return await self._reader.submit(lambda: self._head(bytes_max))
@@ -634,7 +634,7 @@ class SqliteStore:
 
 
 def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:
-    """Give (free pages, all pages)."""
+    """Return (free pages, all pages)."""
     [[free]] = db.execute("PRAGMA freelist_count").fetchall()
     [[pages]] = db.execute("PRAGMA page_count").fetchall()
     return free, pages
