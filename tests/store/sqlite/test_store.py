@@ -26,7 +26,7 @@ from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreInUse, StoreTooNew
 from peeklock.store.encoding import frames
-from peeklock.store.sqlite import store as sqlite_store
+from peeklock.store.sqlite import space
 from peeklock.store.sqlite.format import FORMAT
 from peeklock.store.sqlite.pace import WRITTEN_BYTES_MAX, Pace
 from peeklock.store.sqlite.store import SqliteStore
@@ -174,12 +174,12 @@ def test_a_newer_format_is_refused_naming_both(tmp_path: Path) -> None:
 def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "peeklock.db"
     meddle(path, "PRAGMA application_id = 5", "CREATE TABLE t(x)")
-    opening_fails(tmp_path, StoreDamaged, "is no store of this broker: its application id is 0x00000005")
+    opening_fails(tmp_path, StoreDamaged, "is not a store of peeklock: its application id is 0x00000005")
     path.unlink()
     meddle(path, "CREATE TABLE t(x)")
-    opening_fails(tmp_path, StoreDamaged, "is no store of this broker")
+    opening_fails(tmp_path, StoreDamaged, "is not a store of peeklock")
     path.write_bytes(b"no database at all" * 100)
-    opening_fails(tmp_path, StoreDamaged, "is no SQLite database")
+    opening_fails(tmp_path, StoreDamaged, "is not a SQLite database")
 
 
 def test_a_store_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
@@ -704,7 +704,7 @@ def test_free_space_is_given_back_under_load_when_it_is_most_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace, idle_after_s: float
 ) -> None:
     """By the thread after a commit of its own, or every now and then where the loop commits. Req: R-06."""
-    monkeypatch.setattr(sqlite_store, "SHRINK_EVERY_S", 0.0)
+    monkeypatch.setattr(space, "SHRINK_EVERY_S", 0.0)
     spied = Spied()
 
     async def test() -> None:

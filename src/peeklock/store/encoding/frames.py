@@ -98,8 +98,8 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
     `previous`: checksum of the frame before, 0 for the first one.
     """
     no, pack = batch.no, records.STORED_RECORD.pack
-    runs: dict[tuple[int, int], list[bytes]] = {}  # records by kind and queue
-    removed: dict[int, list[int]] = {}  # positions by queue
+    runs: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)  # records by kind and queue
+    removed: defaultdict[int, list[int]] = defaultdict(list)  # positions by queue
     texts: dict[str | None, int] = {None: 0}  # and their places
     variable: list[MessageStored] = []
     for change in batch.changes:
@@ -131,16 +131,16 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
                 session_place = texts.setdefault(m.session_id, len(texts))
                 source_place = texts.setdefault(m.dead_letter_source, len(texts))
                 record += records.PLACES.pack(session_place, source_place)
-            runs.setdefault((kind, change.queue_id), []).append(record)
+            runs[kind, change.queue_id].append(record)
         elif type(change) is MessageRemoved:
-            removed.setdefault(change.queue_id, []).append(change.message.position)
+            removed[change.queue_id].append(change.message.position)
         elif type(change) is MessageIdSeen:
             record = _ID_RECORD.pack(change.digest, change.seen_at_ms, change.sequence_number)
-            runs.setdefault((ID_SEEN, change.queue_id), []).append(record)
+            runs[ID_SEEN, change.queue_id].append(record)
         elif type(change) is NumbersIssued:
             kind = PARTITIONED_NUMBERS if change.partitions else NUMBERS
             record = _RECORDS[kind].pack(*_counters(change), *change.partitions)
-            runs.setdefault((kind, 0), []).append(record)
+            runs[kind, 0].append(record)
         else:
             assert type(change) in definitions.KINDS, f"a store cannot keep {change!r}"
     parts = [_CHECKED_HEAD.pack(no, previous)]
@@ -244,10 +244,10 @@ def read_keys(no: int, meta: bytes) -> FrameKeys:
 
 
 def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
-    """Check a frame and cut it into (kind, queue id, what a `read` function takes). Raises: StoreDamaged."""
+    """Check a frame; return its runs as (kind, queue id, data for `read_*`). Raises: StoreDamaged."""
     where = f"frame {no}"
     if type(meta) is not bytes:  # SQLite keeps the type beside each value, under no checksum
-        raise StoreDamaged(f"{where} is damaged: it is no BLOB")
+        raise StoreDamaged(f"{where} is damaged: it is not a BLOB")
     if len(meta) < _HEAD.size:
         raise StoreDamaged(f"{where} is cut off: {len(meta)} bytes, its head alone takes {_HEAD.size}")
     version, checksum, own_no = _HEAD.unpack_from(meta)

@@ -1,9 +1,7 @@
-"""Room that is kept for a full disk: a file that is given up when a write finds none.
-
-Owns: the file `peeklock.ballast`. Must not know: what is written, when a disk counts as full.
+"""The file `peeklock.ballast`: space reserved for a full disk.
 
 Sends are refused long before, but other programs fill disks too. Settling, stopping and starting need a few
-pages, to free many: with the ballast gone there is room for them. It is made again once there is plenty.
+pages to free many: removing the file gives them. It is written again once there is plenty of space.
 """
 
 from __future__ import annotations
@@ -15,23 +13,23 @@ BALLAST_NAME = "peeklock.ballast"
 
 BALLAST_BYTES_MAX = 8 * 1024 * 1024
 BALLAST_SHARE = 1 / 16
-"""Of the volume: 4 MB of one of 64 MB. Our choice: some thousand commits of settlements."""
+"""Of the volume: 4 MB of 64 MB. Our choice: some thousand commits of settlements."""
 
 PLENTY = 3
-"""It is made where so many times its size is free."""
+"""The file is written if so many times its size is free."""
 
 
 class Ballast:
-    """Called by the thread that writes."""
+    """The reserve; called by the writing thread."""
 
     def __init__(self, folder: Path) -> None:
         """Name the folder; nothing is touched before `take`."""
         self._path = folder / BALLAST_NAME
 
     def take(self, *, at_end: bool = False) -> None:
-        """Make the file if it is not there and there is room for it; a failure leaves all as it was.
+        """Write the file if it is missing and there is space for it; a failure leaves nothing behind.
 
-        `at_end`: the store was closed and needs no more itself: of a smaller rest, take all.
+        `at_end`: the store was closed and needs no more itself: take most of a smaller rest.
         """
         try:
             if self._path.exists():
@@ -52,7 +50,7 @@ class Ballast:
             self._path.unlink(missing_ok=True)
 
     def release(self) -> bool:
-        """Free the room; return False where there was none."""
+        """Remove the file; return whether that freed space."""
         try:
             self._path.unlink()
         except OSError:
