@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from peeklock.store.sqlite.folder import sync
+
 LOCK_NAME = "_capture.lock"
 MARK_NAME = "_capture.json"
 STORE_MARK_NAME = "event-log.json"
@@ -171,11 +173,11 @@ class LogFolder:
         folder = self.path / f"event_date={hour:%Y-%m-%d}" / f"event_hour={hour:%H}"
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            _sync(folder.parent)
-            _sync(self.path)
+            sync(folder.parent)
+            sync(self.path)
         path = folder / f"events-{first_no:020}-{last_no:020}.parquet"
         draft.rename(path)
-        _sync(folder)
+        sync(folder)
         segment = Segment(first_no, last_no, path, path.stat().st_size)
         self.segments.append(segment)
         return segment
@@ -230,13 +232,4 @@ def _write_mark(path: Path, log_id: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(path.parent)
