@@ -86,7 +86,7 @@ def test_the_chain_begins_at_the_last_frame_of_version_1() -> None:
     assert followed(journal) == []
     journal[3] = of_version_1(3, another(3)[17:])
     [said] = followed(journal)
-    assert said.startswith("frame 4 does not follow the frame 3 that is there")
+    assert said.startswith("frame 4 does not follow frame 3")
 
 
 def test_behind_a_damaged_frame_only_the_number_is_checked() -> None:

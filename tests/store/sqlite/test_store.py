@@ -194,7 +194,7 @@ def test_a_store_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    opening_fails(tmp_path / "file" / "data", StoreFailed, "cannot make the folder .*data: Not a directory")
+    opening_fails(tmp_path / "file" / "data", StoreFailed, "cannot create the folder .*data: Not a directory")
 
 
 def test_a_clean_close_leaves_one_database_file(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_sound_frame_that_replaces_another_is_found_when_read(tmp_path: Path) 
         store = SqliteStore(tmp_path)
         await store.open()
         for read in (store.load_live(), frame_numbers(store)):
-            with pytest.raises(StoreDamaged, match="frame 4 does not follow the frame 3 that is there"):
+            with pytest.raises(StoreDamaged, match="frame 4 does not follow frame 3"):
                 await read
         await store.close()
 
