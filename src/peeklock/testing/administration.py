@@ -1,7 +1,4 @@
-"""What a test asks of a broker in its own thread, apart from messages: entities and rules.
-
-Owns: the questions and how a refusal is raised. Must not know: how an answer comes.
-"""
+"""Entities and rules of a broker in the test's thread: requests, and refusals as exceptions."""
 
 from __future__ import annotations
 
@@ -21,11 +18,11 @@ from peeklock.broker.vocabulary.effects import Effect, EntityFound, EntityView, 
 
 
 class Administration(ABC):
-    """The base of a broker that can be asked."""
+    """Base of a broker that takes requests."""
 
     @abstractmethod
     def ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
-        """Ask the broker something directly; gives the answering effect."""
+        """Apply a command and return the effect that answers it."""
 
     def create_queue(self, name: str, **settings: Any) -> EntityView:
         """Create a queue. Raises: the broker's refusal."""
@@ -38,8 +35,7 @@ class Administration(ABC):
     def create_subscription(
         self, topic_name: str, name: str, *, rule: RuleDescription | None = None, **settings: Any
     ) -> EntityView:
-        """Create a subscription, with the rule that takes all messages unless another is given. Raises: the
-        broker's refusal."""
+        """Create a subscription; without `rule` it takes all messages. Raises: the broker's refusal."""
         description = SubscriptionDescription(topic_name, name, **settings)
         return self._ask_entity(lambda reply_to: CreateEntity(description, reply_to, rule))
 
