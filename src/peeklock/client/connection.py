@@ -307,7 +307,9 @@ class BlockingConnection:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if settings.tls:
-                sock = _trusting(settings).wrap_socket(sock, server_hostname=settings.host)
+                sock = ssl.create_default_context(cafile=settings.ca_file).wrap_socket(
+                    sock, server_hostname=settings.host
+                )
             sock.setblocking(False)
         except OSError as error:
             sock.close()
@@ -331,8 +333,9 @@ class BlockingConnection:
         self.wait(lambda: self._opened, deadline, "")
         if self._closed is None:
             self._closed = threading.Event()
-            arguments = (self._closed,)
-            threading.Thread(target=self._keep_alive, args=arguments, name="peeklock", daemon=True).start()
+            threading.Thread(
+                target=self._keep_alive, args=(self._closed,), name="peeklock-client", daemon=True
+            ).start()
 
     def _write(self, sock: socket.socket, engine: Engine) -> None:
         while True:
@@ -349,11 +352,9 @@ class BlockingConnection:
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
-            kind = type(event)
-            if kind is ConnectionOpened:
+            if isinstance(event, ConnectionOpened):
                 self._opened = True
-            elif kind is ConnectionClosed:
-                assert isinstance(event, ConnectionClosed)
+            elif isinstance(event, ConnectionClosed):
                 if event.error is None:
                     lost = self.error(CONNECTION_LOST, "the broker closed the connection", "")
                 else:
@@ -441,10 +442,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _trusting(settings: ConnectionString) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=settings.ca_file)
 
 
 def _steady_ms() -> int:

@@ -253,7 +253,6 @@ class Receiver(Link):
                 raise failures[0]
 
     def attach(self) -> None:
-        """See `Link`."""
         connection = self.connection
         name = connection.link_name()
         peek_lock = self._mode is ReceiveMode.PEEK_LOCK
@@ -276,7 +275,6 @@ class Receiver(Link):
         )
 
     def on_attached(self, event: LinkAttached) -> None:
-        """See `Link`."""
         self._opening += 1
         if self._session is not None and isinstance(event.source, Source) and event.source.filter:
             found = event.source.filter.get(SESSION_FILTER)
@@ -285,7 +283,6 @@ class Receiver(Link):
             self.locked_until_ms = (int(ticks) - _TICKS_OF_1970) // 10_000
 
     def on_event(self, event: Event) -> None:
-        """See `Link`."""
         if type(event) is DeliveryReceived:
             self._arrived.append(
                 Delivery(event.payload, event.delivery_tag, event.delivery_id, self._opening)
@@ -304,7 +301,6 @@ class Receiver(Link):
                     )
 
     def on_lost(self, error: ServiceBusError) -> None:
-        """See `Link`."""
         self._arrived.clear()
         if self._settling:
             self._settling.clear()

@@ -263,7 +263,6 @@ class TokenNode(Node):
         """Do nothing: the node needs no token."""
 
     def envelope(self, operation: str) -> dict[str, Any]:
-        """See `Node`."""
         return {
             "operation": operation,
             "type": "servicebus.windows.net:sastoken",

@@ -120,7 +120,6 @@ class Sender(Link):
             self._check()
 
     def attach(self) -> None:
-        """See `Link`."""
         connection = self.connection
         name = connection.link_name()
         self._handle = self.link(
@@ -130,14 +129,12 @@ class Sender(Link):
         )
 
     def on_attached(self, event: LinkAttached) -> None:
-        """See `Link`."""
         self._message_bytes_max = event.max_message_size or 0
         said = event.properties.get(BATCH_SIZE)
         large = self._message_bytes_max >= _BATCH_DEFAULTS[1]
         self._batch_bytes_max = said if isinstance(said, int) and said > 0 else _BATCH_DEFAULTS[large]
 
     def on_event(self, event: Event) -> None:
-        """See `Link`."""
         if type(event) is DispositionReceived:
             for delivery_id in ids_in_range(event.first, event.last, self._under_way.keys()):
                 if event.settled:
@@ -148,7 +145,6 @@ class Sender(Link):
             self._pump()
 
     def on_lost(self, error: ServiceBusError) -> None:
-        """See `Link`."""
         if self._under_way and not error.retryable and error.condition != UNAUTHORIZED:
             # It would fail again, and later messages would arrive each time. A token can be renewed.
             self._failure = self._failure or error

@@ -19,8 +19,7 @@ from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
 from peeklock.store.encoding import body_rows, definitions, event_rows, frames
-from peeklock.store.encoding.chain import Chain
-from peeklock.store.encoding.fold import Fold
+from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.losses import messages_named, queue_name
 from peeklock.store.sqlite import tail, witness
 from peeklock.store.sqlite.folder import DATABASE_NAME, holder, is_held

@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, StoreFailed
 from peeklock.store.encoding import body_rows, definitions, event_rows, frames
-from peeklock.store.encoding.chain import Chain
-from peeklock.store.encoding.fold import Fold
+from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.event_backlog import EventBacklog
 
 
 class MemoryStore:
-    """Keeps facts as long as the object lives; `open`, `close` and `crash` may follow in any order."""
+    """A `Store` that keeps facts as long as it lives; `open`, `close` and `crash` may follow in any order."""
 
     def __init__(self) -> None:
         self._journal: dict[int, bytes] = {}
@@ -35,13 +34,11 @@ class MemoryStore:
         """Do nothing."""
 
     async def load_definitions(self) -> Definitions:
-        """See `Store`."""
         found = definitions.read_all(self._entries[key] for key in self._keys)
         self._next_entity_id = found.next_entity_id
         return found
 
     async def load(self) -> AsyncIterator[Frame]:
-        """See `Store`."""
         chain = Chain()
         for no, meta in list(self._journal.items()):
             frame = frames.decode(no, meta)
@@ -49,7 +46,6 @@ class MemoryStore:
             yield frame
 
     async def load_live(self) -> LiveFacts:
-        """See `Store`."""
         fold = Fold()
         chain = Chain()
         for no, meta in self._journal.items():
@@ -58,7 +54,6 @@ class MemoryStore:
         return fold.finish()
 
     def commit(self, batch: Batch) -> Awaitable[int]:
-        """See `Store`."""
         size_bytes = self.stage(batch)
         self.flush()
         return _done(size_bytes)
@@ -122,21 +117,17 @@ class MemoryStore:
         self._staged.clear()
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """See `Store`."""
         return {row: body_rows.read_what_is_left(row, self._bodies.get(row))[0] for row in rows}
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
-        """See `Store`."""
         rows = sorted(self._bodies)
         start = bisect_right(rows, after)
         return [(row, len(self._bodies[row])) for row in rows[start : start + count_max]]
 
     async def last_body_row(self) -> int:
-        """See `Store`."""
         return max(self._bodies, default=0)
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """See `Store`."""
         head: list[FrameKeys] = []
         size_bytes = 0
         for no, meta in self._journal.items():
@@ -148,11 +139,9 @@ class MemoryStore:
 
     @property
     def created_at_ms(self) -> int:
-        """See `Store`."""
         return 0
 
     def free_bytes(self) -> int | None:
-        """See `Store`."""
         return None
 
     async def close(self) -> None:

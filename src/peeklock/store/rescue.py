@@ -24,8 +24,7 @@ from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, Change, Number
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch, Definitions, LiveFacts, StoreDamaged, StoreFailed, StoreGone
 from peeklock.store.encoding import body_rows, definitions, entities, event_rows, frames
-from peeklock.store.encoding.chain import Chain
-from peeklock.store.encoding.fold import Fold
+from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.losses import Losses
 from peeklock.store.sqlite import tail, wal, witness
 from peeklock.store.sqlite.errors import store_errors
@@ -34,7 +33,7 @@ from peeklock.store.sqlite.format import SCHEMA, schema_damages
 from peeklock.store.sqlite.read_only import open_read_only
 
 SKIPPED_NUMBERS = 1_000_000_000
-"""Sequence and claim numbers that are skipped. Our choice: a log of 40 MB has fewer than a million records."""
+"""Sequence and claim numbers that are skipped. Our choice: a log of 40 MB has under a million records."""
 
 SKIPPED_BATCHES = 1_000_000
 """Numbers of batches and of entities that are skipped, likewise."""

@@ -1,12 +1,11 @@
 """For tests of programs that use the broker, and of the broker itself.
 
-administration  Entities and rules of a broker in the test's thread.
-clock           `ManualClock`: a clock that only the test moves.
-faults          `FaultyStore`: a store whose commits fail on demand.
-inprocess       `InProcessBroker`: a whole broker in the calling thread.
-pump            Runs a driver to the end in the calling thread.
-served          `ServedBroker`: a broker on a port, in a thread, with a clock to move.
-wire            `MemoryWire`: a connection in memory with delays and breaks.
+clock      `ManualClock`: a clock that only the test moves.
+faults     `FaultyStore`: a store whose commits fail on demand.
+inprocess  `InProcessBroker`: a whole broker in the calling thread.
+pump       Runs a driver to the end in the calling thread.
+served     `ServedBroker`: a broker on a port, in a thread, with a clock to move.
+wire       `MemoryWire`: a connection in memory with delays and breaks.
 """
 
 from __future__ import annotations

@@ -42,19 +42,15 @@ class FaultyStore:
         self.free = free
 
     async def open(self) -> None:
-        """See `Store`."""
         await self._inner.open()
 
     async def load_definitions(self) -> Definitions:
-        """See `Store`."""
         return await self._inner.load_definitions()
 
     def load(self) -> AsyncIterator[Frame]:
-        """See `Store`."""
         return self._inner.load()
 
     async def load_live(self) -> LiveFacts:
-        """See `Store`."""
         return await self._inner.load_live()
 
     def commit(self, batch: Batch) -> Awaitable[int]:
@@ -63,29 +59,23 @@ class FaultyStore:
         return _outcome(batch.no, None if fault is Fault.BEFORE else self._inner.commit(batch), fault)
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """See `Store`."""
         return await self._inner.read_body_rows(rows)
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
-        """See `Store`."""
         return await self._inner.list_body_rows(after, count_max)
 
     async def last_body_row(self) -> int:
-        """See `Store`."""
         return await self._inner.last_body_row()
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """See `Store`."""
         return await self._inner.read_head(bytes_max)
 
     @property
     def created_at_ms(self) -> int:
-        """See `Store`."""
         return self._inner.created_at_ms
 
     @property
     def event_backlog(self) -> EventBacklog:
-        """See `Store`."""
         return self._inner.event_backlog
 
     def free_bytes(self) -> int | None:
@@ -93,7 +83,6 @@ class FaultyStore:
         return self.free if self.free is not None else self._inner.free_bytes()
 
     async def close(self) -> None:
-        """See `Store`."""
         await self._inner.close()
 
 

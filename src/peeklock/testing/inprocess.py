@@ -9,12 +9,29 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable
 from random import Random
+from typing import Any
 
 from peeklock.auth import Authority
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.record.history import History
-from peeklock.broker.vocabulary.commands import NO_LINK, OWN_CONNECTION_ID, Command, ReplyTo
-from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.commands import (
+    NO_LINK,
+    OWN_CONNECTION_ID,
+    Address,
+    AddRule,
+    Command,
+    CreateEntity,
+    LookUp,
+    ReplyTo,
+)
+from peeklock.broker.vocabulary.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    subscription_path,
+)
+from peeklock.broker.vocabulary.effects import Effect, EntityFound, EntityView, Failed, RulesFound
 from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.driver import Driver
@@ -24,7 +41,6 @@ from peeklock.gateway.connection import Gateway, OnDefect, raise_defect
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.namespaces import Namespaces, OneNamespace
 from peeklock.store.memory import MemoryStore
-from peeklock.testing.administration import Administration
 from peeklock.testing.clock import ManualClock
 from peeklock.testing.pump import Pump, finish
 
@@ -67,7 +83,7 @@ class InProcessConnection:
         self._broker.offer(self.gateway.written(0, self._broker.clock.now_ms))
 
 
-class InProcessBroker(Administration):
+class InProcessBroker:
     """A broker over a store in memory; a new broker over the same store recovers what was committed."""
 
     def __init__(
@@ -149,11 +165,45 @@ class InProcessBroker(Administration):
         self.pump.disconnect(connection.connection_id)
 
     def ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
-        """See `Administration`."""
+        """Apply a command and return the effect that answers it."""
         self._last_request += 1
         self.offer([make(ReplyTo(OWN_CONNECTION_ID, NO_LINK, self._last_request))])
         self.run()
         return self.pump.answers.pop(self._last_request)
+
+    def create_queue(self, name: str, **settings: Any) -> EntityView:
+        """Create a queue. Raises: the broker's refusal."""
+        return self._ask_entity(lambda reply_to: CreateEntity(QueueDescription(name, **settings), reply_to))
+
+    def create_topic(self, name: str, **settings: Any) -> EntityView:
+        """Create a topic. Raises: the broker's refusal."""
+        return self._ask_entity(lambda reply_to: CreateEntity(TopicDescription(name, **settings), reply_to))
+
+    def create_subscription(
+        self, topic_name: str, name: str, *, rule: RuleDescription | None = None, **settings: Any
+    ) -> EntityView:
+        """Create a subscription; without `rule` it takes all messages. Raises: the broker's refusal."""
+        description = SubscriptionDescription(topic_name, name, **settings)
+        return self._ask_entity(lambda reply_to: CreateEntity(description, reply_to, rule))
+
+    def add_rule(self, topic_name: str, subscription_name: str, rule: RuleDescription) -> RuleDescription:
+        """Add a rule to a subscription. Raises: the broker's refusal."""
+        path = subscription_path(topic_name, subscription_name)
+        answer = self._ask(lambda reply_to: AddRule(path, rule, reply_to))
+        assert isinstance(answer, RulesFound)
+        return answer.rules[0]
+
+    def queue(self, name: str) -> EntityView:
+        """Return a queue's description and figures. Raises: EntityNotFound."""
+        return self._find(name)
+
+    def topic(self, name: str) -> EntityView:
+        """Return a topic's description and figures. Raises: EntityNotFound."""
+        return self._find(name)
+
+    def subscription(self, topic_name: str, name: str) -> EntityView:
+        """Return a subscription's description and figures. Raises: EntityNotFound."""
+        return self._find(subscription_path(topic_name, name))
 
     def advance(self, ms: int) -> None:
         """Move the clock forward; each timer fires at its own time."""
@@ -186,3 +236,17 @@ class InProcessBroker(Administration):
             connection.flush()
         self.run()
         finish(self.store.close())
+
+    def _find(self, path: str) -> EntityView:
+        return self._ask_entity(lambda reply_to: LookUp(Address(path), reply_to))
+
+    def _ask_entity(self, make: Callable[[ReplyTo], Command]) -> EntityView:
+        answer = self._ask(make)
+        assert isinstance(answer, EntityFound)
+        return answer.entity
+
+    def _ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
+        answer = self.ask(make)
+        if isinstance(answer, Failed):
+            raise answer.error
+        return answer

@@ -10,7 +10,7 @@ from peeklock.broker.vocabulary.changes import MessageRemoved
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch, StoreDamaged
 from peeklock.store.encoding import frames
-from peeklock.store.encoding.chain import Chain
+from peeklock.store.encoding.fold import Chain
 
 
 def frames_from(first: int, count: int, previous: int = 0) -> dict[int, bytes]:
@@ -67,8 +67,8 @@ def test_a_sound_frame_that_replaces_another_is_found_by_the_one_behind_it() -> 
     was = frames.checksum_of(journal[6])
     journal[6] = another(6, frames.checksum_of(journal[5]))
     assert followed(journal) == [
-        f"frame 7 does not follow frame 6: it was written after one with the checksum {was:08x}, and frame 6 has "
-        f"{frames.checksum_of(journal[6]):08x}"
+        f"frame 7 does not follow frame 6: it was written after one with the checksum {was:08x}, "
+        f"and frame 6 has {frames.checksum_of(journal[6]):08x}"
     ]
 
 

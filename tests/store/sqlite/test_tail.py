@@ -12,7 +12,7 @@ import pytest
 
 from peeklock.store.base import Batch, StoreDamaged, StoreGone
 from peeklock.store.check import DAMAGED, SOUND, check
-from peeklock.store.encoding.chain import Chain
+from peeklock.store.encoding.fold import Chain
 from peeklock.store.losses import BATCHES_NAMED_MAX, MESSAGES_NAMED_MAX, NONE_MISSING, Losses
 from peeklock.store.rescue import SKIPPED_BATCHES, SKIPPED_NUMBERS, accept_loss
 from peeklock.store.sqlite import tail, wal, witness

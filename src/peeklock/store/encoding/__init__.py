@@ -1,11 +1,10 @@
 """Facts as bytes.
 
 body_rows    Payloads of messages as one BLOB, with a checksum each.
-chain        The check that no frame is missing between two, and none was replaced.
 definitions  Entities, rules, cursors and claims as entries with checksums; their consistency.
 entities     Entities, cursors and claims as JSON texts.
 event_rows   The events of a batch as one BLOB of compressed columns.
-fold         Replays a journal; only records that last become objects.
+fold         Replays a journal: only records that last become objects, and the chain of frames is checked.
 frames       The facts of a batch as one BLOB: runs of records.
 records      The records of stored messages in a frame.
 rules        Rules of subscriptions as JSON texts.

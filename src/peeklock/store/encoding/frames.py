@@ -1,7 +1,7 @@
 """The bytes of a frame: how the facts of one batch become one BLOB, and how it becomes facts again.
 
 A frame is `version u8, crc32 u32, number u64, previous u32` and then runs. `previous` is the checksum of the
-frame before it (see `chain`), 0 in the first one; a frame of version 1 has none. A run is `kind u8, queue id
+frame before it (see `fold`), 0 in the first one; a frame of version 1 has none. A run is `kind u8, queue id
 u64, count u32` and `count` records of one fixed width, so that one `struct.iter_unpack` decodes a whole run.
 All integers are little-endian; a position is unsigned, since it counts on where sequence numbers roll over. A
 frame holds all its stored records before all its removed ones: positions are never reused, so a removal is

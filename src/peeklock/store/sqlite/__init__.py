@@ -1,6 +1,5 @@
 """The durable store: a SQLite database in a data folder.
 
-ballast       The reserve file, removed when the disk is full.
 checkpointer  Copies the WAL into the database while commits go on.
 errors        SQLite's errors as errors of a store.
 event_reader  Reads event rows while a broker runs.
@@ -10,7 +9,7 @@ opening       Opens the database for writing: settings, a new store, an older fo
 pace          Decides which commits the event loop does itself.
 packed        A batch as BLOBs, and the transaction that writes it.
 read_only     Opens a store for reading only.
-space         Returns free pages to the disk.
+space         Returns free pages to the disk, and keeps a reserve for a full disk.
 store         `SqliteStore`: threads, connections, commits, reads.
 tail          Checks that the end of a store is complete.
 wal           Reads SQLite's write-ahead log, also the part that SQLite ignores.

@@ -42,10 +42,8 @@ from peeklock.store.base import (
     StoreFull,
 )
 from peeklock.store.encoding import body_rows, definitions, event_rows, frames
-from peeklock.store.encoding.chain import Chain
-from peeklock.store.encoding.fold import Fold
+from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.event_backlog import EventBacklog
-from peeklock.store.sqlite.ballast import Ballast
 from peeklock.store.sqlite.checkpointer import WAL_PAGES_MAX, Checkpointer, checkpoint
 from peeklock.store.sqlite.errors import store_error, store_errors
 from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock
@@ -59,7 +57,7 @@ from peeklock.store.sqlite.opening import (
 )
 from peeklock.store.sqlite.pace import Pace
 from peeklock.store.sqlite.packed import PackedBatch, pack
-from peeklock.store.sqlite.space import Space
+from peeklock.store.sqlite.space import Ballast, Space
 from peeklock.store.sqlite.witness import Witness
 from peeklock.store.sqlite.worker import IDLE_AFTER_S, Worker
 
@@ -314,12 +312,10 @@ class SqliteStore:
 
     @property
     def created_at_ms(self) -> int:
-        """See `Store`."""
         return self._created_at_ms
 
     @property
     def event_backlog(self) -> EventBacklog:
-        """See `Store`."""
         return self._events
 
     def free_bytes(self) -> int | None:
@@ -330,13 +326,11 @@ class SqliteStore:
     # Reading
 
     async def load_definitions(self) -> Definitions:
-        """See `Store`."""
         found = definitions.read_all(await self._read("SELECT k, v, checksum FROM kv ORDER BY k"))
         self._next_entity_id = found.next_entity_id
         return found
 
     async def load(self) -> AsyncIterator[Frame]:
-        """See `Store`."""
         chain = Chain()
         after = -1
         while rows := await self._read(
@@ -349,7 +343,6 @@ class SqliteStore:
             after = rows[-1][0]
 
     async def load_live(self) -> LiveFacts:
-        """See `Store`."""
         assert self._reader is not None
         return await self._reader.submit(self._fold)
 
@@ -364,7 +357,6 @@ class SqliteStore:
         return fold.finish()
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """See `Store`."""
         assert self._reader is not None, "the store is not open"
         found = {}
         for row in rows:
@@ -404,12 +396,10 @@ class SqliteStore:
         )
 
     async def last_body_row(self) -> int:
-        """See `Store`."""
         last: int = (await self._read("SELECT coalesce(max(no), 0) FROM body"))[0][0]
         return last
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """See `Store`."""
         assert self._reader is not None
         return await self._reader.submit(lambda: self._head(bytes_max))
 
@@ -439,7 +429,6 @@ class SqliteStore:
     # Closing
 
     async def close(self) -> None:
-        """See `Store`."""
         if self._checkpointer is not None:
             await self._checkpointer.close()
             self._checkpointer = None
