@@ -261,8 +261,8 @@ CURSOR = '{"queue_id":%d,"name":"lake","last_no":1,"committed_no":0,"used_at_ms"
 CLAIM_KEY = "claim/000000000001/0/lake/00000000000000000001"
 CLAIM = '{"queue_id":4,"cursor":"lake","no":%d,"positions":[%s]}'
 DAMAGES = [
-    ({"stray": "x"}, "the entry stray is of an unknown kind: it says 'x'"),
-    ({"next_entity_id": "x"}, "the entry next_entity_id is of an unknown kind: it says 'x'"),
+    ({"stray": "x"}, "the entry stray is of an unknown kind: 'x'"),
+    ({"next_entity_id": "x"}, "the entry next_entity_id is of an unknown kind: 'x'"),
     ({"next_entity_id": "1"}, "next_entity_id is 1, but there is an entity with the id 1"),
     ({"entity/000000000001": "{"}, "the definition entity/000000000001 cannot be read: Expecting property"),
     ({"entity/000000000001": "7"}, "the definition entity/000000000001 cannot be read: "),
@@ -284,7 +284,7 @@ DAMAGES = [
     ),
     (
         {"entity/000000000001": ENTITY % (2, QUEUE)},
-        "the definition entity/000000000001 says that it is entity/000000000002",
+        "the definition entity/000000000001 contains entity/000000000002",
     ),
     (
         {"entity/000000000002": ENTITY % (2, SUBSCRIPTION)},
@@ -324,11 +324,11 @@ DAMAGES = [
     ({"rule/000000000001/sql": RULE % (1, SQL % "[1]")}, "the rule rule/000000000001/sql cannot be read: "),
     (
         {"rule/000000000001/sql": RULE % (2, '{"kind":"true"}')},
-        "the rule rule/000000000001/sql says that it is rule/000000000002/sql",
+        "the rule rule/000000000001/sql contains rule/000000000002/sql",
     ),
     ({CURSOR_KEY: "{"}, f"the cursor {CURSOR_KEY} cannot be read: Expecting property"),
     ({CURSOR_KEY: "{}"}, f"the cursor {CURSOR_KEY} cannot be read: it has no 'queue_id'"),
-    ({CURSOR_KEY: CURSOR % 5}, f"the cursor {CURSOR_KEY} says that it is cursor/000000000001/1/lake"),
+    ({CURSOR_KEY: CURSOR % 5}, f"the cursor {CURSOR_KEY} contains cursor/000000000001/1/lake"),
     (
         {"cursor/000000000002/0/lake": CURSOR % 8},
         "cursor/000000000002/0/lake is a cursor of entity 2, which does not exist",
@@ -340,7 +340,7 @@ DAMAGES = [
     ({CURSOR_KEY: CURSOR % 4, CLAIM_KEY: "{}"}, f"the claim {CLAIM_KEY} cannot be read: it has no "),
     (
         {CURSOR_KEY: CURSOR % 4, CLAIM_KEY: CLAIM % (2, "[1,2]")},
-        f"the claim {CLAIM_KEY} says that it is claim/000000000001/0/lake/00000000000000000002",
+        f"the claim {CLAIM_KEY} contains claim/000000000001/0/lake/00000000000000000002",
     ),
     (
         {CLAIM_KEY: CLAIM % (1, "[1,2]")},

@@ -57,9 +57,9 @@ def read(row: int, data: bytes) -> tuple[list[bytes], list[int]]:
     checked = memoryview(data)[_CHECKED_FROM : len(data) if version == 1 else at]
     found = zlib.crc32(checked, version)
     if found != checksum:
-        raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
+        raise StoreDamaged(f"{where} fails its checksum: stored {checksum:08x}, computed {found:08x}")
     if own_row != row:
-        raise StoreDamaged(f"{where} is another row in its place: it says that it is row {own_row}")
+        raise StoreDamaged(f"{where} is another row in its place: its own number is {own_row}")
     if at > len(data):
         raise StoreDamaged(f"{where} is too short for its {count} payloads")
     payloads = []

@@ -113,7 +113,7 @@ class Reader:
         found = _checksum(key, text)
         if found != checksum:
             raise StoreDamaged(
-                f"the entry {key} fails its checksum: it says {checksum:08x}, its text gives {found:08x}"
+                f"the entry {key} fails its checksum: stored {checksum:08x}, computed {found:08x}"
             )
         if key.startswith(entities.KEY_PREFIX):
             entity = entities.decode(key, text)
@@ -129,7 +129,7 @@ class Reader:
         elif key == CREATED_AT_KEY and text.isdecimal():
             pass  # read when the store is opened
         else:
-            raise StoreDamaged(f"the entry {key} is of an unknown kind: it says {text[:80]!r}")
+            raise StoreDamaged(f"the entry {key} is of an unknown kind: {text[:80]!r}")
 
     def read(self) -> Definitions:
         """Return the definitions added so far."""

@@ -140,7 +140,7 @@ def reading(what: str, key: str) -> Iterator[None]:
 def check_key(what: str, key: str, own_key: str) -> None:
     """Check that a text is under the key that it names. Raises: StoreDamaged."""
     if key != own_key:
-        raise StoreDamaged(f"the {what} {key} says that it is {own_key}")
+        raise StoreDamaged(f"the {what} {key} contains {own_key}")
 
 
 def _owner(queue_id: int) -> str:

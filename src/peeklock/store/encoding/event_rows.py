@@ -165,11 +165,11 @@ def read_columns(no: int, data: bytes) -> Columns:
     version, checksum, own_no, count = _HEAD.unpack_from(data)
     found = zlib.crc32(memoryview(data)[_CHECKED_FROM:], version)
     if found != checksum:
-        raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
+        raise StoreDamaged(f"{where} fails its checksum: stored {checksum:08x}, computed {found:08x}")
     if version not in _FIELDS:
         raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {ROW_VERSION}")
     if own_no != no:
-        raise StoreDamaged(f"{where} is another row in its place: it says that it is row {own_no}")
+        raise StoreDamaged(f"{where} is another row in its place: its own number is {own_no}")
     if not count:
         empty = memoryview(b"")
         return Columns(

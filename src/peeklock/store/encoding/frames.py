@@ -253,12 +253,12 @@ def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
     version, checksum, own_no = _HEAD.unpack_from(meta)
     found = zlib.crc32(memoryview(meta)[_CHECKED_FROM:], version)
     if found != checksum:
-        raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
+        raise StoreDamaged(f"{where} fails its checksum: stored {checksum:08x}, computed {found:08x}")
     at = _HEAD_BYTES.get(version, 0)
     if not at:
         raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {FRAME_VERSION}")
     if own_no != no:
-        raise StoreDamaged(f"{where} is another frame in its place: it says that it is frame {own_no}")
+        raise StoreDamaged(f"{where} is another frame in its place: its own number is {own_no}")
     cut = []
     end = len(meta)
     if at > end:

@@ -14,7 +14,7 @@ from peeklock.broker.vocabulary.message import COPIES_FOLLOWING_MAX, SHARED, SHA
 from peeklock.store.base import StoreDamaged
 
 # sequence number, enqueued sequence number, enqueued at, expires at, ttl, scheduled at, body row, frame
-# number, body slot, size, bare offset, delivery count, flags; the position stands before them.
+# number, body slot, size, bare offset, delivery count, flags; the position comes first.
 _FIELDS = "qqqqqqqqIIIIB"
 _TEXT_FIELDS = "II"  # places of session id and dead-letter source, after all others
 PLACES = struct.Struct("<" + _TEXT_FIELDS)
@@ -24,7 +24,7 @@ WITH_TEXTS_RECORD = struct.Struct("<Q" + _FIELDS + _TEXT_FIELDS)
 WITH_TEXTS_REST = struct.Struct("<" + _FIELDS + "8x")
 _PLACES_IN_REST = struct.Struct(f"<{STORED_REST.size}x" + _TEXT_FIELDS)
 
-ABSENT = -1  # stands for None in times and durations, which are never negative
+ABSENT = -1  # None in times and durations, which are never negative
 _STATE_MASK = 0x03
 HOPS_SHIFT = 2
 _HOPS_MASK = 0x1C

@@ -1,4 +1,4 @@
-"""The durable store of one namespace: a SQLite database in a folder of its own.
+"""The durable store of one namespace: a SQLite database in a data folder.
 
 Owns: the threads and their connections, and the commit. Must not know: what the facts mean.
 
