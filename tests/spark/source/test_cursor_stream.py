@@ -224,7 +224,7 @@ def test_a_second_query_with_the_same_cursor_is_told(namespace: Namespace) -> No
     one.trigger()
     two.trigger()  # as after a lost checkpoint, what is claimed comes first
     one.trigger()
-    with pytest.raises(CursorShared, match=rf"cursor 'spark' of '{queue}': claims 2 to 2 .* consumerName"):
+    with pytest.raises(CursorShared, match=rf"cursor 'spark' of '{queue}': claims 2 to 2 .* its own cursor"):
         two.trigger()
 
 
