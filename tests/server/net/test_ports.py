@@ -151,7 +151,7 @@ def test_the_tls_files_are_there_before_a_port_listens(
     found: list[set[str]] = []
     bind = Listener.bind
 
-    def open_read_only(self: Listener, host: str, port: int) -> int:
+    def looked_at(self: Listener, host: str, port: int) -> int:
         found.append({file.name for file in (tmp_path / "tls").glob("*")})
         return bind(self, host, port)
 
@@ -161,7 +161,7 @@ def test_the_tls_files_are_there_before_a_port_listens(
         settings = Settings(tmp_path, None, host, 0, 0, "os", None, None, "standard", None)
         ports = Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None)
         with monkeypatch.context() as patched:
-            patched.setattr(Listener, "bind", open_read_only)
+            patched.setattr(Listener, "bind", looked_at)
             patched.setattr("peeklock.server.tls.contexts._in_time", asked.append)
             await ports.open()
         ports.close()
