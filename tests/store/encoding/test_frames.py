@@ -208,9 +208,7 @@ def test_every_cut_of_a_frame_is_found() -> None:
 
 def test_a_frame_in_the_place_of_another_is_found() -> None:
     """Req: R-03."""
-    with pytest.raises(
-        StoreDamaged, match="frame 4 is another frame in its place: its own number is 3"
-    ):
+    with pytest.raises(StoreDamaged, match="frame 4 is another frame in its place: its own number is 3"):
         frames.decode(4, some_frame())
 
 
