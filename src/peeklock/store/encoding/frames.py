@@ -93,19 +93,17 @@ _counters = attrgetter("queue_id", "next_position", "next_sequence_number", "las
 
 
 def encode(batch: Batch, previous: int = 0) -> bytes:
-    """Return the frame of a batch, with the values that its messages have now; definitions are kept apart.
-
-    `previous`: checksum of the frame before, 0 for the first one.
-    """
+    """Return the frame of a batch, its messages as they are now; `previous`: checksum of the one before."""
     no, pack = batch.no, records.STORED_RECORD.pack
     runs: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)  # records by kind and queue
+    stored: defaultdict[int, list[bytes]] = defaultdict(list)  # records by queue
     removed: defaultdict[int, list[int]] = defaultdict(list)  # positions by queue
     texts: dict[str | None, int] = {None: 0}  # and their places
     variable: list[MessageStored] = []
     for change in batch.changes:
         if type(change) is MessageStored:
-            m, kind = change.message, STORED
-            flags: int = m.state | m.hops << HOPS_SHIFT | m.was_scheduled * WAS_SCHEDULED
+            m, queue_id = change.message, change.queue_id
+            flags: int = m.state | m.hops << HOPS_SHIFT | (WAS_SCHEDULED if m.was_scheduled else 0)
             if m.overlay is not None:
                 flags |= HAS_OVERLAY
             if flags >= HAS_OVERLAY or m.copies_left != COPIES_FOLLOWING_MAX:
@@ -126,12 +124,13 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
                 m.delivery_count,
                 flags,
             )
-            if m.session_id is not None or m.dead_letter_source is not None:
-                kind = STORED_WITH_TEXTS
+            if m.session_id is None and m.dead_letter_source is None:
+                stored[queue_id].append(record)
+            else:
                 session_place = texts.setdefault(m.session_id, len(texts))
                 source_place = texts.setdefault(m.dead_letter_source, len(texts))
                 record += records.PLACES.pack(session_place, source_place)
-            runs[kind, change.queue_id].append(record)
+                runs[STORED_WITH_TEXTS, queue_id].append(record)
         elif type(change) is MessageRemoved:
             removed[change.queue_id].append(change.message.position)
         elif type(change) is MessageIdSeen:
@@ -139,13 +138,14 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
             runs[ID_SEEN, change.queue_id].append(record)
         elif type(change) is NumbersIssued:
             kind = PARTITIONED_NUMBERS if change.partitions else NUMBERS
-            record = _RECORDS[kind].pack(*_counters(change), *change.partitions)
-            runs[kind, 0].append(record)
+            runs[kind, 0].append(_RECORDS[kind].pack(*_counters(change), *change.partitions))
         else:
             assert type(change) in definitions.KINDS, f"a store cannot keep {change!r}"
     parts = [_CHECKED_HEAD.pack(no, previous)]
     if variable or len(texts) > 1:
         parts += _variable_runs(variable, texts)
+    for queue_id, found in stored.items():
+        parts += (_RUN.pack(STORED, queue_id, len(found)), *found)
     for (kind, queue_id), found in runs.items():
         parts += (_RUN.pack(kind, queue_id, len(found)), *found)
     for queue_id, gone in removed.items():
