@@ -25,7 +25,7 @@ from typing import Protocol
 
 from bench.loadgen import Endpoint
 from peeklock.store.sqlite.folder import DATABASE_NAME
-from peeklock.store.sqlite.read_only import looked_at
+from peeklock.store.sqlite.read_only import open_read_only
 
 PROGRAM = Path(sys.executable).with_name("peeklock")
 """The broker's command of the installation that runs this benchmark."""
@@ -163,7 +163,7 @@ class Peeklock:
 
     def body_bytes(self) -> int:
         """Bytes of bodies in the database."""
-        with looked_at(self.folder / "data" / DATABASE_NAME) as db:
+        with open_read_only(self.folder / "data" / DATABASE_NAME) as db:
             size_bytes: int = db.execute("SELECT coalesce(sum(length(data)), 0) FROM body").fetchone()[0]
         return size_bytes
 

@@ -46,6 +46,7 @@ SMALL = {
     "broker.entities.fan_out.COPIES_FOLLOWING_MAX": 30,
     "broker.vocabulary.message.COPIES_FOLLOWING_MAX": 30,
     "store.encoding.frames.COPIES_FOLLOWING_MAX": 30,
+    "store.encoding.records.COPIES_FOLLOWING_MAX": 30,
     "broker.namespace.SLICE": 3,
     "broker.queue.delivery.PASS_OVER_MAX": 2,
     "broker.entities.forwarding.FETCH_MAX": 2,

@@ -367,8 +367,8 @@ class TestRefusedAtStart:
         [
             ("data", "data", "are the same folder"),
             ("data", "other/../data", "are the same folder"),
-            ("data", "data/log", "lie one in the other"),
-            ("log/data", "log", "lie one in the other"),
+            ("data", "data/log", "contain one another"),
+            ("log/data", "log", "contain one another"),
         ],
     )
     def test_log_and_data_that_are_not_apart(self, tmp_path: Path, data: str, to: str, how: str) -> None:
@@ -391,7 +391,7 @@ class TestRefusedAtStart:
         hour = log / "event_date=2026-11-22" / "event_hour=03"
         hour.mkdir(parents=True)
         (hour / f"events-{1:020}-{1:020}.parquet").touch()
-        assert "that says whose" in self.start(tmp_path / "second", log)
+        assert "that names its store" in self.start(tmp_path / "second", log)
 
     def test_no_pyarrow(self, tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pyarrow", None)

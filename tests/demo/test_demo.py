@@ -28,10 +28,10 @@ def test_every_job_ends_once_where_it_should_although_the_broker_is_killed() -> 
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "killed the broker (SIGKILL)" in done.stdout
-    assert re.search(r"started it again .* ready after [\d.]+ s", done.stdout)
+    assert re.search(r"restarted.* it .* ready after [\d.]+ s", done.stdout)
     assert "Every job ended exactly once, where it should." in done.stdout
     assert "\x1b" not in done.stdout
-    counted = re.search(r"counted (\d+) words, a count without any queue (\d+)", done.stdout)
+    counted = re.search(r"counted (\d+) words, a count without a queue (\d+)", done.stdout)
     assert counted is not None
     assert counted[1] == counted[2]
 

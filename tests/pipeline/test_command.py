@@ -71,7 +71,7 @@ def test_a_job_without_spark_says_how_to_get_it(arguments: list[str], status: in
 def test_release_does_without_spark() -> None:
     done = without_spark("release", "--entity", "q", "--connection-string", "nonsense")
     assert done.returncode == 1
-    assert re.fullmatch(r"peeklock: .*connectionString.*\n", done.stderr)
+    assert re.fullmatch(r"peeklock: the connection string .*\n", done.stderr)
 
 
 def without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:

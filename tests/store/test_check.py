@@ -210,7 +210,7 @@ def test_a_sound_frame_that_replaces_another_is_named(path: Path) -> None:
     put_frame(path, 4, frames.encode(Batch(4, []), frames.checksum_of(frames_of(path)[3])))
     report = checked(path)
     [damage] = report.damages
-    assert damage.startswith("frame 5 does not follow the frame 4 that is there")
+    assert damage.startswith("frame 5 does not follow frame 4")
     assert any(line.startswith("messages: not counted") for line in report.lines)
 
 
@@ -261,8 +261,8 @@ CURSOR = '{"queue_id":%d,"name":"lake","last_no":1,"committed_no":0,"used_at_ms"
 CLAIM_KEY = "claim/000000000001/0/lake/00000000000000000001"
 CLAIM = '{"queue_id":4,"cursor":"lake","no":%d,"positions":[%s]}'
 DAMAGES = [
-    ({"stray": "x"}, "the entry stray is of no kind that this release knows: it says 'x'"),
-    ({"next_entity_id": "x"}, "the entry next_entity_id is of no kind that this release knows: it says 'x'"),
+    ({"stray": "x"}, "the entry stray is of an unknown kind: 'x'"),
+    ({"next_entity_id": "x"}, "the entry next_entity_id is of an unknown kind: 'x'"),
     ({"next_entity_id": "1"}, "next_entity_id is 1, but there is an entity with the id 1"),
     ({"entity/000000000001": "{"}, "the definition entity/000000000001 cannot be read: Expecting property"),
     ({"entity/000000000001": "7"}, "the definition entity/000000000001 cannot be read: "),
@@ -284,19 +284,19 @@ DAMAGES = [
     ),
     (
         {"entity/000000000001": ENTITY % (2, QUEUE)},
-        "the definition entity/000000000001 says that it is entity/000000000002",
+        "the definition entity/000000000001 contains entity/000000000002",
     ),
     (
         {"entity/000000000002": ENTITY % (2, SUBSCRIPTION)},
-        "entity/000000000002 is a subscription of the topic 'events', which is not there",
+        "entity/000000000002 is a subscription of the topic 'events', which does not exist",
     ),
     (
         {"rule/000000000001/sql": RULE % (1, '{"kind":"true"}')},
-        "rule/000000000001/sql is a rule of 'orders', which is no subscription",
+        "rule/000000000001/sql is a rule of 'orders', which is not a subscription",
     ),
     (
         {"rule/000000000002/sql": RULE % (2, '{"kind":"true"}')},
-        "rule/000000000002/sql is a rule of entity 2, which is not there",
+        "rule/000000000002/sql is a rule of entity 2, which does not exist",
     ),
     ({"rule/000000000001/sql": "{"}, "the rule rule/000000000001/sql cannot be read: Expecting property"),
     ({"rule/000000000001/sql": "{}"}, "the rule rule/000000000001/sql cannot be read: it has no 'action'"),
@@ -324,14 +324,14 @@ DAMAGES = [
     ({"rule/000000000001/sql": RULE % (1, SQL % "[1]")}, "the rule rule/000000000001/sql cannot be read: "),
     (
         {"rule/000000000001/sql": RULE % (2, '{"kind":"true"}')},
-        "the rule rule/000000000001/sql says that it is rule/000000000002/sql",
+        "the rule rule/000000000001/sql contains rule/000000000002/sql",
     ),
     ({CURSOR_KEY: "{"}, f"the cursor {CURSOR_KEY} cannot be read: Expecting property"),
     ({CURSOR_KEY: "{}"}, f"the cursor {CURSOR_KEY} cannot be read: it has no 'queue_id'"),
-    ({CURSOR_KEY: CURSOR % 5}, f"the cursor {CURSOR_KEY} says that it is cursor/000000000001/1/lake"),
+    ({CURSOR_KEY: CURSOR % 5}, f"the cursor {CURSOR_KEY} contains cursor/000000000001/1/lake"),
     (
         {"cursor/000000000002/0/lake": CURSOR % 8},
-        "cursor/000000000002/0/lake is a cursor of entity 2, which is not there",
+        "cursor/000000000002/0/lake is a cursor of entity 2, which does not exist",
     ),
     (
         {CURSOR_KEY: CURSOR % 4, CLAIM_KEY: CLAIM % (1, "1")},
@@ -340,11 +340,11 @@ DAMAGES = [
     ({CURSOR_KEY: CURSOR % 4, CLAIM_KEY: "{}"}, f"the claim {CLAIM_KEY} cannot be read: it has no "),
     (
         {CURSOR_KEY: CURSOR % 4, CLAIM_KEY: CLAIM % (2, "[1,2]")},
-        f"the claim {CLAIM_KEY} says that it is claim/000000000001/0/lake/00000000000000000002",
+        f"the claim {CLAIM_KEY} contains claim/000000000001/0/lake/00000000000000000002",
     ),
     (
         {CLAIM_KEY: CLAIM % (1, "[1,2]")},
-        f"{CLAIM_KEY} is a claim of the cursor 'lake', which is not there",
+        f"{CLAIM_KEY} is a claim of the cursor 'lake', which does not exist",
     ),
     (
         {CURSOR_KEY: (CURSOR % 4).replace('"last_no":1', '"last_no":0'), CLAIM_KEY: CLAIM % (1, "[1,2]")},
@@ -503,7 +503,7 @@ def test_what_is_no_store_is_not_checked(path: Path, tmp_path: Path) -> None:
     path.write_bytes(b"\0" * 5000)
     report = checked(path)
     assert report.exit_status == DAMAGED
-    assert "is no SQLite database" in report.lines[0]
+    assert "is not a SQLite database" in report.lines[0]
 
 
 def test_rows_of_damaged_numbers_are_passed_over_by_a_rescue() -> None:

@@ -1,11 +1,9 @@
 """`python -m peeklock.capture --data DIR --to DIR`: the process that writes the event log.
 
-Owns: its options, what it tells the broker that started it, its end. Must not know: how the log is written.
-
-A broker with `--capture` starts it and holds its standard input: when that ends, the broker is gone, and what
-is in the store then is exported before this process goes too. With `</dev/null` it so exports what a broker
-left behind. Standard output is for the broker: `exported N` (all up to batch N is in the log) and, before an
-end with status 1, `failed WHY`. Standard error has log lines as the broker's has, one JSON object each.
+A broker with `--capture` starts it and holds its standard input. When that ends, the broker is gone: the
+process exports the rest of the store and ends. So with `</dev/null` it exports what a broker left behind.
+Standard output is for the broker: `exported N` (all up to batch N is in the log) and, before an end with
+status 1, `failed WHY`. Standard error has log lines like the broker's, one JSON object each.
 """
 
 from __future__ import annotations
@@ -24,31 +22,31 @@ from pathlib import Path
 from peeklock.store.base import StoreError
 
 NICENESS = 10
-"""The broker comes first; what it cannot export at once waits in the store."""
+"""The broker comes first; rows wait in the store."""
 
 
 class _Broker:
-    """Who started this process."""
+    """The broker that started this process."""
 
     def exported(self, no: int) -> None:
-        """All up to this batch is in the log."""
+        """Report that all batches up to this one are in the log."""
         _tell(f"exported {no}")
 
     def note(self, level: str, event: str, **fields: object) -> None:
         """Write a log line."""
         now = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
         line = {"time": now, "level": level, "event": event, **fields}
-        with contextlib.suppress(OSError):  # nobody reads it any more
+        with contextlib.suppress(OSError):  # nothing reads it any more
             os.write(2, (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace"))
 
 
 def _tell(line: str) -> None:
-    with contextlib.suppress(OSError):  # a broker that was killed hears nothing
+    with contextlib.suppress(OSError):  # the broker was killed
         os.write(1, (line + "\n").encode("utf-8", "replace"))
 
 
 def main(arguments: list[str]) -> int:
-    """Export until standard input ends; answer the exit status."""
+    """Export until standard input ends; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m peeklock.capture", description="Write the event log.")
     parser.add_argument("--data", type=Path, required=True, help="the broker's data folder")
     parser.add_argument("--to", type=Path, required=True, help="the event log's folder")
@@ -61,7 +59,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep-days", type=float, help="remove older segments")
     parser.add_argument("--keep-bytes", type=int, help="remove the oldest segments beyond this size")
     options = parser.parse_args(arguments)
-    # Who ends the broker in order ends all of its processes perhaps. This one has to outlive it by a moment.
+    # A signal may go to the broker and all its processes. This one must outlive the broker by a moment.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
@@ -74,7 +72,7 @@ def main(arguments: list[str]) -> int:
         from peeklock.capture.exporter import Exporter, ExportOptions
         from peeklock.capture.folder import LogRefused
     except ImportError as missing:
-        return _fail(broker, f"{missing}: install what the event log needs: pip install 'peeklock[capture]'")
+        return _fail(broker, f"{missing}: the event log needs more packages: pip install 'peeklock[capture]'")
     pa.set_cpu_count(1)  # the other one is the broker's
     pa.set_io_thread_count(1)
     exporter = Exporter(
@@ -101,7 +99,7 @@ def main(arguments: list[str]) -> int:
         return _fail(
             broker,
             f"cannot write the event log at {where}: {failure.strerror or failure}; "
-            "free some space or mend the folder",
+            "free some space or repair the folder",
         )
     return 0
 

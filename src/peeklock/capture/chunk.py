@@ -1,12 +1,9 @@
 """Turns event rows into a table with the columns of the event log.
 
-Owns: which column comes from which field, what is null, the gap row. Must not know: files, the store.
-
-Theory of operation. The store keeps a batch's events by column, and Arrow wants columns, so integers go from
-one to the other as bytes: the pieces of all batches are joined and become an Arrow array without a loop in
-Python. Texts stand once a batch in a table; the tables are put one after another, the places in them moved
-accordingly, and Arrow looks them up. Only what has to be decoded is done one by one, and only where it is
-there: message ids, contents, digests of lock tokens.
+The store keeps a batch's events by column, and Arrow wants columns, so integers are copied as bytes: the
+pieces of all batches are joined and become an Arrow array without a loop in Python. Texts are in one table
+for each batch; the tables are joined, the places in them moved accordingly, and Arrow looks them up. Only
+message ids, contents and digests of lock tokens are decoded one by one, where there are any.
 """
 
 from __future__ import annotations
@@ -25,18 +22,17 @@ import pyarrow.compute as pc
 from peeklock.broker.queue.session_ids import folded
 from peeklock.broker.vocabulary.events import Event, EventType
 from peeklock.broker.vocabulary.message import MessageState
-from peeklock.capture.heads import content, message_id
+from peeklock.capture.message_fields import content, message_id
 from peeklock.capture.schema import EVENT_VERSION, EVENTS
 from peeklock.store.base import StoreDamaged
 from peeklock.store.encoding import event_rows
 from peeklock.store.encoding.event_rows import BINARIES, INTEGERS, TEXTS, Columns
 
 TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999: what lies beyond, as the ends of the longest time-to-lives do and the wishes of some
-senders, few programs can show."""
+"""The years 1 to 9999: few programs can show later times, such as the ends of the longest time-to-lives."""
 
 PARTITION_SHIFT = 48
-"""The partition's id stands above these bits of a sequence number. Source: semantics S-02."""
+"""The partition's id is above these bits of a sequence number. Source: semantics S-02."""
 
 _DIGEST_BYTES = 8
 
@@ -74,11 +70,11 @@ _HAS_STATE = _by_type(lambda number: number not in _OF_NO_MESSAGE | _BEGINNINGS)
 _BLANK = Event._make(0 if name in INTEGERS else None for name in Event._fields)
 
 _ROOT = re.compile(r"/subscriptions/|/\$", re.IGNORECASE)
-"""What follows in a path is of a subscription or a sub-queue."""
+"""The start of the part of a path that names a subscription or a sub-queue."""
 
 
 def gap_row(first: int, last: int, reason: str, at_ms: int) -> bytes:
-    """Make the event row that says that batches `first` up to `last` are not in the log."""
+    """Return the event row of a gap: batches `first` to `last` are not in the log."""
     gap = _BLANK._replace(
         type=EventType.GAP, at_ms=at_ms, sequence_number=first, related_number=last, reason=reason
     )
@@ -86,15 +82,18 @@ def gap_row(first: int, last: int, reason: str, at_ms: int) -> bytes:
 
 
 class Chunk:
-    """Event rows one after another, until `take` makes a table of them. Keeps from one to the next what must
-    be known of earlier ones: the broker's epoch, and which entities have partitions."""
+    """Collects event rows until `take` makes a table of them.
+
+    It keeps the facts of earlier rows that later ones need: the broker's epoch, and the entities with
+    partitions.
+    """
 
     def __init__(self, namespace: str, epoch: int | None, partitioned: Iterable[str] = ()) -> None:
-        """Begin behind what is in the log.
+        """Begin after the last batch of the log.
 
         Args:
             namespace: the column of this name.
-            epoch: the last one in the log, None when it is not known.
+            epoch: the last one in the log, None = unknown.
             partitioned: names of queues and topics that have partitions now.
         """
         self._namespace = namespace
@@ -111,12 +110,12 @@ class Chunk:
         self._lengths: dict[str, list[memoryview]] = {name: [] for name in BINARIES}
         self._binaries: dict[str, list[memoryview]] = {name: [] for name in BINARIES}
         self._texts: list[str | None] = []
-        self._has_partitions: list[bool] = []  # of the text beside it, should it be an entity
+        self._has_partitions: list[bool] = []  # of the same text in `_texts`, if it is an entity
         self._last_texts: list[str | None] = []
         self._last_texts_at = 0
 
     def check(self, no: int, columns: Columns) -> None:
-        """Find out whether `add` can take a row. Raises: StoreDamaged."""
+        """Check that `add` can take a row. Raises: StoreDamaged."""
         if columns.count:
             kinds, states = columns.integers["type"], columns.integers["state"]
             if min(kinds) < 1 or max(kinds) > max(EventType) or max(states) > max(MessageState):
@@ -129,7 +128,7 @@ class Chunk:
         if EventType.EPOCH_STARTED in kinds:
             self.epoch = no
         elif EventType.GAP in kinds:
-            self.epoch = None  # one may have begun in what is missing
+            self.epoch = None  # one may have begun in the gap
         if EventType.ENTITY_CREATED in kinds or EventType.ENTITY_PRESENT in kinds:
             self._learn_partitions(kinds, columns)
         if columns.texts != self._last_texts:
@@ -159,7 +158,7 @@ class Chunk:
                 self._partitioned.add(name.lower())
             else:
                 self._partitioned.discard(name.lower())
-        self._last_texts = []  # what these say of partitions may be another thing now
+        self._last_texts = []  # their partitions may have changed
 
     def _is_partitioned(self, text: str | None) -> bool:
         return (
@@ -167,7 +166,7 @@ class Chunk:
         )
 
     def take(self) -> pa.Table:
-        """Give what was added as a table with the columns of the log, and begin anew."""
+        """Return the added rows as a table with the columns of the log, and start an empty chunk."""
         table = pa.table(self._columns(), schema=EVENTS)
         self._clear()
         return table
@@ -231,7 +230,7 @@ class Chunk:
         return columns
 
     def _by_batch(self, code: str, values: Iterable[int]) -> pa.Array:
-        """Repeat a value of each batch for all of its events."""
+        """Return a column that repeats the value of a batch for each of its events."""
         pieces = [
             array(code, (value,)) * events
             for value, (_, events, _, _) in zip(values, self._batches, strict=True)
@@ -239,7 +238,7 @@ class Chunk:
         return _array({"q": pa.int64(), "i": pa.int32()}[code], self.count, b"".join(pieces))
 
     def _looked_up(self) -> dict[str, pa.Array]:
-        """Give the columns of texts."""
+        """Return the columns of texts."""
         texts = pa.array([None if text is None else _shown(text) for text in self._texts], pa.string())
         firsts = self._by_batch("q", (first for _, _, _, first in self._batches))
         return {name: texts.take(pc.add(self._place(name).cast(pa.int64()), firsts)) for name in TEXTS}
@@ -248,7 +247,7 @@ class Chunk:
         return _array(pa.uint32(), self.count, b"".join(self._places[name]))
 
     def _present(self, name: str) -> list[bytes]:
-        """Give the values of a column of bytes that are there."""
+        """Return the values of a column of bytes, without the absent ones."""
         joined = b"".join(self._binaries[name])
         values = []
         start = 0
@@ -258,7 +257,7 @@ class Chunk:
         return values
 
     def _expanded(self, name: str, values: Iterable[object], kind: pa.DataType) -> pa.Array:
-        """Put values where a column of bytes has some, and null elsewhere."""
+        """Return a column with values where a column of bytes has some, null elsewhere."""
         found = pa.array(list(values), kind)
         if not len(found):
             return pa.nulls(self.count, kind)
@@ -276,7 +275,7 @@ class Chunk:
 
 
 def _array(kind: pa.DataType, count: int, data: bytes) -> pa.Array:
-    """Make an array over bytes that are its values already."""
+    """Return an array over the bytes of its values."""
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(data)])
 
 
@@ -285,7 +284,7 @@ def _zeros(count: int) -> pa.Array:
 
 
 def _only_where(is_there: pa.Array, values: pa.Array) -> pa.Array:
-    """Give the values, null where `is_there` is false; both without nulls of their own."""
+    """Return the values, null where `is_there` is false; neither has nulls."""
     return pa.Array.from_buffers(values.type, len(values), [is_there.buffers()[1], values.buffers()[1]])
 
 
@@ -294,7 +293,7 @@ def _nulls_for_zero(values: pa.Array) -> pa.Array:
 
 
 def _times(ms: pa.Array) -> pa.Array:
-    """Make times of UTC ms, null for 0."""
+    """Return times of UTC ms, null for 0."""
     capped = pc.min_element_wise(ms, pa.scalar(TIME_MS_MAX, pa.int64()))
     capped = pc.max_element_wise(capped, pa.scalar(TIME_MS_MIN, pa.int64()))
     return _nulls_for_zero(capped).view(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
@@ -305,7 +304,7 @@ def _dictionary(places: pa.Array, names: pa.Array) -> pa.DictionaryArray:
 
 
 def _session_keys(session_ids: pa.Array) -> pa.Array:
-    """Fold session ids, each of them once."""
+    """Return the keys of session ids; each id is folded once."""
     spelt = session_ids.dictionary_encode()
     return pa.array(map(folded, spelt.dictionary.to_pylist()), pa.string()).take(spelt.indices)
 
@@ -315,5 +314,5 @@ def _digest(token: bytes) -> str:
 
 
 def _shown(text: str) -> str:
-    """Give a text without surrogates, which some clients send and UTF-8 has not."""
+    """Return a text with surrogates replaced: some clients send them, and UTF-8 has none."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,12 +1,9 @@
 """Writes the event log: from the store's event rows to segments in a folder.
 
-Owns: the order in which a row becomes durable elsewhere before the broker forgets it, when a segment ends,
-what is said of rows that are missing. Must not know: columns, the store's tables, who started it.
-
-Theory of operation. Batches are numbered without gaps, and a segment's name says which it holds; the folder's
-highest number is where the exporter goes on. A segment has its name only when it is durable, and only then is
-the broker told that it may forget the rows. So whichever of the two dies, and whenever: a row is in the log,
-or still in the store, and in the log once.
+Batches are numbered without gaps, and the name of a segment has its numbers; the exporter goes on after the
+folder's highest number. A segment gets its name only when it is durable, and only then the broker learns that
+it may delete the rows. So whenever the broker or the exporter dies, each row is in the log once, or still in
+the store.
 
     rows of the store -> chunk (a row group) -> segment, under a temporary name -> its name -> "exported N"
 """
@@ -26,7 +23,7 @@ import pyarrow.parquet as pq
 from peeklock.broker.vocabulary.descriptions import QueueDescription, TopicDescription
 from peeklock.broker.vocabulary.events import EventType
 from peeklock.capture.chunk import Chunk, gap_row
-from peeklock.capture.folder import LogFolder, LogRefused, Segment
+from peeklock.capture.folder import LogFolder, LogRefused
 from peeklock.capture.segment import SegmentWriter
 from peeklock.store.base import StoreDamaged
 from peeklock.store.encoding.event_rows import Columns, read_columns
@@ -34,16 +31,16 @@ from peeklock.store.sqlite.event_reader import EventReader
 
 CHUNK_EVENTS = 65_536
 CHUNK_BYTES = 16 * 1024 * 1024
-"""A row group has about so many events, or bytes of messages: what the exporter keeps in memory."""
+"""Events of a row group, or bytes of their messages: the exporter keeps so much in memory."""
 
 READ_BYTES = 1024 * 1024
-"""So much is read from the store in one transaction; packed, so it is some 30,000 events."""
+"""Read from the store in one transaction: some 30,000 packed events."""
 
 RETAIN_S = 60.0
-"""How often to look for segments that are too old, while none is written."""
+"""How often old segments are removed while none is written."""
 
 POLL_S = 0.5
-"""How often to look for new rows. What is found at once is cheaper to write than in pieces."""
+"""How often new rows are read. Rows read together are cheaper to write."""
 
 HOUR_MS = 3_600_000
 
@@ -52,24 +49,24 @@ GIVEN_UP = "given up: more waited to be exported than --capture-backlog allows"
 
 
 class Listener(Protocol):
-    """Who is told how it goes."""
+    """Receives reports of the exporter."""
 
     def exported(self, no: int) -> None:
-        """All up to this batch is in the log."""
+        """Take the number of the last batch in the log."""
 
     def note(self, level: str, event: str, **fields: object) -> None:
-        """Something that an operator may want to read."""
+        """Write a log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What an exporter is asked for."""
+    """The settings of an exporter."""
 
     data: Path
     to: Path
     namespace: str
     interval_s: float = 10.0
-    """A segment ends so long after its first event was read."""
+    """Seconds from reading the first event of a segment to its end."""
     segment_events: int = 500_000
     segment_bytes: int = 128 * 1024 * 1024
     keep_days: float | None = None
@@ -94,9 +91,9 @@ class Exporter:
         self._retain_at = 0.0  # monotonic
 
     def run(self, ending: Flag) -> None:
-        """Export until `ending` is set, and then what is there at that moment.
+        """Export until `ending` is set, and then the rows that are in the store.
 
-        Raises: LogRefused, StoreError; OSError when the folder cannot be written to.
+        Raises: LogRefused, StoreError; OSError if the folder cannot be written.
         """
         try:
             self._folder.take(self._options.data, self._note_wait)
@@ -106,7 +103,7 @@ class Exporter:
                     ending.wait(min(POLL_S, self._options.interval_s / 2))
                 self._end_segment_when_old()
                 self._retain_when_time()
-            last_no = reader.last_no()  # more may come from a broker that started meanwhile
+            last_no = reader.last_no()  # a broker that started meanwhile may add more
             while self._read_to < last_no and self._read(reader):
                 pass
             self._end_segment()
@@ -134,7 +131,7 @@ class Exporter:
         if last_no > last_batch_no:
             raise LogRefused(
                 f"{self._to} holds batches up to {last_no}, the store {self._options.data} only up to "
-                f"{last_batch_no}: the store was set back. Name an empty folder with --capture"
+                f"{last_batch_no}: the store is an older copy. Name an empty folder with --capture"
             )
         epoch = self._last_epoch()
         self._compare_epochs(reader, epoch)
@@ -151,8 +148,10 @@ class Exporter:
         return reader
 
     def _compare_epochs(self, reader: EventReader, epoch: int | None) -> None:
-        """Find out whether what the store still has of the log's batches is what the log has: a store that
-        was set back may have gone on since, under the same numbers. Raises: LogRefused."""
+        """Check that the store has the batches of the log, by their epochs. Raises: LogRefused.
+
+        A store that was restored from an older copy issues the same numbers again.
+        """
         last_no = self._folder.last_no
         found = None
         after = 0
@@ -164,8 +163,8 @@ class Exporter:
         if epoch is not None and found is not None and found != epoch:
             raise LogRefused(
                 f"{self._to} holds batches up to {last_no}, and batch {found} of the store "
-                f"{self._options.data}, with which its broker started, is another one there: the store was "
-                "set back. Name an empty folder with --capture"
+                f"{self._options.data}, with which its broker started, is another one there: the store is "
+                "an older copy. Name an empty folder with --capture"
             )
 
     def _last_epoch(self) -> int | None:
@@ -191,7 +190,7 @@ class Exporter:
     # Rows
 
     def _read(self, reader: EventReader) -> bool:
-        """Take rows of the store; answer whether there were any."""
+        """Read rows of the store; return whether there were any."""
         rows = reader.read(self._read_to, READ_BYTES)
         for no, data in rows:
             columns = self._unpacked(no, data)
@@ -215,7 +214,7 @@ class Exporter:
         return columns
 
     def _add_gap(self, first: int, last: int, follows: Columns) -> None:
-        """Say that batches are missing before one that is there."""
+        """Record a gap before a batch."""
         kinds = bytes(follows.integers["type"])
         reason = NOT_CAPTURED if EventType.EPOCH_STARTED in kinds else GIVEN_UP
         at_ms = follows.integers["at_ms"][0] if follows.count else _now_ms()
@@ -225,7 +224,7 @@ class Exporter:
         self._add(first, last, read_columns(first, gap_row(first, last, reason, at_ms)))
 
     def _add(self, no: int, last_no: int, columns: Columns) -> None:
-        """Add events under batch `no`, which stand for all batches up to `last_no`."""
+        """Add events under batch `no`; they cover the batches up to `last_no`."""
         if columns.count:
             hour = columns.integers["at_ms"][0] // HOUR_MS
             if self._events and hour != self._hour:
@@ -255,8 +254,7 @@ class Exporter:
             self._end_segment()
 
     def _end_segment(self) -> None:
-        """Give what was read its name, and tell that it is exported. Batches without events alone are not
-        worth a file."""
+        """Publish the segment and report it as exported; without events no file is written."""
         if not self._events:
             return
         self._events = 0  # first: the last chunk may fill the segment
@@ -284,16 +282,13 @@ class Exporter:
         self._retain_at = time.monotonic() + RETAIN_S
         removed = self._folder.retain(self._options.keep_days, self._options.keep_bytes)
         if removed:
-            self._note_removed(removed)
-
-    def _note_removed(self, removed: list[Segment]) -> None:
-        self._listener.note(
-            "info",
-            "old segments of the event log were removed",
-            count=len(removed),
-            size_bytes=sum(segment.size_bytes for segment in removed),
-            first_kept=self._folder.segments[0].first_no,
-        )
+            self._listener.note(
+                "info",
+                "old segments of the event log were removed",
+                count=len(removed),
+                size_bytes=sum(segment.size_bytes for segment in removed),
+                first_kept=self._folder.segments[0].first_no,
+            )
 
 
 def _begins_epoch(no: int, data: bytes) -> bool:

@@ -1,15 +1,12 @@
-"""The folder of an event log: its segments, whose it is, and who may write to it.
+"""The folder of an event log: segments, the lock, the mark that ties it to a store, retention.
 
-Owns: names and places of segments, the lock, the mark that ties the folder to a store, retention. Must not
-know: events, Arrow.
-
-    DIR/_capture.lock                 held by the exporter for as long as it lives
+    DIR/_capture.lock                 held by the exporter while it runs
     DIR/_capture.json                 the id of the log; the store's folder has the same in `event-log.json`
-    DIR/.events-<first>.tmp           the segment that is being written
+    DIR/.events-<first>.tmp           the unfinished segment
     DIR/event_date=YYYY-MM-DD/event_hour=HH/events-<first batch>-<last batch>.parquet
 
-A segment gets its name when it is durable, and says there which batches it holds, so the folder itself is the
-only memory of how far the log goes. Spark passes over names that begin with a dot or an underscore.
+A segment gets its name when it is durable. The name has the batches of the segment, so the folder itself is
+the only record of how far the log goes. Spark skips names that begin with a dot or an underscore.
 """
 
 from __future__ import annotations
@@ -25,6 +22,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from peeklock.store.sqlite.folder import sync
 
 LOCK_NAME = "_capture.lock"
 MARK_NAME = "_capture.json"
@@ -59,7 +58,7 @@ class Segment:
 
 
 class LogFolder:
-    """The folder, for the one process that writes there."""
+    """The folder; one process writes there."""
 
     def __init__(self, folder: Path) -> None:
         """Name the folder; nothing is touched before `take`."""
@@ -70,16 +69,13 @@ class LogFolder:
 
     @property
     def last_no(self) -> int:
-        """The last batch in the log, 0 when it is empty."""
+        """The last batch in the log, 0 if it is empty."""
         return self.segments[-1].last_no if self.segments else 0
 
     def check(self, store: Path) -> None:
-        """Find out whether `take` would refuse, and make the folder; whoever writes there is not disturbed.
+        """Check that `take` would not refuse, and create the folder; a running exporter is not disturbed.
 
-        Args:
-            store: the folder of the store whose events are to be written here; it need not be there.
-
-        Raises: LogRefused, OSError.
+        `store`: the data folder of the broker, which may not exist yet. Raises: LogRefused, OSError.
         """
         self._keep_apart(store)
         self._read_marks(store)
@@ -114,7 +110,7 @@ class LogFolder:
         self.segments = self._find_segments()
 
     def release(self) -> None:
-        """Let the next one write here."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -122,19 +118,19 @@ class LogFolder:
     def _keep_apart(self, store: Path) -> None:
         log, data = self.path.resolve(), store.resolve()
         if log == data or data in log.parents or log in data.parents:
-            how = "are the same folder" if log == data else "lie one in the other"
+            how = "are the same folder" if log == data else "contain one another"
             raise LogRefused(
                 f"the event log {self.path} and the data {store} {how}: name a folder beside the data with "
                 "--capture"
             )
 
     def _read_marks(self, store: Path) -> tuple[str | None, str | None]:
-        """Give the ids of log and store, None = none yet. Raises: LogRefused when they do not go together."""
+        """Return the ids of log and store, None = none yet. Raises: LogRefused, if they do not match."""
         log_id, store_id = _read_mark(self.path / MARK_NAME), _read_mark(store / STORE_MARK_NAME)
         if log_id is None and next(self._segment_names(), None) is not None:
             raise LogRefused(
-                f"{self.path} has segments of an event log, but no {MARK_NAME} that says whose: "
-                "put it back, or name an empty folder with --capture"
+                f"{self.path} has segments of an event log, but no {MARK_NAME} that names its store: "
+                "restore it, or name an empty folder with --capture"
             )
         if log_id is not None and log_id != store_id:
             raise LogRefused(
@@ -163,29 +159,29 @@ class LogFolder:
         )
 
     def draft(self, first_no: int) -> Path:
-        """Give the name of a segment that is being written."""
+        """Return the path of an unfinished segment."""
         return self.path / f".events-{first_no:020}.tmp"
 
     def publish(self, draft: Path, first_no: int, last_no: int, hour: datetime) -> Segment:
-        """Give a finished segment, whose bytes are durable, its name; durable too when this returns."""
+        """Rename a segment whose bytes are durable to its final name, and make that durable."""
         folder = self.path / f"event_date={hour:%Y-%m-%d}" / f"event_hour={hour:%H}"
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            _sync(folder.parent)
-            _sync(self.path)
+            sync(folder.parent)
+            sync(self.path)
         path = folder / f"events-{first_no:020}-{last_no:020}.parquet"
         draft.rename(path)
-        _sync(folder)
+        sync(folder)
         segment = Segment(first_no, last_no, path, path.stat().st_size)
         self.segments.append(segment)
         return segment
 
     def retain(self, keep_days: float | None, keep_bytes: int | None) -> list[Segment]:
-        """Remove the oldest segments that are more than is kept, never the newest; answer which.
+        """Remove the oldest segments beyond the limits, never the newest; return the removed ones.
 
         Args:
-            keep_days: how long events are kept; by the hour of their segment.
-            keep_bytes: how much all segments may take.
+            keep_days: age of events, by the hour of their segment.
+            keep_bytes: size of all segments.
         """
         removed: list[Segment] = []
         size_bytes = sum(segment.size_bytes for segment in self.segments)
@@ -197,7 +193,7 @@ class LogFolder:
                 break
             oldest.path.unlink(missing_ok=True)
             for folder in (oldest.path.parent, oldest.path.parent.parent):
-                with contextlib.suppress(OSError):  # others are in it
+                with contextlib.suppress(OSError):  # not empty
                     folder.rmdir()
             size_bytes -= oldest.size_bytes
             removed.append(self.segments.pop(0))
@@ -205,7 +201,7 @@ class LogFolder:
 
 
 def _age(hour: datetime) -> timedelta:
-    """Give how long ago an hour ended."""
+    """Return the time since the end of an hour."""
     return datetime.fromtimestamp(time.time(), UTC) - hour - timedelta(hours=1)
 
 
@@ -217,26 +213,17 @@ def _read_mark(path: Path) -> str | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise LogRefused(
-            f"{path} cannot be read ({error}): the other one, of the log or of its store, has the same id; "
-            "copy it"
+            f"{path} cannot be read ({error}): {MARK_NAME} and the {STORE_MARK_NAME} of its store have "
+            "the same id; copy the other one"
         ) from None
 
 
 def _write_mark(path: Path, log_id: str) -> None:
-    """Write the whole mark or none."""
+    """Write a mark, whole or not at all."""
     draft = path.with_name(f".{path.name}.tmp")
     with draft.open("w") as file:
         file.write(json.dumps({"id": log_id}) + "\n")
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(path.parent)

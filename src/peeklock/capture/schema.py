@@ -1,10 +1,7 @@
-"""The columns of the event log.
+"""The columns of the event log. Needs pyarrow: the broker never imports this.
 
-Owns: names, types and meaning of the columns, for whoever writes or reads the log. Must not know: files,
-Spark. Needs pyarrow: the broker never imports this.
-
-A row is one event. `(namespace, shard, batch_no, index)` is its identity: unique, and in the order in which
-things happened. The folder's `event_date=` and `event_hour=` (UTC) are those of the first event of a segment.
+A row is one event. `(namespace, shard, batch_no, index)` identifies it and orders the events in time. The
+`event_date=` and `event_hour=` (UTC) of a folder are those of the first event of a segment.
 """
 
 from __future__ import annotations
@@ -12,8 +9,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 EVENT_VERSION = 2
-"""Grows when a column is added or changes its meaning. Version 2 has `session_key` and `connection_lost`; a
-segment of version 1 lacks them, and a reader takes them for null."""
+"""Grows when a column is added or changes its meaning. Version 2 adds `session_key` and `connection_lost`:
+null in a segment of version 1."""
 
 _TIME = pa.timestamp("us", tz="UTC")
 _NAME = pa.dictionary(pa.int32(), pa.string())
@@ -27,13 +24,13 @@ EVENTS = pa.schema(
         ("event_version", pa.int32()),
         ("event_time", _TIME),
         ("event_type", _NAME),  # names of broker.events.EventType in lower case
-        ("entity", _NAME),  # path of the queue or sub-queue; null for what concerns no entity
+        ("entity", _NAME),  # path of the queue or sub-queue; null if none is concerned
         ("partition_id", pa.int32()),  # of a partitioned entity; else null
         ("sequence_number", pa.int64()),
         ("enqueued_sequence_number", pa.int64()),
-        ("message_id", pa.string()),  # only with `enqueued` and `scheduled` of what was just sent
+        ("message_id", pa.string()),  # only in `enqueued` and `scheduled` of new messages
         ("session_id", pa.string()),
-        ("session_key", pa.string()),  # what sessions are told apart by; null where `session_id` is
+        ("session_key", pa.string()),  # equal for ids of the same session; null where `session_id` is
         ("delivery_count", pa.int32()),  # after the event
         ("lock_token", pa.string()),  # keyless digest in hex: the token itself is a capability
         ("locked_until", _TIME),

@@ -1,8 +1,4 @@
-"""A segment that is being written: a Parquet file that grows by row groups.
-
-Owns: how the columns are encoded, and that all bytes are on stable storage at the end. Must not know: what
-the events mean, what the file will be called.
-"""
+"""Writes one segment: a Parquet file that grows by row groups and is durable at its end."""
 
 from __future__ import annotations
 
@@ -26,12 +22,12 @@ _DELTAS = {
     for field in EVENTS
     if pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type)
 }
-"""Numbers and times mostly grow by a little: encoded so they take a quarter of the time that a dictionary
-does, and less space."""
+"""Numbers and times mostly grow by a little: this encoding takes a quarter of a dictionary's time, and less
+space."""
 
 
 class SegmentWriter:
-    """One file; written whole or to be thrown away."""
+    """One file; end it by `finish` or `abandon`."""
 
     def __init__(self, path: Path) -> None:
         """Begin an empty file. Raises: OSError."""
@@ -45,30 +41,30 @@ class SegmentWriter:
             use_dictionary=_DICTIONARIES,
             column_encoding=_DELTAS,
             write_statistics=True,
-            write_page_checksum=True,  # else most single bits that a disk turns over go unnoticed
+            write_page_checksum=True,  # else most flipped bits go unnoticed
         )
         self._fd = os.open(path, os.O_RDONLY)
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is by now."""
+        """The current size of the file."""
         return int(self._file.tell())
 
     def write(self, table: pa.Table) -> None:
         """Add a row group. Raises: OSError."""
         self._writer.write_table(table, row_group_size=len(table))
-        # Little by little: what is left for the last one would hold up the broker's own, on the same disk.
+        # In small steps: one large sync at the end would delay the broker's own, on the same disk.
         os.fdatasync(self._fd)
 
     def finish(self) -> None:
-        """Write the end of the file and make all of it durable. Raises: OSError."""
+        """Write the end of the file and make it durable. Raises: OSError."""
         self._writer.close()
         self._file.close()
         os.fsync(self._fd)
         os.close(self._fd)
 
     def abandon(self) -> None:
-        """Throw the file away, which may be one that cannot be written to any more."""
+        """Delete the file, also if it cannot be written any more."""
         self._path.unlink(missing_ok=True)
         for close in (self._writer.close, self._file.close):
             with contextlib.suppress(OSError):

@@ -1,10 +1,69 @@
-"""A blocking AMQP client of Service Bus: connections, senders, receivers, requests, cursors.
+"""A blocking AMQP client for peeklock and other brokers that speak Azure Service Bus.
 
-claims      One entity's cursor as its reader sees it: claims made, read and committed.
-connection  One blocking AMQP connection of a process to a namespace.
-errors      What can go wrong between Spark and a broker, in words that say what to do.
-links       Links of a connection: what all have in common, and receivers.
-management  Requests to the `$management` and `$cbs` nodes, many of them under way at a time.
-sender      Sending to a queue or topic, many messages under way at a time.
-settings    A connection string, taken apart.
+claims             One entity's cursor: claims made, read and committed (peeklock only).
+connection         `BlockingConnection`: the socket, tokens, and coming back after a break.
+connection_string  `ConnectionString`: a connection string, taken apart.
+errors             `ServiceBusError`, `OptionError`, and the conditions they name.
+links              `Receiver` and its outcomes; what all links have in common.
+management         Requests to the `$management` and `$cbs` nodes.
+sender             `Sender`: many messages under way at a time.
+
+Messages are bytes, as on the wire: `encode_message` makes them, `scan` takes them apart.
+
+    connection = BlockingConnection(ConnectionString.parse(text))
+    sender = connection.sender("orders")
+    sender.send(encode_message(data=b"1 banana"))
+    sender.flush()  # waits until the broker has stored it
+    receiver = connection.receiver("orders", ReceiveMode.PEEK_LOCK)
+    for delivery in receiver.receive(max_count=10, timeout_s=5):
+        print(scan(delivery.payload).decode_body())  # [("data", b"1 banana")]
+        receiver.settle(delivery, COMPLETE)
+    receiver.flush()  # waits until the broker has completed them
+    connection.close()
 """
+
+from __future__ import annotations
+
+from peeklock.amqp.message_writing import encode_message
+from peeklock.amqp.messaging import Header, Properties, Sections, scan
+from peeklock.client.connection import BlockingConnection
+from peeklock.client.connection_string import ConnectionString
+from peeklock.client.errors import OptionError, ServiceBusError
+from peeklock.client.links import (
+    ABANDON,
+    COMPLETE,
+    DEFER,
+    NEXT,
+    RELEASE,
+    Delivery,
+    ReceiveMode,
+    Receiver,
+    SessionChoice,
+)
+from peeklock.client.management import Management, Response, Ticket
+from peeklock.client.sender import Sender
+
+__all__ = [
+    "ABANDON",
+    "COMPLETE",
+    "DEFER",
+    "NEXT",
+    "RELEASE",
+    "BlockingConnection",
+    "ConnectionString",
+    "Delivery",
+    "Header",
+    "Management",
+    "OptionError",
+    "Properties",
+    "ReceiveMode",
+    "Receiver",
+    "Response",
+    "Sections",
+    "Sender",
+    "ServiceBusError",
+    "SessionChoice",
+    "Ticket",
+    "encode_message",
+    "scan",
+]

@@ -1,11 +1,8 @@
-"""One entity's cursor as its reader sees it: claims made, read and committed.
+"""One entity's cursor as its reader sees it: claims made, read and committed. Only peeklock has cursors.
 
-Owns: the requests `peeklock:cursor-*`, what is known of the cursor between them, and what to think when
-claims are there that nobody here asked for. Must not know: offsets, Spark.
-
-A request to claim is not repeated after a break, since it may have been done. The cursor is listed again
-then, and what is new there is ours, as much of it as we asked for. More than that somebody else has claimed:
-two readers share the name.
+A request to claim is not repeated after a break, since the broker may have done it. The cursor is listed
+again then: as many new claims as were requested are ours. If there are more, another reader uses the same
+cursor.
 """
 
 from __future__ import annotations
@@ -22,24 +19,24 @@ from peeklock.client.errors import OptionError, ServiceBusError
 from peeklock.client.management import Response, Ticket
 
 CLAIM_COUNT_MAX: Final = 2000
-"""Messages that one claim holds at most. Source: vocabulary of X-06."""
+"""Messages of a claim. Source: vocabulary of X-06."""
 
 CLAIM_BYTES_MAX: Final = 16 << 20
-"""Bytes of one claim at most. Our choice: a batch is made of whole claims, so they must not be large."""
+"""Bytes of a claim. Our choice: readers take whole claims at a time, so they must not be large."""
 
 CLAIMS_MAX: Final = 900
-"""Claims that may wait for their commit. Source: the broker refuses more than 1,000 a cursor."""
+"""Uncommitted claims of a cursor. Source: the broker refuses more than 1,000."""
 
 READS_UNDER_WAY: Final = 4
-"""Requests for a claim's messages under way in one task; an answer has up to `READ_BYTES`."""
+"""Requests for messages of claims under way; an answer has up to `READ_BYTES`."""
 READ_BYTES: Final = 262_144
-"""Source: gateway limit of an answer that holds messages."""
+"""Source: the gateway's limit for an answer with messages."""
 OVERHEAD_BYTES: Final = 160
 """What an answer adds to a message: annotations, header, its place in the list. An estimate."""
 
 
 class CursorShared(Exception):
-    """Somebody else claims with the same cursor."""
+    """Another reader claims with the same cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Part of a claim: the messages from the `skip`th on."""
+    """A part of a claim: `count` messages after the first `skip`."""
 
     path: str
     no: int
@@ -63,7 +60,7 @@ class Slice:
 
 
 class Cursor:
-    """See the module."""
+    """A cursor of a queue, subscription or sub-queue; requests go over a `BlockingConnection`."""
 
     def __init__(self, connection: BlockingConnection, path: str, name: str) -> None:
         self.path = path
@@ -71,32 +68,32 @@ class Cursor:
         self.committed = 0
         """Claims up to this one are committed."""
         self.last = 0
-        """Number of the last claim; 0 = none yet."""
+        """Number of the last claim; 0 = none."""
         self.now_ms = 0
         """The broker's time when the cursor was listed, UTC."""
         self.claims: dict[int, Claim] = {}
-        """What is neither committed nor released, by number, ascending."""
+        """The open claims by number, ascending."""
         self._node = connection.management(path)
         self._unanswered = 0
         self._commit: Ticket | None = None
         self._committing = 0
 
-    # Looking
+    # Listing
 
     def start_look(self) -> Ticket:
-        """Ask for the cursor as it is."""
+        """Ask for the state of the cursor."""
         return self._node.start("peeklock:cursor-list", {})
 
     def finish_look(self, ticket: Ticket) -> None:
-        """Take the answer to `start_look`, the first one."""
+        """Read the answer to the first `start_look`."""
         last, committed, self.claims = self._read_list(self._node.wait(ticket))
         self.last, self.committed = last, committed
 
     def _look_again(self) -> None:
-        """Find what became of requests whose answers were lost.
+        """Find the claims of requests whose answers were lost.
 
         Raises:
-            CursorShared: more claims are new than were asked for.
+            CursorShared: there are more new claims than requests.
         """
         last, _, claims = self._read_list(self._node.request("peeklock:cursor-list", {}))
         new = last - self.last
@@ -122,26 +119,25 @@ class Cursor:
 
     def _shared(self, first: int, last: int) -> CursorShared:
         return CursorShared(
-            f"Another query claims with cursor '{self.name}' of '{self.path}': claims {first} to {last} were "
-            f"not made here. Each query needs an option consumerName of its own; stop the other one, then "
-            f"start again with the same checkpoint."
+            f"Another reader claims with cursor '{self.name}' of '{self.path}': claims {first} to {last} are "
+            f"not ours. Each reader needs its own cursor; stop the other one, then start again."
         )
 
     # Claiming
 
     def start_claim(self, count: int, size_bytes: int, up_to_ms: int | None) -> Ticket:
-        """Ask for the next available messages, at most so many; with a time, those enqueued up to it."""
+        """Ask for a claim of the next available messages, at most so many; enqueued up to `up_to_ms`, UTC."""
         body: dict[str, Any] = {"cursor": self.name, "max-messages": count, "max-bytes": size_bytes}
         if up_to_ms is not None:
             body["enqueued-time-utc"] = Timestamp(up_to_ms)
         return self._node.start("peeklock:cursor-claim", body, repeat=False)
 
     def finish_claims(self, tickets: Sequence[Ticket]) -> list[Claim]:
-        """Take the answers to requests for claims; give what was claimed, also where the answer was lost.
+        """Read the answers to `start_claim`; return the new claims, also if an answer was lost.
 
         Raises:
             ServiceBusError: refused.
-            CursorShared: a claim in between is not ours.
+            CursorShared: another reader made a claim.
         """
         first = self.last + 1
         failure: ServiceBusError | None = None
@@ -167,7 +163,7 @@ class Cursor:
         if no > self.last + 1 + self._unanswered:
             raise self._shared(self.last + 1, no - 1)
         if no > self.last + 1:
-            self._unanswered += 1  # this one is found with the others
+            self._unanswered += 1  # `_look_again` finds it
             return
         self.claims[no] = Claim(no, int(body["count"]), int(body["bytes"]))
         self.last = no
@@ -175,9 +171,9 @@ class Cursor:
     # Committing
 
     def start_commit(self, up_to: int) -> None:
-        """Ask for the removal of what claims up to a number hold.
+        """Ask the broker to remove the messages of the claims up to a number.
 
-        The first answer settles it: the broker removes by itself what it has not removed yet.
+        The first answer is enough: the broker goes on removing by itself.
         """
         if up_to <= max(self.committed, self._committing):
             return
@@ -186,7 +182,7 @@ class Cursor:
         self._commit = self._node.start("peeklock:cursor-commit", {"cursor": self.name, "claim": up_to})
 
     def finish_commit(self) -> None:
-        """Wait until what `start_commit` began is settled.
+        """Wait for the answer to `start_commit`, if it is under way.
 
         Raises:
             ServiceBusError: refused.
@@ -202,27 +198,25 @@ class Cursor:
 
 
 def release_cursor(settings: ConnectionString, path: str, name: str, *, dry_run: bool = False) -> int:
-    """Make all that a cursor holds available again at its place, and forget the cursor.
-
-    For a query that does not come back; a query that does is told that its checkpoint no longer fits.
+    """Make all claimed messages of a cursor available again, and delete the cursor; for a lost reader.
 
     Args:
-        path: a queue, subscription or sub-queue, as on links.
+        path: of a queue, subscription or sub-queue.
         dry_run: only count.
 
     Returns:
-        How many messages were given back, or would be.
+        The number of messages that were released, or would be.
 
     Raises:
-        OptionError: the entity has no such cursor; the text names those that it has.
+        OptionError: the entity has no such cursor; the text names its cursors.
         ServiceBusError: refused.
     """
     management = connection(settings).management(path)
     found = management.request("peeklock:cursor-list", {}).body.get("cursors", [])
     held = {cursor["cursor"]: sum(int(count) for _, count, _ in cursor["claims"]) for cursor in found}
     if name not in held:
-        others = ", ".join(sorted(held)) or "none at all"
-        raise OptionError(f"entity '{path}' has no cursor '{name}' (option consumerName); it has {others}.")
+        others = ", ".join(sorted(held)) or "none"
+        raise OptionError(f"entity '{path}' has no cursor '{name}'; its cursors: {others}.")
     if not dry_run:
         management.request("peeklock:cursor-release", {"cursor": name})
     return held[name]
@@ -231,10 +225,9 @@ def release_cursor(settings: ConnectionString, path: str, name: str, *, dry_run:
 def fetch(
     connected: BlockingConnection, name: str, slices: Iterable[Slice], fetch_size: int
 ) -> Iterator[tuple[Slice, list[bytes]]]:
-    """Read slices of claims in their order, some requests under way at a time.
+    """Yield slices of claims in their order, each with its encoded messages; some requests are under way.
 
-    Gives each part that was read with its messages as encoded; where the messages are fewer than the part's
-    count, the others are gone.
+    `fetch_size`: messages per request. If a slice has fewer messages than its count, the others are gone.
 
     Raises:
         ServiceBusError: refused; the claim is unknown or was committed.
@@ -270,7 +263,7 @@ def fetch(
 
 
 def cut(whole: Slice, fetch_size: int) -> Iterator[Slice]:
-    """Cut a slice into parts that fit into an answer each, as far as the mean size tells."""
+    """Cut a slice into parts for one answer each, by the mean size of its messages."""
     size = max(1, min(fetch_size, READ_BYTES // (whole.mean_bytes + OVERHEAD_BYTES)))
     for start in range(0, whole.count, size):
         yield Slice(
@@ -279,20 +272,20 @@ def cut(whole: Slice, fetch_size: int) -> Iterator[Slice]:
 
 
 def divide(claims: Sequence[tuple[str, Claim]], parts: int) -> list[list[Slice]]:
-    """Divide claims among partitions of about as many messages each, in their order."""
+    """Divide claims into `parts` lists of about as many messages each, in their order."""
     total = sum(claim.count for _, claim in claims)
     parts = max(1, min(parts, total))
     divided: list[list[Slice]] = [[]]
-    room = -(-total // parts)
+    left = -(-total // parts)  # messages of the last list
     for path, claim in claims:
         mean = claim.size_bytes // max(1, claim.count)
         skip = 0
         while skip < claim.count:
-            if not room:
+            if not left:
                 divided.append([])
-                room = -(-total // parts)
-            count = min(room, claim.count - skip)
+                left = -(-total // parts)
+            count = min(left, claim.count - skip)
             divided[-1].append(Slice(path, claim.no, skip, count, mean))
             skip += count
-            room -= count
+            left -= count
     return divided if total else []

@@ -1,14 +1,11 @@
-"""One blocking AMQP connection of a process to a namespace.
+"""One blocking AMQP connection to a namespace: the socket, tokens, waiting, and coming back after a break.
 
-Owns: the socket, the waiting, tokens and their renewal, and coming back after a break. Must not know: what is
-asked over its links, Spark. Our sans-IO engine speaks the protocol, as a client.
-
-Theory of operation. A worker of Spark is one thread that wants answers, so nothing happens but inside a call:
-`wait` writes, reads and hands out events until what it waits for is there. One lock is held for the time of a
-call. A daemon thread uses the pauses: it keeps the connection from being given up for its silence, and puts
-new tokens before the old ones run out. A connection that broke is made anew by the next call that needs it;
-links and requests notice by `Link.lost` and open themselves again.
-Source: wire contract 1.3-1.8; the order of steps is that of the official clients.
+The sans-IO engine of `peeklock.amqp` speaks the protocol, in the client's role. All work happens inside a
+call: `wait` writes, reads and hands out events until the answer is there. A lock is held during a call. A
+daemon thread uses the pauses: it keeps the connection alive, and puts new tokens before the old ones expire.
+The next call that needs a broken connection opens it again; links and requests learn of the break by
+`Link.lost` and open themselves again. Source: wire contract 1.3-1.8; the steps are those of the official
+clients.
 """
 
 from __future__ import annotations
@@ -44,48 +41,51 @@ from peeklock.client.management import Management, TokenNode
 from peeklock.client.sender import Sender
 
 TOKEN_MS: Final = 3_600_000
-"""Life of the tokens that we make. Source: wire contract 1.7 (the official clients' hour)."""
+"""Lifetime of our tokens. Source: wire contract 1.7 (the official clients' hour)."""
 
 RENEWAL_MS: Final = TOKEN_MS // 10
-"""What is left of a token when the next one is put. Source: wire contract 1.7."""
+"""Rest of a token's lifetime when the next one is put. Source: wire contract 1.7."""
 
 ANSWER_S: Final = 30.0
-"""How long one answer may take before the connection counts as dead. Our choice: the slowest operation, a
+"""Longest wait for one answer before the connection counts as lost. Our choice: the slowest operation, the
 commit of a thousand messages, takes milliseconds."""
 
 FRAME_BYTES: Final = 1_048_576
-"""Largest frame that we take, so that an answer comes in one piece. Source: wire contract 1.4 (Python)."""
+"""Largest frame that we accept: an answer comes in one piece. Source: wire contract 1.4 (Python)."""
 
 READ_BYTES: Final = 1 << 18
 BEAT_S: Final = 15.0
-"""How often a silent connection is looked after. Source: half of the shortest usual idle time-out, 60 s (wire
-contract 1.4), with room."""
+"""How often the thread serves an idle connection. Source: a quarter of the shortest usual idle time-out, 60 s
+(wire contract 1.4)."""
 PAUSES_S: Final = (0.05, 2.0)
-"""First and longest pause between attempts; each is twice the one before."""
+"""First and longest pause between attempts, seconds; each is twice the one before."""
 
 _Result = TypeVar("_Result")
 
 
 class Endpoint(Protocol):
-    """What the connection tells the owner of a channel."""
+    """The owner of a channel."""
 
     def took(self, event: Event) -> None:
-        """Take an event of the channel."""
+        """Handle an event of the channel."""
 
     def lost(self, error: ServiceBusError) -> None:
-        """Hear that the channel is gone."""
+        """Handle the loss of the channel."""
 
 
 def wall_ms() -> int:
-    """Give the UTC time in ms."""
+    """Return the UTC time in ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class BlockingConnection:
-    """See the module. Not made to be shared by threads that wait for each other, but safe with them."""
+    """A connection to a namespace, opened by the first call that needs it and again after each break.
+
+    Threads may share it; their calls then take turns. Calls raise `ServiceBusError`.
+    """
 
     def __init__(self, settings: ConnectionString, *, now_ms: Callable[[], int] = wall_ms) -> None:
-        """Connect with the first call that needs it. `now_ms`: UTC time, for tokens."""
+        """Connect later. `now_ms`: returns UTC time in ms, for tokens."""
         self.settings = settings
         self.lock = threading.RLock()
         self._now_ms = now_ms
@@ -97,30 +97,39 @@ class BlockingConnection:
         self._opened = False
         self._endpoints: dict[int, Endpoint] = {}
         self._tokens: dict[str, int] = {}
-        """Until when each path is authorised, UTC ms."""
+        """When the token of each path expires, UTC ms."""
         self._token_node = TokenNode(self)
         self._management: dict[str, Management] = {}
         self._names = 0
         self._closed: threading.Event | None = None
-        """Ends the thread that keeps the connection alive."""
+        """Ends the keep-alive thread."""
 
-    # For users of the room
+    # Public
 
     def management(self, path: str) -> Management:
-        """Give the management node of an entity, e.g. `orders` or `orders/$DeadLetterQueue`."""
+        """Return the management node of an entity, such as `orders` or `orders/$DeadLetterQueue`."""
         with self.lock:
             return self._management.setdefault(path, Management(self, path))
 
     def sender(self, path: str, *, in_flight_max: int = 1000, in_flight_bytes_max: int = 8 << 20) -> Sender:
-        """Give a new sender to a queue or topic; so many messages and bytes may wait for their outcome."""
+        """Return a new sender to a queue or topic.
+
+        At most `in_flight_max` messages and `in_flight_bytes_max` bytes wait for their outcome at a time.
+        """
         return Sender(self, path, in_flight_max, in_flight_bytes_max)
 
     def receiver(self, path: str, mode: ReceiveMode, session: SessionChoice = None) -> Receiver:
-        """Give a new receiver of a queue, subscription or sub-queue."""
+        """Return a new receiver of a queue, subscription or sub-queue.
+
+        Args:
+            path: such as `orders`, `events/Subscriptions/billing`, `orders/$DeadLetterQueue`.
+            mode: lock each message until it is settled, or delete it at once.
+            session: a session id or `NEXT`; None for an entity without sessions.
+        """
         return Receiver(self, path, mode, session)
 
     def close(self) -> None:
-        """Leave properly; a later call connects again."""
+        """Close the connection in order; a later call opens it again."""
         with self.lock:
             if self._closed is not None:
                 self._closed.set()
@@ -134,27 +143,27 @@ class BlockingConnection:
 
     @property
     def engine(self) -> Engine:
-        """The protocol machine of the connection that stands. Raises: ServiceBusError (none does)."""
+        """The protocol machine of the open connection. Raises: ServiceBusError, if there is none."""
         if self._engine is None:
             raise self.error(CONNECTION_LOST, "the connection is lost", "")
         return self._engine
 
     @property
     def host(self) -> str:
-        """Host and port, for texts."""
+        """Host and port, for errors."""
         return f"{self.settings.host}:{self.settings.port}"
 
     def error(self, condition: str | None, text: str, entity: str) -> ServiceBusError:
-        """Make an error that names host and entity."""
+        """Return an error that names host and entity."""
         return refused(condition, text, host=self.host, entity=entity)
 
     def open(self, deadline: float) -> None:
-        """Connect if no connection stands. Raises: ServiceBusError."""
+        """Connect if there is no open connection. Raises: ServiceBusError."""
         if self._engine is None:
             self._connect(deadline)
 
     def authorise(self, path: str, deadline: float) -> None:
-        """Put a token for an entity, unless one is there that will last for some time.
+        """Put a token for an entity, unless one is valid for some time.
 
         Raises:
             ServiceBusError: refused; or the connection broke.
@@ -177,32 +186,32 @@ class BlockingConnection:
         self._tokens[known] = expires_ms
 
     def forget_token(self, path: str) -> bool:
-        """Let the next call put a new token; say whether there was one that can be made anew."""
+        """Have the next call put a new token; return whether there was one, and it can be renewed."""
         return self._tokens.pop(path.lower(), None) is not None and not self.settings.signature
 
     def begin(self, endpoint: Endpoint) -> int:
-        """Begin a session whose events go to `endpoint`; give its channel."""
+        """Begin a session whose events go to `endpoint`; return its channel."""
         channel = self.engine.begin()
         self._endpoints[channel] = endpoint
         return channel
 
     def end(self, channel: int) -> None:
-        """End a session; its endpoint hears nothing more."""
+        """End a session; its endpoint gets no more events."""
         if self._endpoints.pop(channel, None) is not None and self._engine is not None:
             self._engine.end(channel)
 
     def link_name(self) -> str:
-        """Give a name that no link of this process had before."""
+        """Return a new link name, unique in this process."""
         self._names += 1
-        return f"peeklock-spark-{os.getpid()}-{self._names}"
+        return f"peeklock-client-{os.getpid()}-{self._names}"
 
     def wait(self, done: Callable[[], bool], deadline: float, entity: str) -> None:
-        """Exchange bytes until something is so; `deadline` as of `time.monotonic`.
+        """Exchange bytes until `done()`; `deadline` as of `time.monotonic`.
 
-        A peer that does not answer until then counts as lost: whether it did what was asked is unknown.
+        Without an answer until then the connection counts as lost: the outcome is unknown.
 
         Raises:
-            ServiceBusError: the connection broke, or the time is over.
+            ServiceBusError: the connection broke, or the deadline passed.
         """
         while not done():
             left_s = deadline - time.monotonic()
@@ -213,7 +222,7 @@ class BlockingConnection:
             self.exchange(left_s)
 
     def flush(self) -> None:
-        """Write what can be written now. A break shows itself in the next `exchange`."""
+        """Write what can be written now; the next `exchange` raises a break."""
         if self._engine is not None and self._socket is not None:
             try:
                 self._write(self._socket, self._engine)
@@ -221,13 +230,13 @@ class BlockingConnection:
                 self._lose(self._broken(error))
 
     def exchange(self, timeout_s: float) -> None:
-        """Write what there is, wait up to `timeout_s` for something to read, and hand out what came.
+        """Write all output, wait up to `timeout_s` for input, and hand out its events.
 
         Raises:
             ServiceBusError: the connection broke.
         """
         engine, sock, selector = self.engine, self._socket, self._selector
-        assert sock is not None, "a socket stands as long as its engine"
+        assert sock is not None, "there is a socket as long as its engine"
         assert selector is not None
         try:
             self._write(sock, engine)
@@ -258,14 +267,14 @@ class BlockingConnection:
             raise lost from error
 
     def retrying(self, attempt: Callable[[float], _Result], timeout_s: float | None = None) -> _Result:
-        """Call `attempt(deadline)` until it gives a result, or an error that trying again does not help.
+        """Call `attempt(deadline)` until it returns, or raises an error that is not retryable.
 
-        The deadline (`time.monotonic`) of each attempt is `ANSWER_S` away, that of all `timeout_s` (as the
-        settings say if None). The lock is held for each attempt; the pauses between them are others', unless
-        the caller holds it too.
+        The deadline (`time.monotonic`) of each attempt is `ANSWER_S` away, that of all `timeout_s` (None: of
+        the settings). The lock is held during an attempt; other threads may use the pauses, unless the caller
+        holds it too.
 
         Raises:
-            ServiceBusError: the last one.
+            ServiceBusError: of the last attempt.
         """
         limit_s = self.settings.timeout_s if timeout_s is None else timeout_s
         started = time.monotonic()
@@ -274,14 +283,14 @@ class BlockingConnection:
             asked = time.monotonic()
             try:
                 with self.lock:
-                    started += time.monotonic() - asked  # to wait for others is not to try
+                    started += time.monotonic() - asked  # waiting for other threads does not count
                     return attempt(min(started + limit_s, time.monotonic() + ANSWER_S))
             except ServiceBusError as error:
                 if not error.retryable:
                     raise
                 spent_s = time.monotonic() - started
                 if spent_s + pause_s >= limit_s:
-                    text = f"{error.text} It was tried for {spent_s:.0f} s."
+                    text = f"{error.text} It was retried for {spent_s:.0f} s."
                     raise ServiceBusError(error.condition, text, error.entity, True) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSES_S[1])
@@ -298,7 +307,9 @@ class BlockingConnection:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if settings.tls:
-                sock = _trusting(settings).wrap_socket(sock, server_hostname=settings.host)
+                sock = ssl.create_default_context(cafile=settings.ca_file).wrap_socket(
+                    sock, server_hostname=settings.host
+                )
             sock.setblocking(False)
         except OSError as error:
             sock.close()
@@ -316,14 +327,15 @@ class BlockingConnection:
             hostname=settings.host,
             max_frame_size=FRAME_BYTES,
             sasl_mechanisms=("ANONYMOUS",),
-            properties={Symbol("product"): "peeklock-spark"},
+            properties={Symbol("product"): "peeklock-client"},
         )
         self._engine.open()
         self.wait(lambda: self._opened, deadline, "")
         if self._closed is None:
             self._closed = threading.Event()
-            arguments = (self._closed,)
-            threading.Thread(target=self._keep_alive, args=arguments, name="peeklock", daemon=True).start()
+            threading.Thread(
+                target=self._keep_alive, args=(self._closed,), name="peeklock-client", daemon=True
+            ).start()
 
     def _write(self, sock: socket.socket, engine: Engine) -> None:
         while True:
@@ -340,16 +352,14 @@ class BlockingConnection:
 
     def _take(self, events: list[Event]) -> None:
         for event in events:
-            kind = type(event)
-            if kind is ConnectionOpened:
+            if isinstance(event, ConnectionOpened):
                 self._opened = True
-            elif kind is ConnectionClosed:
-                assert isinstance(event, ConnectionClosed)
+            elif isinstance(event, ConnectionClosed):
                 if event.error is None:
-                    lost = self.error(CONNECTION_LOST, "the broker ended the connection", "")
+                    lost = self.error(CONNECTION_LOST, "the broker closed the connection", "")
                 else:
                     lost = self.error(str(event.error.condition), event.error.description, "")
-                    lost.retryable = True  # a new connection may be welcome, whatever ended this one
+                    lost.retryable = True  # a new connection may succeed
                 self._lose(lost)
                 raise lost
             elif isinstance(event, _OF_A_CHANNEL):
@@ -359,7 +369,7 @@ class BlockingConnection:
 
     def _broken(self, error: OSError) -> ServiceBusError:
         if isinstance(error, ssl.SSLCertVerificationError):
-            advice = "option caFile names the PEM file of certificates to trust"
+            advice = "give the broker's CA certificates as a PEM file (ca_file)"
             lost = self.error(CONNECTION_LOST, f"its certificate is not trusted ({error}); {advice}", "")
             lost.retryable = False
             return lost
@@ -377,17 +387,17 @@ class BlockingConnection:
             endpoint.lost(error)
 
     def _keep_alive(self, closed: threading.Event) -> None:
-        """Use the pauses between calls; see the module."""
+        """Run the connection in the pauses between calls."""
         while not closed.wait(BEAT_S):
             if not self.lock.acquire(blocking=False):
-                continue  # a call is under way, which does the same
+                continue  # a call is under way and does the same
             try:
                 if self._engine is not None:
                     self.exchange(0)
                 for path in [*self._tokens]:
                     self.authorise(path, time.monotonic() + ANSWER_S)
             except ServiceBusError:
-                pass  # the next call finds out, and says so
+                pass  # the next call raises it
             finally:
                 self.lock.release()
 
@@ -407,7 +417,7 @@ _connections_lock = threading.Lock()
 
 
 def connection(settings: ConnectionString) -> BlockingConnection:
-    """Give this process's connection for these settings; it is made once and used by all."""
+    """Return the connection of this process for these settings; all callers share it."""
     with _connections_lock:
         found = _connections.get(settings)
         if found is None:
@@ -416,7 +426,7 @@ def connection(settings: ConnectionString) -> BlockingConnection:
 
 
 def close_all() -> None:
-    """Leave every namespace properly; a later call connects again."""
+    """Close the shared connections in order; a later call opens new ones."""
     with _connections_lock:
         found = [*_connections.values()]
         _connections.clear()
@@ -425,17 +435,13 @@ def close_all() -> None:
 
 
 def _after_fork() -> None:
-    """Begin anew: sockets, locks and threads of the parent are the parent's."""
+    """Start without connections: sockets, locks and threads belong to the parent."""
     global _connections, _connections_lock
     _connections = {}
     _connections_lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _trusting(settings: ConnectionString) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=settings.ca_file)
 
 
 def _steady_ms() -> int:

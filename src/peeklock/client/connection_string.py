@@ -1,8 +1,4 @@
-"""A connection string, taken apart.
-
-Owns: which keys it has and what they mean for host, port and TLS. Must not know: sockets, other options.
-Source: wire contract 1.2.
-"""
+"""A connection string, taken apart. Source: wire contract 1.2."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ _BY_LOWER: Final = {key.lower(): key for key in _KEYS}
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """How to reach a namespace and who we are there; hashable, picklable, and silent about its secrets."""
+    """The address of a namespace, and credentials; hashable and picklable, and its repr has no secrets."""
 
     host: str
     port: int
@@ -37,19 +33,26 @@ class ConnectionString:
     key_name: str = ""
     key: str = field(default="", repr=False)
     signature: str = field(default="", repr=False)
-    """A ready token, in place of key name and key; it cannot be renewed."""
+    """A token instead of key name and key; it cannot be renewed."""
     entity_path: str = ""
-    """The one entity that the connection string is for; empty = the whole namespace."""
+    """The only entity of the connection string; empty = the whole namespace."""
     ca_file: str | None = None
-    """PEM file of the certificates to trust instead of the machine's own."""
+    """PEM file of the certificates to trust; None = those of the machine."""
     timeout_s: float = 60.0
-    """How long an operation is tried again before its error is raised."""
+    """How long an operation is retried before its error is raised, seconds."""
 
     @classmethod
     def parse(
         cls, connection_string: str, *, ca_file: str | None = None, timeout_s: float = 60.0
     ) -> ConnectionString:
-        """Read a connection string as official clients do; unlike theirs, a port is kept with TLS too.
+        """Return a connection string taken apart, as by official clients; but with TLS too a port is kept.
+
+        Args:
+            connection_string: `Endpoint=sb://host[:port];SharedAccessKeyName=...;SharedAccessKey=...`, or
+                `SharedAccessSignature` instead of the two; `UseDevelopmentEmulator=true` means no TLS;
+                `EntityPath` is optional.
+            ca_file: PEM file of the certificates to trust; None = those of the machine.
+            timeout_s: how long an operation is retried before its error is raised.
 
         Raises:
             OptionError: a key is unknown, missing or wrong. The text never quotes a value that may be secret.
@@ -58,12 +61,12 @@ class ConnectionString:
         for part in connection_string.strip().split(";"):
             if not part.strip():
                 continue
-            name, separator, value = part.partition("=")  # a key in base64 has `=` at its end
+            name, separator, value = part.partition("=")  # a key in base64 ends with `=`
             known = _BY_LOWER.get(name.strip().lower())
             if not separator or known is None:
                 shown = "a part without '='" if not separator else "a part with an unknown name"
                 if separator and _NAME.fullmatch(name.strip()):
-                    shown = repr(name.strip())  # else it may be a secret whose name is missing
+                    shown = repr(name.strip())  # else it may be a secret without its name
                 raise _wrong(f"has {shown}; it may hold {', '.join(_KEYS)}")
             values[known] = value.strip()
         host, port = _endpoint(values.get("Endpoint", ""))
@@ -91,7 +94,7 @@ class ConnectionString:
 
 
 def _endpoint(text: str) -> tuple[str, int | None]:
-    """Give host and port (None = not given) of an endpoint such as `sb://name:5671/`."""
+    """Return host and port (None = not given) of an endpoint such as `sb://name:5671/`."""
     scheme, separator, rest = text.partition("://")
     authority = rest.partition("/")[0] if separator else ""
     if not separator or scheme.lower() not in ("sb", "amqp", "amqps") or not authority:
@@ -108,6 +111,6 @@ def _endpoint(text: str) -> tuple[str, int | None]:
 
 def _wrong(what: str) -> OptionError:
     return OptionError(
-        f"option connectionString {what}. It looks like Endpoint=sb://host;SharedAccessKeyName=...;"
+        f"the connection string {what}. It looks like Endpoint=sb://host;SharedAccessKeyName=...;"
         f"SharedAccessKey=... (and UseDevelopmentEmulator=true for a broker without TLS)."
     )

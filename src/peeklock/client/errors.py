@@ -1,8 +1,6 @@
-"""What can go wrong between Spark and a broker, in words that say what to do.
+"""The errors of the client: their conditions, which of them to retry, and what to do about them.
 
-Owns: the two exceptions of this room, which conditions a later attempt may help, and the texts. Must not
-know: sockets, Spark. No text ever holds a key or a token.
-Source: wire contract 4.6 (conditions, and what official clients retry).
+No text holds a key or a token. Source: wire contract 4.6 (conditions, and what official clients retry).
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 CONNECTION_LOST: Final = "peeklock:connection-lost"
-"""The stream broke, or no connection could be made: not on the wire, so our own name."""
+"""The connection broke or could not be opened. Our own name: it is never on the wire."""
 TIMEOUT: Final = "com.microsoft:timeout"
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 NOT_FOUND: Final = "amqp:not-found"
@@ -31,17 +29,17 @@ _RETRYABLE: Final = frozenset(
 )
 
 _ADVICE: Final = {
-    UNAUTHORIZED: "Check SharedAccessKeyName and SharedAccessKey in option connectionString: the key must "
-    "fit, and its rule needs the right Listen to read, Send to write.",
-    NOT_FOUND: "Create the entity, or correct option entity; it may have been deleted.",
-    "amqp:resource-deleted": "The entity was deleted. Create it again, or correct option entity.",
+    UNAUTHORIZED: "Check SharedAccessKeyName and SharedAccessKey in the connection string: the key must "
+    "match, and its rule needs the right Listen to read, Send to write.",
+    NOT_FOUND: "Create the entity, or correct its path; it may have been deleted.",
+    "amqp:resource-deleted": "The entity was deleted. Create it again, or correct its path.",
     "com.microsoft:entity-disabled": "Enable the entity, then start again.",
     "amqp:resource-limit-exceeded": "The entity is full: receive from it, or raise its quota.",
     MESSAGE_SIZE_EXCEEDED: "Send a smaller message, or raise the entity's limit.",
-    "amqp:not-implemented": "This broker does not know the operation: option mode=cursor needs peeklock, "
-    "mode=peekLock and mode=browse work with any Service Bus.",
-    CONNECTION_LOST: "Check the host and port in option connectionString, and that the broker runs.",
-    SERVER_BUSY: "Try again later, or with fewer partitions.",
+    "amqp:not-implemented": "This broker does not know the operation: cursors need peeklock, peek-lock and "
+    "browsing work with any Service Bus.",
+    CONNECTION_LOST: "Check the host and port in the connection string, and that the broker runs.",
+    SERVER_BUSY: "Try again later, or with fewer requests at a time.",
 }
 
 _STATUS_CONDITIONS: Final = {
@@ -59,14 +57,19 @@ _STATUS_CONDITIONS: Final = {
 
 
 class OptionError(ValueError):
-    """An option of the data source is unknown, missing or wrong; the text names it."""
+    """A connection string or an option is unknown, missing or wrong; the text names it."""
 
 
 class ServiceBusError(Exception):
-    """A broker refused something, or could not be reached.
+    """The broker refused an operation, or could not be reached.
 
-    `condition` is the AMQP condition, `entity` the path of what was used, `index` the place of the message in
-    question among those given to a sender (None if it is not about one), `tag` what its sender called it.
+    Attributes:
+        condition: AMQP condition, e.g. `amqp:not-found`; of our own: `peeklock:connection-lost`.
+        text: as `str(error)`: host, entity, what happened, what to do.
+        entity: path of the entity.
+        retryable: whether a later attempt may succeed.
+        index: place of the message among those given to its sender, from 0; None if not about one message.
+        tag: of that message, as given to `Sender.send`.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ def refused(
     index: int | None = None,
     tag: object = None,
 ) -> ServiceBusError:
-    """Make the error for what a broker said; no condition counts as something passing (wire contract 2.9)."""
+    """Return the error for a broker's answer; no condition counts as temporary (wire contract 2.9)."""
     name = condition or "amqp:link:detach-forced"
     said = description.strip().rstrip(".") or "the broker gave no reason"
     where = f"sb://{host}/{entity}"
@@ -108,5 +111,5 @@ def refused(
 
 
 def condition_of_status(status: int) -> str:
-    """Give the condition that stands for a status when an answer names none. Source: wire contract 4.6."""
+    """Return the condition of a status, for an answer that names none. Source: wire contract 4.6."""
     return _STATUS_CONDITIONS.get(status, "amqp:internal-error")

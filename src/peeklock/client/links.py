@@ -1,7 +1,5 @@
-"""Links of a connection: what all have in common, and receivers.
+"""Links of a connection: attaching and breaks, common to all, and receivers.
 
-Owns: attaching, credit, what is under way and its outcomes, what becomes of it when a link or the connection
-breaks. Must not know: sockets, Spark, what a message holds.
 Source: wire contract 2, 3.7, 4.1-4.3.
 """
 
@@ -41,11 +39,11 @@ _TICKS_OF_1970: Final = 621_355_968_000_000_000
 """100 ns units from the year 1 to 1970. Source: wire contract 2.6."""
 
 PROGRESS_S: Final = 30.0
-"""How long nothing may be heard of what was sent. As `connection.ANSWER_S`."""
+"""Longest wait for progress, seconds. As `connection.ANSWER_S`."""
 
 
 class NextSession(enum.Enum):
-    """The wish for whichever session is available next."""
+    """Asks for the next available session."""
 
     NEXT = "next"
 
@@ -53,11 +51,11 @@ class NextSession(enum.Enum):
 NEXT: Final = NextSession.NEXT
 
 SessionChoice = NextSession | str | None
-"""A session's id, the next one, or None for an entity without sessions."""
+"""A session id, the next session, or None for an entity without sessions."""
 
 
 class ReceiveMode(enum.Enum):
-    """How a receiver takes messages."""
+    """How a receiver takes messages: locked until settled, or deleted at once."""
 
     PEEK_LOCK = "peek-lock"
     RECEIVE_AND_DELETE = "receive-and-delete"
@@ -67,11 +65,11 @@ COMPLETE: Final[DeliveryState] = ACCEPTED
 ABANDON: Final[DeliveryState] = Modified(delivery_failed=True)
 DEFER: Final[DeliveryState] = Modified(delivery_failed=True, undeliverable_here=True)
 RELEASE: Final[DeliveryState] = RELEASED
-"""Outcomes of a delivery. Source: wire contract 4.2."""
+"""Outcomes of a delivery, for `Receiver.settle`. Source: wire contract 4.2."""
 
 
 class Link:
-    """The links of one session of the connection; opened when needed, and anew after each loss."""
+    """The links of one session of the connection; opened when needed, and again after each loss."""
 
     def __init__(self, connection: BlockingConnection, entity: str) -> None:
         self.connection = connection
@@ -82,7 +80,7 @@ class Link:
         self._attached: dict[int, bool] = {}
 
     def open(self, deadline: float) -> None:
-        """Connect, authorise and attach, as far as that is not so already; renew a token that runs out soon.
+        """Connect, authorise and attach, if not done already; renew a token that expires soon.
 
         Raises:
             ServiceBusError: refused; or the connection broke.
@@ -102,7 +100,7 @@ class Link:
             raise self.lost_error()
 
     def close(self) -> None:
-        """Leave properly."""
+        """Close the link in order; a later call opens it again."""
         with self.connection.lock:
             if self.is_open:
                 self.is_open = False
@@ -110,16 +108,16 @@ class Link:
                 self.connection.flush()
 
     def lost_error(self) -> ServiceBusError:
-        """Give why the link is not open."""
+        """Return the reason why the link is not open."""
         return self._error or self.connection.error(CONNECTION_LOST, "the link is closed", self.entity)
 
     def link(self, handle: int) -> int:
-        """Remember a link that was asked for."""
+        """Record a link that is being attached; return its handle."""
         self._attached[handle] = False
         return handle
 
     def took(self, event: Event) -> None:
-        """Take an event of this session."""
+        """Handle an event of this session."""
         if isinstance(event, LinkAttached):
             end = event.source if event.role is Role.SENDER else event.target
             if end is not None and event.handle in self._attached:
@@ -137,47 +135,47 @@ class Link:
             self.on_event(event)
 
     def lost(self, error: ServiceBusError) -> None:
-        """Hear that the links are gone."""
+        """Handle the loss of the links."""
         self._error = error
         self.is_open = False
         self.on_lost(error)
 
     def authorise(self, deadline: float) -> None:
-        """Get the right to use the entity."""
+        """Put a token for the entity, if needed."""
         self.connection.authorise(self.entity, deadline)
 
     def attach(self) -> None:
-        """Ask for the links."""
+        """Attach the links."""
         raise NotImplementedError
 
     def on_attached(self, event: LinkAttached) -> None:
-        """Take what the broker says of a link that stands now."""
+        """Handle the broker's answer to an attach."""
 
     def on_event(self, event: Event) -> None:
-        """Take any other event."""
+        """Handle any other event."""
 
     def on_lost(self, error: ServiceBusError) -> None:
-        """Put away what was under way."""
+        """Handle what was under way."""
 
 
 @dataclass(slots=True)
 class Delivery:
-    """A message from a receiver."""
+    """A received message."""
 
     payload: bytes
-    """The whole message, as on the wire."""
+    """The encoded message; `scan` takes it apart."""
     lock_token: bytes
-    """The delivery tag: 16 bytes, a GUID in .NET's order (wire contract 3.4)."""
+    """The delivery tag: 16 bytes, a GUID in .NET's byte order (wire contract 3.4)."""
     delivery_id: int
     opening: int
-    """Which opening of its receiver it came from; after the next it cannot be settled."""
+    """The opening of the receiver that it came from; after the next one it cannot be settled."""
 
 
 class Receiver(Link):
-    """Receives from a queue, subscription or sub-queue; nothing is locked but what `receive` gives.
+    """Receives from a queue, subscription or sub-queue; only messages that `receive` returned are locked.
 
-    After a break the link is opened anew by the next `receive`. Deliveries of before cannot be settled then:
-    their locks are lost, or will lapse.
+    The next `receive` after a break opens the link again. Earlier deliveries cannot be settled then: their
+    locks are lost, or will expire.
     """
 
     def __init__(
@@ -193,18 +191,18 @@ class Receiver(Link):
         self._settling: dict[int, Delivery] = {}
         self._failures: list[ServiceBusError] = []
         self.session_wait_ms = 1000
-        """How long the broker may look for the next session."""
+        """How long the broker waits for the next session to become available."""
         self.session_id: str | None = None
-        """The session that the link holds."""
+        """The session that the link has locked."""
         self.locked_until_ms = 0
-        """Until when it holds it, UTC ms, as of its opening."""
+        """When the session lock expires, UTC ms, as of the attach."""
 
     def receive(self, max_count: int, timeout_s: float) -> list[Delivery]:
-        """Give what is available now, up to `max_count`; if nothing is, wait for it up to `timeout_s`.
+        """Return up to `max_count` available messages; if there are none, wait up to `timeout_s` for some.
 
         Raises:
-            ServiceBusError: refused; with NEXT and the condition `com.microsoft:timeout`: no session is
-            available.
+            ServiceBusError: refused; with `NEXT` and the condition `com.microsoft:timeout`: no session is
+                available.
         """
         with self.connection.lock:
             self._open()
@@ -213,21 +211,23 @@ class Receiver(Link):
             except ServiceBusError as error:
                 if not error.retryable or self._session is not None:
                     raise
-            # What came before the break is lost to us: it was not given out, so nobody has worked with it.
+            # Messages that arrived before the break were not returned, so no work on them is lost.
             self._open()
             return self._receive(max_count, timeout_s)
 
     def settle(self, delivery: Delivery, outcome: DeliveryState) -> None:
-        """Settle a delivery, and do not wait for the answer: `flush` does.
+        """Settle a delivery without waiting for the answer; `flush` waits.
+
+        Args:
+            delivery: from `receive`, in peek-lock mode.
+            outcome: `COMPLETE`, `ABANDON`, `DEFER` or `RELEASE`.
 
         Raises:
-            ServiceBusError: its link was lost, and with it the lock.
+            ServiceBusError: `com.microsoft:message-lock-lost`: the link was lost.
         """
         with self.connection.lock:
             if not self.is_open or delivery.opening != self._opening:
-                raise self.connection.error(
-                    MESSAGE_LOCK_LOST, "the link that the message came on is lost", self.entity
-                )
+                raise self.connection.error(MESSAGE_LOCK_LOST, "the link of the message is lost", self.entity)
             self._settling[delivery.delivery_id] = delivery
             self.connection.engine.disposition(
                 self.channel,
@@ -239,10 +239,10 @@ class Receiver(Link):
             )
 
     def flush(self) -> None:
-        """Wait until the broker has answered every `settle`.
+        """Wait for the answers to all `settle` calls.
 
         Raises:
-            ServiceBusError: the first settlement that was refused, or whose answer was lost with the link.
+            ServiceBusError: of the first one that was refused, or whose answer was lost with the link.
         """
         with self.connection.lock:
             if self._settling:
@@ -253,21 +253,20 @@ class Receiver(Link):
                 raise failures[0]
 
     def attach(self) -> None:
-        """See `Link`."""
         connection = self.connection
         name = connection.link_name()
         peek_lock = self._mode is ReceiveMode.PEEK_LOCK
-        wished: dict[Any, Any] | None = None
+        filters: dict[Any, Any] | None = None
         properties: dict[Any, Any] = {Symbol("com.microsoft:receiver-name"): name}
         if self._session is not None:
-            wished = {SESSION_FILTER: None if self._session is NEXT else self._session}
+            filters = {SESSION_FILTER: None if self._session is NEXT else self._session}
             properties[LINK_TIMEOUT] = UInt(self.session_wait_ms)
         self._handle = self.link(
             connection.engine.attach(
                 self.channel,
                 name,
                 Role.RECEIVER,
-                Source(self.entity, filter=wished),
+                Source(self.entity, filter=filters),
                 Target(name),
                 snd_settle_mode=0 if peek_lock else 1,
                 rcv_settle_mode=1 if peek_lock else 0,
@@ -276,7 +275,6 @@ class Receiver(Link):
         )
 
     def on_attached(self, event: LinkAttached) -> None:
-        """See `Link`."""
         self._opening += 1
         if self._session is not None and isinstance(event.source, Source) and event.source.filter:
             found = event.source.filter.get(SESSION_FILTER)
@@ -285,7 +283,6 @@ class Receiver(Link):
             self.locked_until_ms = (int(ticks) - _TICKS_OF_1970) // 10_000
 
     def on_event(self, event: Event) -> None:
-        """See `Link`."""
         if type(event) is DeliveryReceived:
             self._arrived.append(
                 Delivery(event.payload, event.delivery_tag, event.delivery_id, self._opening)
@@ -304,7 +301,6 @@ class Receiver(Link):
                     )
 
     def on_lost(self, error: ServiceBusError) -> None:
-        """See `Link`."""
         self._arrived.clear()
         if self._settling:
             self._settling.clear()
@@ -318,13 +314,13 @@ class Receiver(Link):
                     self.open(deadline)
                 except ServiceBusError as error:
                     if error.condition == TIMEOUT:
-                        return error  # an answer: no session is available
+                        return error  # no session is available: do not retry
                     raise
                 return None
 
-            none_there = self.connection.retrying(attempt)
-            if none_there is not None:
-                raise none_there
+            timeout = self.connection.retrying(attempt)
+            if timeout is not None:
+                raise timeout
         else:
             self.connection.retrying(self.open)
 
@@ -345,7 +341,7 @@ class Receiver(Link):
         return arrived
 
     def _grant(self, credit: int, *, drain: bool) -> None:
-        """Ask for messages; with `drain` until all that are available now are here."""
+        """Ask for messages; with `drain` wait until all that are available have arrived."""
         connection = self.connection
         self._drained = False
         connection.engine.flow(self.channel, self._handle, credit, drain=drain)

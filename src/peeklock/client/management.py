@@ -1,7 +1,6 @@
 """Requests to the `$management` and `$cbs` nodes, many of them under way at a time.
 
-Owns: the pair of links of a node, the envelope of requests and answers, and asking again after a break. Must
-not know: what an operation means. Source: wire contract 1.7, 5.1.
+Source: wire contract 1.7, 5.1.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 
 UNDER_WAY_MAX: Final = 16
 """Requests of a node under way; more wait here. Our choice: their answers, of 256 KiB each, are the 4 MiB
-that a broker has ready for a connection before it says that it is busy."""
+that a broker buffers for a connection before it is busy."""
 
 _CREDIT: Final = 4 * UNDER_WAY_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a node answered: a status from 200 to 299 and the body, a map."""
+    """The answer to a request: a status from 200 to 299, and the body, a map."""
 
     status: int
     body: dict[str, Any]
@@ -50,7 +49,7 @@ class Ticket:
         self.answer: Response | None = None
         self.error: ServiceBusError | None = None
         self.started = False
-        """It was handed to the connection; after a break nobody knows what became of it."""
+        """It was sent; after a break its outcome is unknown."""
 
     @property
     def done(self) -> bool:
@@ -59,6 +58,9 @@ class Ticket:
 
 class Node(Link):
     """The pair of links to one request/response node."""
+
+    keys = ("statusCode", "errorCondition", "statusDescription")
+    """Application properties of an answer."""
 
     def __init__(self, connection: BlockingConnection, entity: str, node: str) -> None:
         super().__init__(connection, entity)
@@ -70,7 +72,7 @@ class Node(Link):
         self._granted = 0
 
     def attach(self) -> None:
-        """Ask for both links; their addresses are the node's, as the official Python client has them."""
+        """Attach both links, with the node as both addresses, as the official Python client does."""
         engine = self.connection.engine
         name = self.connection.link_name()
         ends = Source(self._node), Target(self._node)
@@ -80,14 +82,14 @@ class Node(Link):
         engine.flow(self.channel, self._answers, _CREDIT)
 
     def on_event(self, event: Event) -> None:
-        """Take an answer, or credit for requests."""
+        """Handle an answer, or credit for requests."""
         if type(event) is DeliveryReceived:
             self._answered(event)
         elif type(event) is LinkFlow:
             self._send()
 
     def on_lost(self, error: ServiceBusError) -> None:
-        """Keep what may be asked again, fail the rest."""
+        """Keep requests that may be repeated, fail the others."""
         waiting, self._waiting = self._waiting, {}
         for ticket in waiting.values():
             if ticket.repeat:
@@ -127,22 +129,28 @@ class Node(Link):
             number = sections.decode_properties().correlation_id
             bodies = sections.decode_body() if sections.body is not None else []
         except DecodeError:
-            return  # an answer that cannot be read answers nothing; its request runs out of time
+            return  # its request times out
         ticket = self._waiting.pop(number, None) if isinstance(number, str) else None
         if ticket is None:
             return
         body = bodies[0][1] if bodies and isinstance(bodies[0][1], dict) else {}
-        self.conclude(ticket, properties, body)
+        self._conclude(ticket, properties, body)
         if self._queue:
             self._send()
 
     def envelope(self, operation: str) -> dict[str, Any]:
-        """Give the application properties of a request."""
-        raise NotImplementedError
+        """Return the application properties of a request."""
+        return {"operation": operation}
 
-    def conclude(self, ticket: Ticket, properties: dict[str, Any], body: dict[str, Any]) -> None:
-        """Take the answer to a request."""
-        raise NotImplementedError
+    def _conclude(self, ticket: Ticket, properties: dict[str, Any], body: dict[str, Any]) -> None:
+        status, condition, description = map(properties.get, self.keys)
+        known = int(status) if isinstance(status, int) else 500
+        if 200 <= known < 300:
+            ticket.answer = Response(known, body)
+            return
+        name = str(condition) if condition is not None else condition_of_status(known)
+        ticket.error = self.connection.error(name, f"{ticket.operation}: {description or known}", self.entity)
+        ticket.started = False  # the broker did not do it
 
     def _ask(self, ticket: Ticket) -> None:
         self._queue.append(ticket)
@@ -151,7 +159,7 @@ class Node(Link):
             self.connection.flush()
 
     def _finish(self, ticket: Ticket, deadline: float) -> None:
-        """Wait for an answer, whatever it is; the links are opened first."""
+        """Wait for the answer, good or bad; open the links first."""
         self.open(deadline)
         self._send()
         self.connection.wait(lambda: ticket.done or not self.is_open, deadline, self.entity)
@@ -160,7 +168,7 @@ class Node(Link):
 
 
 class Management(Node):
-    """The management node of one entity."""
+    """The management node of one entity: peek, renew locks, schedule, deferred messages, sessions, rules."""
 
     def __init__(self, connection: BlockingConnection, path: str) -> None:
         super().__init__(connection, path, f"{path}/$management")
@@ -168,14 +176,17 @@ class Management(Node):
     def request(
         self, operation: str, body: dict[str, Any], *, repeat: bool = True, timeout_s: float | None = None
     ) -> Response:
-        """Ask and wait for the answer; see `start` and `wait`."""
+        """Send a request and wait for its answer; see `start` and `wait`."""
         return self.wait(self.start(operation, body, repeat=repeat), timeout_s)
 
     def start(self, operation: str, body: dict[str, Any], *, repeat: bool = True) -> Ticket:
-        """Ask, and do not wait: so many requests are under way at a time, answered in any order.
+        """Send a request without waiting, so that many are under way; they are answered in any order.
 
-        `repeat`: asking again after a break does no harm. Without it the break is the error, since nobody
-        knows whether the broker did what was asked.
+        Args:
+            operation: such as `com.microsoft:peek-message`.
+            body: a map of AMQP values.
+            repeat: the request may be sent again after a break. If not, a break is an error: the outcome is
+                unknown.
         """
         ticket = Ticket(operation, encode(body), repeat)
         with self.connection.lock:
@@ -183,10 +194,10 @@ class Management(Node):
         return ticket
 
     def wait(self, ticket: Ticket, timeout_s: float | None = None) -> Response:
-        """Wait for the answer to a request.
+        """Wait for the answer to a request; retry temporary errors up to `timeout_s` (None: of the settings).
 
         Raises:
-            ServiceBusError: the broker refused; or what can pass, such as server-busy, did not pass in time.
+            ServiceBusError: refused, or a temporary error such as server-busy did not pass in time.
         """
         renewed = False
 
@@ -199,7 +210,7 @@ class Management(Node):
             error = ticket.error
             assert error is not None, "a request is done by an answer or an error"
             if error.condition == UNAUTHORIZED and not renewed and self.connection.forget_token(self.entity):
-                # The broker's clock may be ahead of ours: a token that we hold for good has run out there.
+                # The broker's clock may be ahead of ours, and our token expired there.
                 renewed = True
                 self.close()
                 self._again(ticket)
@@ -212,29 +223,11 @@ class Management(Node):
         try:
             answer = self.connection.retrying(attempt, timeout_s)
         except ServiceBusError as error:
-            ticket.error = error  # so that it is not asked any more behind the caller's back
+            ticket.error = error  # it is not sent again
             raise
         if isinstance(answer, ServiceBusError):
             raise answer
         return answer
-
-    def envelope(self, operation: str) -> dict[str, Any]:
-        """See `Node`."""
-        return {"operation": operation}
-
-    def conclude(self, ticket: Ticket, properties: dict[str, Any], body: dict[str, Any]) -> None:
-        """See `Node`."""
-        status = properties.get("statusCode")
-        if isinstance(status, int) and 200 <= status < 300:
-            ticket.answer = Response(int(status), body)
-            return
-        known = int(status) if isinstance(status, int) else 500
-        condition = properties.get("errorCondition")
-        name = str(condition) if condition is not None else condition_of_status(known)
-        ticket.error = self.connection.error(
-            name, f"{ticket.operation}: {properties.get('statusDescription') or known}", self.entity
-        )
-        ticket.started = False  # what was refused did not happen
 
     def _again(self, ticket: Ticket) -> None:
         ticket.error = None
@@ -242,12 +235,13 @@ class Management(Node):
 
 
 class TokenNode(Node):
-    """The node that takes tokens."""
+    """The node that takes tokens; `entity` is that of the last token."""
+
+    keys = ("status-code", "error-condition", "status-description")
 
     def __init__(self, connection: BlockingConnection) -> None:
         super().__init__(connection, "", "$cbs")
         self._audience = ""
-        self._about = ""
 
     def put(self, audience: str, entity: str, token: str, deadline: float) -> None:
         """Put a token for an audience, a URI of the entity.
@@ -255,7 +249,7 @@ class TokenNode(Node):
         Raises:
             ServiceBusError: refused; or the connection broke.
         """
-        self._audience, self._about = audience, entity
+        self._audience, self.entity = audience, entity
         ticket = Ticket("put-token", encode(token), repeat=False)
         self._ask(ticket)
         try:
@@ -266,24 +260,11 @@ class TokenNode(Node):
             raise ticket.error
 
     def authorise(self, deadline: float) -> None:
-        """Do nothing: whoever brings a token needs none."""
+        """Do nothing: the node needs no token."""
 
     def envelope(self, operation: str) -> dict[str, Any]:
-        """See `Node`."""
         return {
             "operation": operation,
             "type": "servicebus.windows.net:sastoken",
             "name": self._audience,
         }
-
-    def conclude(self, ticket: Ticket, properties: dict[str, Any], body: dict[str, Any]) -> None:
-        """See `Node`."""
-        status = properties.get("status-code")
-        if isinstance(status, int) and 200 <= status < 300:
-            ticket.answer = Response(int(status), {})
-            return
-        known = int(status) if isinstance(status, int) else 500
-        condition = properties.get("error-condition")
-        name = str(condition) if condition is not None else condition_of_status(known)
-        said = properties.get("status-description") or "the token was refused"
-        ticket.error = self.connection.error(name, str(said), self._about)

@@ -1,8 +1,4 @@
-"""Sending to a queue or topic, many messages under way at a time.
-
-Owns: what is under way and its outcomes, what is sent again and when, the batch format. Must not know: what a
-message holds, Spark. Source: wire contract 2.3, 3.7, 4.1.
-"""
+"""Sending to a queue or topic, many messages under way at a time. Source: wire contract 2.3, 3.7, 4.1."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
 BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 
 _BATCH_DEFAULTS: Final = (262_144, 1_048_576)
-"""Largest batch where the link does not say: below and from 1 MiB messages on. Source: wire contract 2.3."""
+"""Largest batch if the link does not say: with messages below 1 MiB, and from 1 MiB. Wire contract 2.3."""
 
 _WRITE_BYTES: Final = 1 << 16
 
@@ -52,9 +48,8 @@ class _Sent:
 class Sender(Link):
     """Sends to a queue or topic, many messages under way at a time.
 
-    What had no outcome when a connection broke is sent again, so a message may arrive twice; with duplicate
-    detection the entity drops the second. After an error the sender is of no more use: every later call
-    raises it again.
+    Messages without an outcome when a connection breaks are sent again, so one may arrive twice; duplicate
+    detection drops the second. An error ends the sender: every later call raises it again.
     """
 
     def __init__(
@@ -69,7 +64,7 @@ class Sender(Link):
         self._queue: deque[_Sent] = deque()
         self._under_way: dict[int, _Sent] = {}
         self._again: list[_Sent] = []
-        """Refused because the broker was busy; they go before all others once nothing is under way."""
+        """Refused by a busy broker; sent before all others once nothing is under way."""
         self._count = 0
         self._bytes = 0
         self._settled = 0
@@ -81,33 +76,33 @@ class Sender(Link):
 
     @property
     def message_bytes_max(self) -> int:
-        """Largest message that the entity takes, bytes; 0 = it does not say. Opens the link."""
+        """Largest message of the entity, bytes; 0 = unknown. Opens the link."""
         with self.connection.lock:
             self.connection.retrying(self.open)
             return self._message_bytes_max
 
     @property
     def batch_bytes_max(self) -> int:
-        """Largest batch that the entity takes, bytes. Opens the link."""
+        """Largest batch of the entity, bytes. Opens the link."""
         with self.connection.lock:
             self.connection.retrying(self.open)
             return self._batch_bytes_max
 
     def send(self, payload: bytes, tag: object = None) -> None:
-        """Send an encoded message, and wait only while too much is under way.
+        """Send an encoded message; wait only while too much is under way. `flush` waits for the outcomes.
 
-        `tag` names the message in errors, beside its place among all that were given to this sender.
+        `tag` names the message in errors, beside its place among all messages of this sender.
 
         Raises:
-            ServiceBusError: the broker refused this message or an earlier one.
+            ServiceBusError: this message or an earlier one was refused.
         """
         self._offer(_Sent(self._index, 1, tag, payload, 0))
 
     def send_batch(self, payloads: list[bytes], tag: object = None) -> None:
-        """Send encoded messages as one batch: all are stored or none. `batch_bytes_max` is its limit.
+        """Send encoded messages as one batch, stored as a whole; `batch_bytes_max` limits its size.
 
         Raises:
-            ServiceBusError: as `send`; errors name the batch's first message.
+            ServiceBusError: as `send`; it names the first message of the batch.
         """
         if len(payloads) == 1:
             self.send(payloads[0], tag)
@@ -115,7 +110,7 @@ class Sender(Link):
             self._offer(_Sent(self._index, len(payloads), tag, encode_batch(payloads), BATCH_FORMAT))
 
     def flush(self) -> None:
-        """Wait for all outcomes.
+        """Wait for the outcomes of all messages.
 
         Raises:
             ServiceBusError: as `send`.
@@ -125,7 +120,6 @@ class Sender(Link):
             self._check()
 
     def attach(self) -> None:
-        """See `Link`."""
         connection = self.connection
         name = connection.link_name()
         self._handle = self.link(
@@ -135,14 +129,12 @@ class Sender(Link):
         )
 
     def on_attached(self, event: LinkAttached) -> None:
-        """See `Link`."""
         self._message_bytes_max = event.max_message_size or 0
         said = event.properties.get(BATCH_SIZE)
         large = self._message_bytes_max >= _BATCH_DEFAULTS[1]
         self._batch_bytes_max = said if isinstance(said, int) and said > 0 else _BATCH_DEFAULTS[large]
 
     def on_event(self, event: Event) -> None:
-        """See `Link`."""
         if type(event) is DispositionReceived:
             for delivery_id in ids_in_range(event.first, event.last, self._under_way.keys()):
                 if event.settled:
@@ -153,16 +145,15 @@ class Sender(Link):
             self._pump()
 
     def on_lost(self, error: ServiceBusError) -> None:
-        """See `Link`."""
         if self._under_way and not error.retryable and error.condition != UNAUTHORIZED:
-            # It would be so again, and what came behind it would arrive each time. A token can be made anew.
+            # It would fail again, and later messages would arrive each time. A token can be renewed.
             self._failure = self._failure or error
         self._again += self._under_way.values()
         self._under_way.clear()
         self._requeue()
 
     def _requeue(self) -> None:
-        """Put what is to be sent again before the rest, in the order in which it was given."""
+        """Put the messages to send again before the rest, in their order."""
         self._again.sort(key=lambda sent: sent.index)
         self._queue.extendleft(reversed(self._again))
         self._again.clear()
@@ -235,7 +226,7 @@ class Sender(Link):
         self._bytes -= len(sent.payload)
 
     def _may_wait(self) -> bool:
-        """Pause because the broker is busy; say no once it has been so for too long."""
+        """Pause because the broker is busy; return False once it is busy for too long."""
         now = time.monotonic()
         self._busy_since = self._busy_since or now
         busy_s = now - self._busy_since
@@ -257,8 +248,7 @@ class Sender(Link):
             raise self._failure
 
     def _wait_for(self, count_max: int, bytes_max: int) -> None:
-        """Wait until no more than this is under way; give up when nothing is heard of any of it for as long
-        as an operation may take, however often it was sent meanwhile."""
+        """Wait until no more than this is under way; fail after `timeout_s` without any outcome."""
         limit_s = self.connection.settings.timeout_s
         heard, heard_at, waited_for = self._heard, time.monotonic(), "the link to open"
         while (self._count > count_max or self._bytes > bytes_max) or (self._queue and not self.is_open):
@@ -293,14 +283,14 @@ class Sender(Link):
 
     def _overdue(self, waited_for: str, spent_s: float) -> ServiceBusError:
         text = (
-            f"of {self._count} messages none was taken within {spent_s:.0f} s (option operationTimeout); "
-            f"waited for {waited_for}. What was sent may be there all the same; see the broker's log"
+            f"none of {self._count} messages was accepted within {spent_s:.0f} s; waited for {waited_for}. "
+            f"Messages that were sent may be stored all the same; see the broker's log"
         )
         return refused(TIMEOUT, text, host=self.connection.host, entity=self.entity)
 
     @property
     def _heard(self) -> tuple[int, float]:
-        """Changes with each outcome."""
+        """A value that changes with each outcome."""
         return self._settled, self._pause_until
 
     def _moved_on(self, before: tuple[int, float]) -> bool:
@@ -308,9 +298,9 @@ class Sender(Link):
 
 
 def encode_batch(payloads: list[bytes]) -> bytes:
-    """Put encoded messages into one of the batch format: each is a data section.
+    """Return a message of the batch format: each encoded message is a data section.
 
-    What stands before the body of the first is repeated before them, as a hint for routing (wire contract
+    The annotations and properties of the first are repeated before them, as a hint for routing (wire contract
     3.7).
     """
     sections = scan(payloads[0])

@@ -1,6 +1,10 @@
-"""`peeklock demo`: the main job on real input, with the official client, and the broker killed in between.
+"""`peeklock demo`: jobs through a queue with the official client, while the broker is killed and restarted.
 
-`story` tells it; `broker` starts and kills `peeklock serve`; `jobs` is the work; `ledger` keeps the account
-that the verdict comes from; `client` sends jobs and works them off; `display` shows it. The official client
-is imported in `client` alone, so that a machine without it gets a sentence and no traceback.
+broker   Runs, kills and restarts `peeklock serve` as a child process.
+client   Sends jobs and works them off; the only import of the official client, which may be missing.
+display  The output: a bar and colours in a terminal, plain lines in a pipe.
+jobs     The jobs, the work, and the troubles.
+ledger   Counts what happened to each job, and finds faults.
+proof    Runs Spark's jobs over the event log.
+story    The order of events, from start to verdict.
 """

@@ -1,7 +1,4 @@
-"""A broker in a process of its own, `peeklock serve`, that is killed and started again on folder and port.
-
-Owns: the child process, its ready line, and its end by its own pid. Must not know: what is done with it.
-"""
+"""Runs `peeklock serve` as a child process, kills it, and restarts it on the same folder and ports."""
 
 from __future__ import annotations
 
@@ -21,18 +18,18 @@ READY = re.compile(
 )
 
 READY_S_MAX = 30.0
-"""How long a start may take here. Our choice: some fifty times what one takes on a small machine."""
+"""Longest start. Our choice: some fifty times that of a small machine."""
 
 STOP_S_MAX = 15.0
-"""How long a clean stop may take: the broker's own 10 s for its clients, and a margin."""
+"""Longest clean stop: the broker's own 10 s for its clients, and a margin."""
 
 
 class BrokerFailed(Exception):
-    """The broker did not start or stop as it should; the text ends with what it logged last."""
+    """The broker did not start or stop; the text ends with its last log lines."""
 
 
 class BrokerProcess:
-    """One broker on one folder; ports are the system's choice at the first start, and kept from then on."""
+    """One broker on one folder; the system chooses the ports at the first start, restarts keep them."""
 
     def __init__(self, folder: Path, arguments: Sequence[str] = ()) -> None:
         """`folder` gets the data (`data/`) and the log (`broker.log`); `arguments` go to `peeklock serve`."""
@@ -59,14 +56,11 @@ class BrokerProcess:
         return None if self._process is None else self._process.pid
 
     def authority(self) -> Path:
-        """Return the file that clients have to trust for TLS; it is there once the broker is ready."""
+        """Return the file that clients must trust for TLS; it exists once the broker is ready."""
         return self.data / "tls" / "ca.pem"
 
     def start(self) -> float:
-        """Start it and wait until it is ready; answer the seconds that took.
-
-        Raises: BrokerFailed.
-        """
+        """Start it and wait until it is ready; return the seconds that took. Raises: BrokerFailed."""
         assert self._process is None
         command = [
             program(),
@@ -82,33 +76,33 @@ class BrokerProcess:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True
             )
         assert self._process.stdout is not None
-        # The line is written at once, so that what is there to be read is the whole of it.
+        # The broker writes the line at once, so it is read whole.
         ready, _, _ = select.select([self._process.stdout], [], [], READY_S_MAX)
         line = self._process.stdout.readline().rstrip() if ready else ""
         took_s = time.monotonic() - started
         found = READY.match(line)
         if found is None:
             self.kill()
-            raise BrokerFailed(f"the broker did not become ready, it said {line!r}; {self._last_words()}")
+            raise BrokerFailed(f"the broker did not become ready; its output: {line!r}; {self._last_lines()}")
         self.connection_string = found[1]
         self.amqp_port, self.http_port = int(found[2]), int(found[3])
         return took_s
 
     def check(self) -> None:
-        """Find out whether it still runs. Raises: BrokerFailed when it ended by itself."""
+        """Check that it still runs. Raises: BrokerFailed."""
         if self._process is not None and (status := self._process.poll()) is not None:
-            raise BrokerFailed(f"the broker ended by itself with status {status}; {self._last_words()}")
+            raise BrokerFailed(f"the broker ended by itself with status {status}; {self._last_lines()}")
 
     def kill(self) -> None:
-        """End it as a power cut would (SIGKILL); nothing if it does not run."""
+        """Kill it (SIGKILL), if it runs."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._forget()
 
     def stop(self) -> int:
-        """End it as a process manager would (SIGTERM), and answer its exit status.
+        """Stop it as a process manager does (SIGTERM); return its exit status.
 
-        Raises: BrokerFailed when it does not end in time.
+        Raises: BrokerFailed, if it does not end in time.
         """
         assert self._process is not None
         self._process.terminate()
@@ -116,7 +110,7 @@ class BrokerProcess:
             return self._process.wait(STOP_S_MAX)
         except subprocess.TimeoutExpired:
             raise BrokerFailed(
-                f"the broker did not stop within {STOP_S_MAX:.0f} s; {self._last_words()}"
+                f"the broker did not stop within {STOP_S_MAX:.0f} s; {self._last_lines()}"
             ) from None
         finally:
             self.kill()
@@ -128,14 +122,14 @@ class BrokerProcess:
         self._process.stdout.close()
         self._process = None
 
-    def _last_words(self) -> str:
+    def _last_lines(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()[-8:]
         return "its log ends with: " + (" | ".join(lines) or "nothing")
 
 
 def program() -> str:
-    """Find the program `peeklock`. Raises: BrokerFailed."""
-    # Beside the interpreter that runs us, so that it is the same installation; PATH may name another one.
+    """Return the path of the program `peeklock`. Raises: BrokerFailed."""
+    # Beside the running interpreter, of the same installation; PATH may name another one.
     beside = Path(sys.executable).with_name("peeklock")
     found = str(beside) if beside.exists() else shutil.which("peeklock")
     if found is None:

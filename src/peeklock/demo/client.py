@@ -1,10 +1,8 @@
-"""Sending the demo's jobs and working them off, with the official asynchronous client.
+"""Sends the demo's jobs and works them off, with the official asynchronous client.
 
-Owns: everything that imports azure-servicebus. Must not know: when the broker is killed, or how it looks.
-
-One sender or receiver belongs to one task: the client's objects are not made to be shared between tasks, so
-that "many in flight" means many senders. The client itself does not retry here (`retry_total=0`): each task
-opens its link anew until it is told to stop, which is simple, and quick after a kill.
+Each sender or receiver belongs to one task: the client's objects are not safe to share between tasks, so
+"many in flight" means many senders. The client does not retry (`retry_total=0`): each task opens its link
+again until the end, which is simple, and quick after a kill.
 """
 
 from __future__ import annotations
@@ -22,40 +20,40 @@ from peeklock.demo.ledger import DAMAGED_REASON, Ledger
 
 QUEUE = "jobs"
 LOCK = timedelta(seconds=5)
-"""The shortest there is, so that nobody has to wait long for a lapse."""
+"""The shortest lock, so that it expires soon."""
 DELIVERIES_MAX = 5
 IN_FLIGHT_MAX = 16
 WORKERS = 8
 BATCH = 10
-"""Messages a receive call asks for; they are worked off well within their lock."""
+"""Messages of a receive call; they are worked off well within their lock."""
 SCHEDULED_BATCH = 20
 DUE_IN_S = (2, 8)
 RECEIVE_S = 1
 BROWSED = 100
 REOPEN_S = 0.2
-"""Between attempts to reach a broker that is away."""
+"""Pause between attempts to reach a broker that is down."""
 
 
 class ClientMissing(Exception):
-    """The official client is not installed; the message says how to get it."""
+    """The official client is not installed; the message says how to install it."""
 
 
 def check_client() -> None:
-    """Find out whether the official client is there. Raises: ClientMissing."""
+    """Check that the official client is installed. Raises: ClientMissing."""
     try:
         import azure.servicebus.aio  # noqa: F401
     except ImportError:
         raise ClientMissing(
-            "the demo talks to the broker through Microsoft's own client, which is not installed: run\n"
+            "the demo uses Microsoft's client, which is not installed: run\n"
             "    pip install 'peeklock[demo]'\n"
             "or, in a work tree, ./run demo, which installs it into .venv"
         ) from None
-    # The client writes tracebacks of what it retries or hands on; here each is told by the story.
+    # The client logs tracebacks of errors that it raises too; the demo reports them itself.
     logging.getLogger("azure").setLevel(logging.CRITICAL + 1)
 
 
 def create_queue(connection_string: str, certificate: Path) -> None:
-    """Create the queue, over HTTPS."""
+    """Create the queue."""
     with _administration(connection_string, certificate) as administration:
         administration.create_queue(
             QUEUE,
@@ -66,7 +64,7 @@ def create_queue(connection_string: str, certificate: Path) -> None:
 
 
 def count_left(connection_string: str, certificate: Path) -> int:
-    """Count the messages that are still in the queue, in any state, and in its dead-letter queue."""
+    """Return the number of messages in the queue, in any state, and in its dead-letter queue."""
     with _administration(connection_string, certificate) as administration:
         return int(administration.get_queue_runtime_properties(QUEUE).total_message_count)
 
@@ -77,12 +75,12 @@ def _administration(connection_string: str, certificate: Path) -> Any:
     return ServiceBusAdministrationClient.from_connection_string(
         connection_string,
         connection_verify=str(certificate),
-        use_env_settings=False,  # no proxy on the way to this machine
+        use_env_settings=False,  # no proxy to this machine
     )
 
 
 class Site:
-    """Where the work goes on: one client, one ledger, and a word to stop."""
+    """The senders and workers: one client, one ledger, and a flag to stop."""
 
     def __init__(self, connection_string: str, ledger: Ledger) -> None:
         from azure.servicebus.aio import ServiceBusClient
@@ -90,22 +88,22 @@ class Site:
         self.ledger = ledger
         self.stopping = asyncio.Event()
         self.has_room = asyncio.Event()
-        """Cleared while the queue holds enough: whoever sends waits, so that a backlog stays bounded."""
+        """Cleared while the queue holds enough, so that the backlog stays bounded."""
         self._client = ServiceBusClient.from_connection_string(connection_string, retry_total=0)
-        self._looking = _Link(self._receiver)
+        self._browsing = _Link(self._receiver)
 
     async def close(self) -> None:
-        """Close what is open."""
-        await self._looking.drop()
+        """Close the client."""
+        await self._browsing.drop()
         await self._client.close()
 
     # Sending
 
     async def send(self, jobs: Sequence[Job]) -> None:
-        """Send jobs one message each, at most `IN_FLIGHT_MAX` unsettled; each until it is answered."""
+        """Send jobs, each as one message, at most `IN_FLIGHT_MAX` at a time; repeat until answered."""
         waiting = iter(jobs)
 
-        async def send_one_after_the_other() -> None:
+        async def send_next() -> None:
             async with _Link(self._sender) as link:
                 for job in waiting:  # shared by all senders: each takes the next
                     await self.has_room.wait()
@@ -113,10 +111,10 @@ class Site:
                     await self._insist(link, "send_messages", message)
                     self.ledger.sent.add(job.id)
 
-        await asyncio.gather(*(send_one_after_the_other() for _ in range(IN_FLIGHT_MAX)))
+        await asyncio.gather(*(send_next() for _ in range(IN_FLIGHT_MAX)))
 
     async def schedule(self, jobs: Sequence[Job]) -> None:
-        """Schedule jobs over the next seconds, many in a call."""
+        """Schedule jobs over the next seconds, many a call."""
         first_s, last_s = DUE_IN_S
         async with _Link(self._sender) as link:
             for at in range(0, len(jobs), SCHEDULED_BATCH):
@@ -124,13 +122,13 @@ class Site:
                 await self._schedule(link, jobs[at : at + SCHEDULED_BATCH], timedelta(seconds=in_s))
 
     async def withdraw(self, jobs: Sequence[Job]) -> None:
-        """Schedule jobs for later, and call them off."""
+        """Schedule jobs for later, and cancel them."""
         from azure.servicebus.exceptions import MessageNotFoundError
 
         async with _Link(self._sender) as link:
             numbers = await self._schedule(link, jobs, timedelta(hours=1))
             for job, number in zip(jobs, numbers, strict=True):
-                # Not due for an hour, so that "not found" means: called off, and the answer was lost.
+                # Not due for an hour, so "not found" means: cancelled, and the answer was lost.
                 with contextlib.suppress(MessageNotFoundError):
                     await self._insist(link, "cancel_scheduled_messages", number)
                 self.ledger.withdrawn.add(job.id)
@@ -142,7 +140,7 @@ class Site:
         return list(numbers)
 
     async def _insist(self, link: _Link, method: str, *arguments: Any) -> Any:
-        """Call a method of a link, and again on a new one as often as the connection fails."""
+        """Call a method of a link, again on a new one whenever the connection fails."""
         from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
 
         while True:
@@ -150,7 +148,7 @@ class Site:
             try:
                 return await getattr(opened, method)(*arguments)
             except MessageNotFoundError:
-                raise  # an answer, though not the one that was hoped for
+                raise  # this is an answer
             except ServiceBusError:
                 self.ledger.figures["repeated"] += 1
                 await link.drop()
@@ -180,7 +178,7 @@ class Site:
         ledger.unanswered.discard(job_id)
         first = ledger.deliveries[job_id] == 1
         if trouble is Trouble.HANGS and first:
-            ledger.figures["left to lapse"] += 1
+            ledger.figures["left to expire"] += 1
         elif trouble is Trouble.FAILS or (trouble is Trouble.STUMBLES and first):
             if await self._settle(receiver.abandon_message(message), job_id):
                 ledger.figures["abandoned"] += 1
@@ -212,7 +210,7 @@ class Site:
             ledger.completed[job_id] += 1
 
     async def _settle(self, settling: Awaitable[None], job_id: str) -> bool:
-        """Settle, and answer whether that was confirmed."""
+        """Settle a message; return whether that was confirmed."""
         from azure.servicebus.exceptions import ServiceBusError
 
         try:
@@ -223,10 +221,10 @@ class Site:
             return False
         return True
 
-    # Looking after what is left
+    # Remaining messages
 
     async def count_waiting(self) -> int:
-        """Browse the queue, note which jobs are deferred, and count the messages that are not."""
+        """Browse the queue, record the deferred jobs, and return the number of other messages."""
         from azure.servicebus import ServiceBusMessageState
 
         waiting = 0
@@ -239,9 +237,9 @@ class Site:
         return waiting
 
     async def fetch_deferred(self) -> int:
-        """Fetch the deferred jobs by their sequence numbers and do them; answer how many there were."""
+        """Receive the deferred jobs by their sequence numbers and do them; return their number."""
         numbers = [message.sequence_number for message in await self._browse()]
-        receiver = await self._looking.get()
+        receiver = await self._browsing.get()
         for at in range(0, len(numbers), BATCH):
             for message in await receiver.receive_deferred_messages(numbers[at : at + BATCH]):
                 self.ledger.deliveries[message.message_id] += 1
@@ -249,7 +247,7 @@ class Site:
         return len(numbers)
 
     async def read_dead_letters(self) -> int:
-        """Read the dead-letter queue until it is empty; answer how many messages there were."""
+        """Read the dead-letter queue until it is empty; return the number of messages."""
         from azure.servicebus import ServiceBusSubQueue
 
         found = 0
@@ -267,7 +265,7 @@ class Site:
 
     async def _browse(self) -> list[Any]:
         found: list[Any] = []
-        receiver = await self._looking.get()
+        receiver = await self._browsing.get()
         number = 1
         while messages := await receiver.peek_messages(BROWSED, sequence_number=number):
             found += messages
@@ -282,7 +280,7 @@ class Site:
 
 
 class _Link:
-    """A sender or receiver of one task, opened anew whenever it was dropped."""
+    """A sender or receiver of one task; `get` opens it again after `drop`."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -295,7 +293,7 @@ class _Link:
         await self.drop()
 
     async def get(self) -> Any:
-        """Give the open link; while the broker is away, wait until it is back."""
+        """Return the open link; while the broker is down, wait."""
         from azure.servicebus.exceptions import ServiceBusError
 
         while self._opened is None:

@@ -1,7 +1,4 @@
-"""How the demo looks: a bar and colours in a terminal, plain lines in a pipe.
-
-Owns: the wording of the closing table. Must not know: how anything was found out.
-"""
+"""The output of the demo: a bar and colours in a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ FAULTS_SHOWN = 10
 ENDS = {
     Trouble.NONE: "completed",
     Trouble.STUMBLES: "abandoned, then completed",
-    Trouble.HANGS: "completed after its lock lapsed",
+    Trouble.HANGS: "completed after its lock expired",
     Trouble.POSTPONED: "deferred, then completed",
     Trouble.SCHEDULED: "completed when it was due",
     Trouble.WITHDRAWN: "cancelled, never delivered",
@@ -29,7 +26,7 @@ ENDS = {
 }
 
 NEXT = (
-    ("peeklock serve --data ./data", "a broker of your own; it prints the connection string"),
+    ("peeklock serve --data ./data", "start a broker; it prints the connection string"),
     ("peeklock check ./data", "verify what a broker has stored"),
     ("docs/tutorials/spark.md", "queues as tables, the event log, the audit: Spark, step by step"),
     ("examples/", "short programs to start from; in the work tree, ./run stands for peeklock"),
@@ -37,7 +34,7 @@ NEXT = (
 
 
 class Display:
-    """Tells the story as it goes."""
+    """Shows the progress."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console
@@ -64,11 +61,11 @@ class Display:
         self._bar.stop()
 
     def say(self, line: str) -> None:
-        """Tell one thing that happened."""
+        """Print one line."""
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def progress(self, over: int) -> None:
-        """Show how many jobs are over."""
+        """Show the number of finished jobs."""
         self._bar.update(self._task, completed=over)
         quarter = 4 * over // self._total
         if not self._console.is_terminal and quarter > self._quarter:
@@ -77,7 +74,7 @@ class Display:
 
 
 def show_result(console: Console, ledger: Ledger, seconds: float) -> None:
-    """Show where the jobs ended, and what happened on the way."""
+    """Print where the jobs ended, and what happened on the way."""
     table = Table(title="Where the jobs ended", title_justify="left", title_style="bold")
     for heading in ("trouble", "should end as"):
         table.add_column(heading)
@@ -97,20 +94,19 @@ def show_result(console: Console, ledger: Ledger, seconds: float) -> None:
     again = deliveries - len(ledger.deliveries)
     for line in (
         f"{len(jobs)} jobs in {seconds:.1f} s; the workers counted {words} words, "
-        f"a count without any queue {without}",
-        f"{deliveries} deliveries, {again} of them again (at least once is the promise): "
-        f"{figures['abandoned']} abandoned, {figures['left to lapse']} locks left to lapse, "
+        f"a count without a queue {without}",
+        f"{deliveries} deliveries, {again} of them repeated (delivery is at least once): "
+        f"{figures['abandoned']} abandoned, {figures['left to expire']} locks left to expire, "
         "the rest by the kill",
-        f"{figures['repeated']} sends repeated because of the kill; what was stored already was recognised "
-        "by its message id",
-        f"{figures['answers lost']} answers lost in the kill; {figures['done already']} jobs came again "
-        "although done, and were only completed",
+        f"{figures['repeated']} sends repeated because of the kill; duplicates were dropped by message id",
+        f"{figures['answers lost']} answers lost in the kill; {figures['done already']} finished jobs were "
+        "delivered again, and only completed",
     ):
         console.print(f"  {line}", highlight=False, soft_wrap=True)
 
 
 def show_verdict(console: Console, faults: Sequence[str]) -> None:
-    """Say whether every job ended exactly once where it should."""
+    """Print whether every job ended exactly once where it should."""
     if not faults:
         console.print("[bold green]Every job ended exactly once, where it should.[/] Try next:")
         for command, purpose in NEXT:

@@ -1,10 +1,8 @@
-"""The jobs of the demo: pieces of real text, what is to be done with them, and what is to go wrong.
+"""The jobs of the demo: pieces of real text, the work on them, and the troubles.
 
-Owns: the input, the work, and which job has which trouble. Must not know: queues, clients.
-
-The input is the source code of Python's own standard library, which every machine has: some 200 files, cut
-at line ends. A worker checks the digest that came with a piece, counts its words and compresses it. The same
-is done once more without any queue for the verdict.
+The input is the source code of Python's standard library, which every machine has: some 200 files, cut at
+line ends. A worker checks the digest of a piece, counts its words and compresses it. The verdict compares the
+results with those of the same work without a queue.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ PIECE_BYTES = 2_000
 
 
 class Trouble(Enum):
-    """What goes wrong with a job, as the worker is told in an application property."""
+    """What goes wrong with a job; an application property tells the worker."""
 
     NONE = "none"
     STUMBLES = "the worker stumbles at first"
     HANGS = "the worker hangs at first"
-    POSTPONED = "the worker puts it off"
+    POSTPONED = "the worker defers it"
     SCHEDULED = "it is not due yet"
-    WITHDRAWN = "it is called off"
+    WITHDRAWN = "it is cancelled"
     DAMAGED = "the text is damaged"
     FAILS = "the worker always fails"
 
@@ -44,16 +42,16 @@ SHARES = {
     Trouble.DAMAGED: 0.02,
     Trouble.FAILS: 0.01,
 }
-"""Of all jobs; each trouble has one job at least, all others have none."""
+"""Of all jobs; each trouble has at least one job. The other jobs have none."""
 
 
 class Damaged(Exception):
-    """The text is not the one that the digest was made of."""
+    """The text does not match the digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `digest` is SHA-256 of the text as it was before any damage, in hex."""
+    """One job; `digest`: SHA-256 of the undamaged text, in hex."""
 
     id: str
     trouble: Trouble
@@ -63,19 +61,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a worker finds out about a piece of text."""
+    """The result of a job."""
 
     words: int
     compressed_bytes: int
 
 
 def make_jobs(count: int, seed: int) -> list[Job]:
-    """Make jobs in a random order that depends on the seed alone (and on the version of Python).
-
-    Raises: ValueError when there are fewer jobs than troubles.
-    """
+    """Return jobs in a random order by the seed (and the version of Python). Raises: ValueError."""
     if count < 2 * len(SHARES):
-        raise ValueError(f"{count} jobs are too few to show all troubles; {2 * len(SHARES)} at least")
+        raise ValueError(f"{count} jobs are too few to show all troubles; at least {2 * len(SHARES)}")
     random = Random(seed)
     troubles = [trouble for trouble, share in SHARES.items() for _ in range(max(1, round(count * share)))]
     troubles += [Trouble.NONE] * (count - len(troubles))

@@ -1,11 +1,9 @@
-"""The account of the demo: what was asked for each job, what happened to it, and whether both agree.
+"""Counts what happened to each job of the demo, and finds those that did not end as they should.
 
-Owns: the counts and the verdict. Must not know: how any of it was found out.
-
-At least once is what a queue promises: a worker may see a job twice, when its lock lapsed or the broker was
-killed. Exactly once is what comes of it when the worker looks up the message id, as here: work that is done
-already is not done again, only completed. A completion whose answer was lost with the broker is "unanswered";
-it has either happened, then the job never comes back, or the job comes back and is completed then.
+A queue delivers at least once: a worker may get a job twice, after its lock expired or the broker was killed.
+The work is done exactly once if the worker looks up the message id, as here: a finished job is only completed
+again. A completion whose answer was lost with the broker is "unanswered": either it was stored and the job
+never returns, or the job returns and is completed then.
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ DAMAGED_REASON = "DigestMismatch"
 FAILED_REASON = "MaxDeliveryCountExceeded"
 
 DEAD_LETTERED = {Trouble.DAMAGED: DAMAGED_REASON, Trouble.FAILS: FAILED_REASON}
-"""The reason with which jobs are to end in the dead-letter queue; all others are to be completed, but those
-that are withdrawn."""
+"""The reasons of jobs that should end in the dead-letter queue; all others are completed or cancelled."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What is known of each job, by message id."""
+    """The state of each job, by message id."""
 
     jobs: dict[str, Job]
     sent: set[str] = field(default_factory=set)
@@ -35,34 +32,34 @@ class Ledger:
     deliveries: Counter[str] = field(default_factory=Counter)
     completed: Counter[str] = field(default_factory=Counter)
     unanswered: set[str] = field(default_factory=set)
-    """Settled, with the answer lost, and not seen since."""
+    """Settled without an answer, and not delivered since."""
     deferred: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
-    """Moved to the dead-letter queue, by the worker or by the last delivery; read from there later."""
+    """Moved to the dead-letter queue, by the worker or by the last delivery."""
     dead: dict[str, list[str]] = field(default_factory=dict)
-    """Reasons with which a job was found in the dead-letter queue: one each, if all is well."""
+    """Reasons of each job in the dead-letter queue: one, if all is well."""
     figures: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Ledger:
-        """Open the account of these jobs."""
+        """Return the ledger of these jobs."""
         return cls({job.id: job for job in jobs})
 
     def is_over(self, job: Job) -> bool:
-        """Whether workers will not see this job again: that was answered."""
+        """Return whether workers will not get this job again."""
         places = (self.completed, self.withdrawn, self.deferred, self.given_up)
         return any(job.id in place for place in places)
 
     def over_count(self) -> int:
-        """How many jobs are over."""
+        """Return the number of finished jobs."""
         return sum(map(self.is_over, self.jobs.values()))
 
     def ended_right(self, job: Job) -> bool:
-        """Whether a job ended once, and where it should."""
+        """Return whether a job ended once, and where it should."""
         return not self._fault(job)
 
     def faults(self) -> list[str]:
-        """Say what is wrong with each job that is missing, doubled or misplaced; empty = all is well."""
+        """Return a text for each job that is missing, doubled or misplaced."""
         found = [
             f"{job.id} ({job.trouble.value}): {fault}"
             for job in self.jobs.values()
@@ -80,7 +77,7 @@ class Ledger:
             return f"doubled: completed {completed} times, dead-lettered {len(reasons)} times"
         if job.trouble is Trouble.WITHDRAWN:
             return (
-                f"delivered {self.deliveries[job.id]} times after it was called off"
+                f"delivered {self.deliveries[job.id]} times after it was cancelled"
                 if self.deliveries[job.id]
                 else ""
             )
@@ -93,6 +90,6 @@ class Ledger:
             return f"in the dead-letter queue: {reasons[0]}"
         if job.id not in self.results:
             return "missing: no worker got it"
-        # Unanswered and never seen again, though the queue is empty: it was stored before the kill.
+        # Unanswered and not delivered again, though the queue is empty: it was stored before the kill.
         happened = completed or job.id in self.unanswered
         return "" if happened else "missing: worked on and never completed"

@@ -1,7 +1,4 @@
-"""The demo's last act: Spark over the event log that the broker wrote meanwhile.
-
-Owns: which jobs are run, in which order, and how that is told. Must not know: what the jobs compute.
-"""
+"""Runs Spark's jobs over the event log that the broker wrote during the demo."""
 
 from __future__ import annotations
 
@@ -13,35 +10,35 @@ from rich.console import Console
 JOBS = (
     ("lives", "one row for the life of each message"),
     ("metrics", "percentiles for each queue and minute"),
-    ("audit", "does the log bear out what the broker promises?"),
+    ("audit", "does the log agree with the broker's guarantees?"),
 )
 
 
 class SparkUnusable(Exception):
-    """There is no Spark, or no Java for it; the text says what to do."""
+    """Spark or Java is missing; the text says what to do."""
 
 
 def check_spark() -> None:
-    """Find out at the start whether the last act can be played. Raises: SparkUnusable."""
+    """Check that Spark can run. Raises: SparkUnusable."""
     try:
-        import pyspark  # noqa: F401  # only asked whether it is there
+        import pyspark  # noqa: F401  # is it installed?
 
         from peeklock.spark.java import JavaMissing, find_java
     except ImportError as error:
         raise SparkUnusable(
             f"the demo ends with Spark, which is not installed ({error}): run pip install 'peeklock[spark]', "
-            f"or leave that part out with --broker-only"
+            f"or skip that part with --broker-only"
         ) from None
     try:
         find_java()
     except JavaMissing as error:
-        raise SparkUnusable(f"{error} Or leave Spark out with --broker-only.") from None
+        raise SparkUnusable(f"{error} Or skip Spark with --broker-only.") from None
 
 
 def prove(events: Path, folder: Path, console: Console) -> list[str]:
-    """Run the jobs over an event log and let them print; answer what is wrong, nothing if all is well.
+    """Run the jobs over an event log; they print their results. Return what is wrong, as texts.
 
-    Their tables go to `folder`. The plot is kept beyond it.
+    Their tables go to `folder`, the plot to a folder that stays.
     """
     from peeklock.pipeline.command import pipeline
     from peeklock.spark.session import spark_session
@@ -69,7 +66,7 @@ def prove(events: Path, folder: Path, console: Console) -> list[str]:
     finally:
         spark.stop()
     console.print(
-        f"the log and the tables go with the demo's folder; the plot stays: {plot}",
+        f"the log and the tables are deleted with the demo's folder; the plot stays: {plot}",
         highlight=False,
         soft_wrap=True,
     )

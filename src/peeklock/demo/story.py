@@ -1,12 +1,8 @@
-"""The story of the demo, from start to verdict.
-
-Owns: the order of events, the moment of the kill, the time limit. Must not know: how jobs are sent or shown.
-"""
+"""The demo, from start to verdict: the order of events, the moment of the kill, the time limit."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -29,28 +25,26 @@ from peeklock.demo.ledger import Ledger
 from peeklock.demo.proof import SparkUnusable, check_spark, prove
 
 KILL_AT = 0.4
-"""The share of jobs that are over when the broker is killed."""
+"""Share of finished jobs when the broker is killed."""
 
 AWAY_S = 0.5
-"""How long it stays away, so that clients notice."""
+"""How long it stays down, so that clients notice."""
 
 BACKLOG = 0.2
-"""The share of jobs that may be in the queue at once: there is still something to be sent at the kill."""
+"""Share of jobs in the queue at a time, so that some are not sent yet at the kill."""
 
 LOOK_S = 0.05
 QUIET_S = 2.0
-"""Without progress for so long, the queue is looked into."""
+"""After so long without progress the queue is browsed."""
 
 STORY_S_MAX = 120.0
-"""When something hangs. Our choice: several times what a small machine takes."""
+"""Time limit. Our choice: several times that of a small machine."""
 
 
 def run(job_count: int, seed: int, console: Console, *, broker_only: bool) -> int:
-    """Tell the whole story; 0 when every job ended exactly once where it should, and Spark's audit of the
-    event log says so too, else 1.
+    """Run the demo; return 0 if every job ended exactly once where it should, and the audit agrees, else 1.
 
-    Args:
-        broker_only: leave Spark and the event log out.
+    `broker_only`: skip Spark and the event log.
     """
     try:
         check_client()
@@ -74,7 +68,7 @@ def _run(jobs: list[Job], folder: Path, console: Console, events: Path | None) -
         certificate = broker.authority()  # the administration client speaks HTTPS only
         with Display(console, len(jobs)) as display:
             display.say(
-                f"[bold]peeklock serve[/] is ready on port {broker.amqp_port} and keeps all in {broker.data}"
+                f"[bold]peeklock serve[/] is ready on port {broker.amqp_port}, its data in {broker.data}"
             )
             create_queue(broker.connection_string, certificate)
             display.say(
@@ -86,10 +80,10 @@ def _run(jobs: list[Job], folder: Path, console: Console, events: Path | None) -
         broker.stop()
     faults = ledger.faults() + _check_results(ledger)
     if left:
-        faults.append(f"{left} messages are left over in the queue")
+        faults.append(f"{left} messages are left in the queue")
     show_result(console, ledger, time.monotonic() - started)
     if events is not None:
-        display.say(f"the broker wrote what happened to {events}; now Spark reads it (half a minute)")
+        display.say(f"the broker wrote its events to {events}; now Spark reads them (half a minute)")
         faults += prove(events, folder, console)
     show_verdict(console, faults)
     return int(bool(faults))
@@ -124,20 +118,16 @@ async def _send_all(site: Site) -> None:
 
 
 async def _kill_and_restart(broker: BrokerProcess, ledger: Ledger, display: Display) -> None:
-    over = 0
-    for _ in itertools.count():
-        over = ledger.over_count()
-        if over >= KILL_AT * len(ledger.jobs):
-            break
+    while (over := ledger.over_count()) < KILL_AT * len(ledger.jobs):  # noqa: ASYNC110  # all tasks change it
         await asyncio.sleep(LOOK_S)
     broker.kill()
     display.say(
-        f"[bold red]killed[/] the broker (SIGKILL) with {over} jobs over, "
-        f"{len(ledger.sent) - over} inside and {len(ledger.jobs) - len(ledger.sent)} still to be sent"
+        f"[bold red]killed[/] the broker (SIGKILL) with {over} jobs finished, "
+        f"{len(ledger.sent) - over} in the queue and {len(ledger.jobs) - len(ledger.sent)} not sent yet"
     )
     await asyncio.sleep(AWAY_S)
     took_s = await asyncio.to_thread(broker.start)
-    display.say(f"[bold green]started[/] it again on the same folder and port: ready after {took_s:.2f} s")
+    display.say(f"[bold green]restarted[/] it on the same folder and port: ready after {took_s:.2f} s")
 
 
 async def _wait_until_drained(
@@ -147,7 +137,7 @@ async def _wait_until_drained(
     killing: asyncio.Task[None],
     display: Display,
 ) -> None:
-    """Wait until all is sent, the broker was killed and is back, and only deferred messages are left."""
+    """Wait until all is sent, the broker was killed and restarted, and only deferred messages are left."""
     ledger = site.ledger
     last, changed = -1, time.monotonic()
     while True:
@@ -155,7 +145,7 @@ async def _wait_until_drained(
         broker.check()
         for task in (sending, killing):
             if task.done():
-                task.result()  # raises what went wrong there
+                task.result()  # raises its error
         over = ledger.over_count()
         display.progress(over)
         if len(ledger.sent) - over < BACKLOG * len(ledger.jobs):
@@ -173,7 +163,7 @@ async def _wait_until_drained(
 
 
 def _check_results(ledger: Ledger) -> list[str]:
-    """Do the same work once more without a queue, and compare."""
+    """Return the results that differ from those of the same work without a queue."""
     return [
         f"{job_id}: the worker's result is {found}, not {right}"
         for job_id, found in ledger.results.items()

@@ -1,5 +1,11 @@
-"""Durable facts, no rules: batches are kept whole or not at all, in order, and given back.
+"""Durable storage without rules: batches of facts are kept whole or not at all, and returned in order.
 
-`base` is the contract, `memory` and `sqlite` keep it, `frames`, `body_rows`, `entities` and `rules` are the
-bytes, `check` verifies a folder.
+base           The contract of a store, and its values.
+check          Verifies a data folder, for `peeklock check`.
+encoding       The bytes of frames, body rows, event rows and definitions.
+event_backlog  The numbers and sizes of the event rows that wait to be exported.
+losses         What a rescue lost, as lines for people.
+memory         The store in memory.
+rescue         Replaces a damaged store by a copy of what can be read.
+sqlite         The durable store: a SQLite database in a data folder.
 """

@@ -1,8 +1,6 @@
-"""The seam between the engine and durable storage.
+"""The contract of a store, and its values.
 
-Owns: the `Store` protocol and its values. Must not know: what the facts mean beyond their vocabulary. A store
-has no
-rules: it keeps batches, whole or not at all, in order, and gives them back.
+A store has no rules: it keeps batches, whole or not at all, in order, and returns them.
 """
 
 from __future__ import annotations
@@ -26,24 +24,23 @@ from peeklock.store.event_backlog import EventBacklog
 
 
 class StoreError(Exception):
-    """The world failed: the message says what happened, to which file, and what to do."""
+    """Storage failed; the message says what happened, to which file, and what to do."""
 
 
 class StoreFailed(StoreError):
-    """A write or fsync failed: memory is ahead of the disk, the process must stop and recover from facts."""
+    """A write or fsync failed: memory is ahead of the disk, so the process must stop and recover."""
 
 
 class StoreFull(StoreFailed):
-    """A write found no room."""
+    """A write found no space."""
 
 
 class StoreDamaged(StoreError):
-    """A checksum, a gap in batch numbers or a missing body: never silently passed over."""
+    """A checksum does not match, a batch is missing, or an entry cannot be read."""
 
 
 class StoreGone(StoreDamaged):
-    """The database is not there, and something was acknowledged: nothing can be read. The message names all
-    ways on."""
+    """The database is missing although a batch was acknowledged; the message names all ways on."""
 
 
 class StoreInUse(StoreError):
@@ -51,7 +48,7 @@ class StoreInUse(StoreError):
 
 
 class StoreTooNew(StoreError):
-    """The store was written by a newer release; the message names both formats."""
+    """A newer release wrote the store; the message names both formats."""
 
 
 @dataclass(slots=True)
@@ -59,27 +56,26 @@ class Batch:
     """All facts of one commit."""
 
     no: int
-    """Grows by 1 per commit, without gaps."""
+    """Grows by 1 with each commit."""
     changes: list[Change]
     body_rows: dict[int, list[bytes]] = field(default_factory=dict)
-    """New body rows: row number -> payloads by slot; each row at most ~256 KiB unless one payload is
-    larger."""
+    """New body rows: row number -> payloads by slot; a row has up to about 256 KiB, or one larger payload."""
     dropped_rows: list[int] = field(default_factory=list)
-    """Body rows in which nothing lives any more."""
+    """Body rows without live payloads."""
     dropped_bytes: int = 0
-    """About what these rows hold."""
+    """About the size of these rows."""
     truncate_before: int = 0
-    """Frames with a lower number may be forgotten: all that still holds in them was re-emitted."""
+    """Frames with a lower number may be deleted: all their live facts were written again."""
     events: list[EventTuple] | None = None
-    """What happened; None while capture is off. While it is on each batch has an event row, if an empty one:
-    a missing number is a gap."""
+    """The events of the batch; None while capture is off. While it is on, each batch has an event row, maybe
+    an empty one: a missing number is a gap."""
     events_exported_to: int = 0
-    """Event rows up to this number are written elsewhere, or given up, and may be forgotten."""
+    """Event rows up to this number are exported, or given up, and may be deleted."""
 
 
 @dataclass(slots=True)
 class Frame:
-    """One batch as read back from the journal."""
+    """One batch as read from the journal."""
 
     no: int
     changes: list[Change]
@@ -88,8 +84,8 @@ class Frame:
 
 @dataclass(slots=True)
 class FrameKeys:
-    """What one batch recorded that may still hold: enough to find what has to be recorded anew, and read many
-    times as quickly as the records."""
+    """The keys of the facts in one batch: enough to find the live ones, and much quicker to read than the
+    records."""
 
     no: int
     stored: list[tuple[int, tuple[int, ...]]]
@@ -99,87 +95,88 @@ class FrameKeys:
 
 @dataclass(slots=True)
 class LiveFacts:
-    """What still holds after all frames: the journal folded, last record wins."""
+    """The facts that hold after all frames: the last record of a key wins."""
 
     first_no: int
-    """Number of the oldest frame; 1 when there is none."""
+    """Number of the oldest frame; 1 if there is none."""
     frame_sizes: Sequence[int]
     """Bytes of each frame, oldest first; the last frame has number first_no + len(frame_sizes) - 1."""
     messages: Iterator[tuple[int, list[MessageStored]]]
-    """(queue id, records of this queue), in bounded pieces; each `message.journal_no` names its frame."""
+    """(queue id, records of this queue), in bounded pieces; `message.journal_no` names the frame."""
     numbers: list[tuple[int, NumbersIssued]]
     """(frame number, last counters) of each queue."""
     ids: list[MessageIdSeen]
     id_frames: dict[int, int]
-    """Frame number -> how many message ids it recorded."""
+    """Frame number -> number of message ids that it recorded."""
 
 
 @dataclass(slots=True)
 class Definitions:
-    """The entities, rules and cursors that there are."""
+    """All entities, rules, cursors and claims."""
 
     entities: list[EntityStored]
-    """By id, so that a topic comes before its subscriptions."""
+    """By id, so that topics come before their subscriptions."""
     rules: list[RuleStored]
-    """By entity, then by name without regard to case; each entity is there."""
+    """By entity, then by name without regard to case; each entity exists."""
     next_entity_id: int
     cursors: list[CursorStored] = field(default_factory=list)
-    """By queue, then by name; each queue's entity is there."""
+    """By queue, then by name; each queue's entity exists."""
     claims: list[ClaimStored] = field(default_factory=list)
-    """By queue, cursor and number; each cursor is there."""
+    """By queue, cursor and number; each cursor exists."""
 
 
 class Store(Protocol):
-    """Durable facts of one namespace. One writer; commits are durable in the order they were called."""
+    """Durable facts of one namespace. One writer; commits become durable in the order of the calls."""
 
     async def open(self) -> None:
-        """Take the folder and make it usable. Raises: StoreInUse, StoreTooNew, StoreDamaged, StoreFailed."""
+        """Lock the folder and open the store. Raises: StoreInUse, StoreTooNew, StoreDamaged, StoreFailed."""
 
     async def load_definitions(self) -> Definitions:
-        """Give all entities, rules and cursors. Raises: StoreDamaged."""
+        """Return all entities, rules, cursors and claims. Raises: StoreDamaged."""
 
     def load(self) -> AsyncIterator[Frame]:
-        """Give every frame in order, oldest first. Raises: StoreDamaged."""
+        """Yield all frames, oldest first. Raises: StoreDamaged."""
 
     async def load_live(self) -> LiveFacts:
-        """Give what still holds: much faster than to replay every frame. Raises: StoreDamaged."""
+        """Return the live facts, much faster than by `load`. Raises: StoreDamaged."""
 
     def commit(self, batch: Batch) -> Awaitable[int]:
-        """Make a batch durable; the awaitable gives the size of its frame in bytes, once on stable storage.
+        """Make a batch durable; the awaitable returns the size of its frame in bytes, once on stable storage.
 
-        A store that has done it already, in a time that the loop may stand still, returns a future that is
-        done. The batch is encoded before this returns, not when awaited: records change with the next
-        command.
+        A store that is quick enough for the event loop returns a future that is done. The batch is encoded
+        before this returns, since records change with the next command.
         Raises (from the awaitable): StoreFailed.
         """
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot; `LOST_BODY` for one that is damaged, and for each of a row
-        that cannot be read or is not there.
+        """Return the payloads of body rows, by slot.
 
-        What is damaged was read twice. Raises: StoreFailed, where the disk reports an error.
+        `LOST_BODY` stands for a damaged payload, and for each payload of a row that is missing or cannot be
+        read; both are read twice. Raises: StoreFailed, if the disk reports an error.
         """
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
-        """Give (row, size in bytes) of the rows above `after`, ascending. Raises: StoreDamaged."""
+        """Return (row, size in bytes) of the rows above `after`, ascending. Raises: StoreDamaged."""
 
     async def last_body_row(self) -> int:
-        """Give the highest body row there is, 0 when there is none."""
+        """Return the highest body row, 0 if there is none."""
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`. Raises:
-        StoreDamaged."""
+        """Return the keys of the oldest frames, of about `bytes_max` bytes, of one frame at least.
+
+        Raises: StoreDamaged.
+        """
 
     @property
     def created_at_ms(self) -> int:
-        """When the namespace was made, UTC ms, known once the store is open; 0 = at this start."""
+        """When the namespace was created, UTC ms, known once the store is open; 0 = at this start."""
 
     @property
     def event_backlog(self) -> EventBacklog:
-        """Which event rows are there."""
+        """The numbers and sizes of the event rows."""
 
     def free_bytes(self) -> int | None:
-        """Give how much of the volume new messages may take, None where there is no such limit."""
+        """Return the bytes of the volume that new messages may take, None = no limit."""
 
     async def close(self) -> None:
-        """Finish with a truncating checkpoint and let the folder go."""
+        """Close the store and release the folder."""

@@ -1,13 +1,9 @@
 """Verification of a store, for `peeklock check`: reads everything, changes nothing.
 
-Owns: what is looked at and how it is told. Must not know: how to repair; nothing here guesses.
-
-It finds: damaged pages (SQLite's own integrity check), frames that fail their checksum, are missing or were
-replaced by others, body rows that fail their checksum, payloads that do, with the messages that need them,
-bodies that live messages need and that are not there, definitions that cannot be read or that contradict each
-other.
-It finds that the end is missing, where the WAL or the witness proves it (`tail`). What it cannot find is in
-docs/explanation/durability.md.
+It finds damaged pages (SQLite's own integrity check); frames that fail their checksum, are missing or were
+replaced by others; body rows and payloads that fail their checksum, with the messages that need them; missing
+bodies that live messages need; definitions that cannot be read or contradict each other; and a missing end,
+where the WAL or the witness proves it (`tail`). What it cannot find is in docs/explanation/durability.md.
 """
 
 from __future__ import annotations
@@ -23,13 +19,12 @@ from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
 from peeklock.store.encoding import body_rows, definitions, event_rows, frames
-from peeklock.store.encoding.chain import Chain
-from peeklock.store.encoding.fold import Fold
+from peeklock.store.encoding.fold import Chain, Fold
+from peeklock.store.losses import messages_named, queue_name
 from peeklock.store.sqlite import tail, witness
 from peeklock.store.sqlite.folder import DATABASE_NAME, holder, is_held
 from peeklock.store.sqlite.format import check_header, read_format, schema_damages
-from peeklock.store.sqlite.read_only import looked_at
-from peeklock.store.telling import messages_named, queue_name
+from peeklock.store.sqlite.read_only import open_read_only
 
 SOUND, DAMAGED, NOT_CHECKED = 0, 1, 2
 """Exit statuses."""
@@ -49,35 +44,37 @@ Places = dict[int, list[int]]
 
 @dataclass(slots=True)
 class Report:
-    """What was found, in lines for people."""
+    """The findings of a check."""
 
     lines: list[str] = field(default_factory=list)
     handled: int = 0
-    """Messages that were dead-lettered before, since their bodies are damaged: no damage that is new."""
+    """Messages that are dead-lettered already because their bodies are damaged: no new damage."""
     damages: list[str] = field(default_factory=list)
-    """What is damaged, one line each; also in `lines`."""
+    """One line for each damage; also in `lines`."""
     exit_status: int = SOUND
     stops: bool = False
-    """Whether something is damaged beside payloads, for which a start refuses or the broker would stop."""
+    """Whether something other than payloads is damaged: a start refuses, or the broker would stop."""
     is_gone: bool = False
-    """Whether there is no database any more; the damage names all ways on."""
+    """Whether the database is missing; the damage names all ways on."""
 
     def say(self, line: str) -> None:
+        """Add a line that reports no damage."""
         self.lines.append(line)
 
     def damage(self, line: str, *, stops: bool = True) -> None:
+        """Add a damage."""
         self.stops = self.stops or stops
         self.damages.append(line)
         self.lines.append(f"DAMAGED: {line}")
         self.exit_status = DAMAGED
 
     def know(self, line: str, messages: int) -> None:
-        """Tell of a damaged body whose messages, so many, were dead-lettered without it."""
+        """Add a damaged body whose messages, so many, are dead-lettered already."""
         self.handled += messages
         self.lines.append(f"KNOWN: {line}")
 
     def close(self, changed: str) -> None:
-        """Tell how much was found; `changed` ends the line where something was."""
+        """Add the number of damages; `changed` ends the line if there are any."""
         if self.handled:
             were, they = ("message was", "it is") if self.handled == 1 else ("messages were", "they are")
             self.say(
@@ -93,11 +90,11 @@ class Report:
 
 @dataclass(slots=True)
 class _Needs:
-    """What live messages need of one body row."""
+    """The needs of live messages on one body row."""
 
     messages: int = 0
     handled: int = 0
-    """Those of them that stand for a damaged body already, and do without."""
+    """Those of them that are dead-lettered already because the body is damaged."""
     last_slot: int = 0
     queue_ids: set[int] = field(default_factory=set)
 
@@ -108,13 +105,12 @@ def check(
     *,
     repair_follows: bool = False,
 ) -> Report:
-    """Verify the store in a folder. A running broker is not disturbed: what it had committed at the start is
-    read.
+    """Verify the store in a folder, as committed at the start. A running broker is not disturbed.
 
     Args:
         folder: the data folder of a broker.
         is_bodiless: whether a message stands for one whose body is known to be damaged.
-        repair_follows: the report does not say that nothing was changed.
+        repair_follows: leave out that nothing was changed.
     """
     report = Report()
     path = Path(folder) / DATABASE_NAME
@@ -127,19 +123,11 @@ def check(
         report.say(f"there is no store in {folder}: {path} does not exist")
         report.exit_status = NOT_CHECKED
         return report
-    try:
-        check_header(path)
-    except StoreTooNew as error:
-        report.say(str(error))
-        report.exit_status = NOT_CHECKED
-        return report
-    except StoreError as error:
-        report.damage(str(error))
-        return report
     is_used = is_held(path.parent)
     used = f", in use by {holder(path.parent)}" if is_used else ""
     try:
-        with looked_at(path) as db:
+        check_header(path)
+        with open_read_only(path) as db:
             db.execute("BEGIN")
             report.say(f"store {path}, format {read_format(db, path)}{used}")
             for damage in tail.damages_of(db, path, seen, is_written=is_used):
@@ -174,7 +162,7 @@ def _check_pages(db: sqlite3.Connection, report: Report) -> None:
 
 
 def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str] | None:
-    """Give the names of entities by id, None when not all can be read."""
+    """Return the names of entities by id, None if some cannot be read."""
     reader = definitions.Reader()
     sound = True
     for entry in db.execute("SELECT k, v, checksum FROM kv ORDER BY k"):
@@ -183,7 +171,7 @@ def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str]
         except StoreDamaged as error:
             report.damage(str(error))
             sound = False
-    if sound:  # else one damage would be told again as others
+    if sound:  # otherwise one damage would be reported twice
         for contradiction in reader.contradictions():
             report.damage(contradiction)
     found = reader.read()
@@ -199,7 +187,7 @@ def _check_journal(
     names: dict[int, str] | None,
     is_bodiless: Callable[[Message], bool],
 ) -> dict[int, _Needs] | None:
-    """Check all frames; give what live messages need of the body rows, None when that cannot be known."""
+    """Check all frames; return the needs on each body row, None if they are unknown."""
     fold: Fold | None = Fold()
     chain = Chain()
     first = last = None
@@ -233,14 +221,14 @@ def _check_journal(
         report.say(f"journal: frames {first} to {last}, {size_bytes:,} bytes")
     if fold is None or names is None:
         report.say(
-            "messages: not counted, since not everything could be read; nor is known which bodies they need"
+            "messages: not counted, since not everything can be read; the bodies they need are unknown too"
         )
         return None
     needs: dict[int, _Needs] = {}
     counts: Counter[int] = Counter()
     for queue_id, changes in fold.finish().messages:
         if queue_id // QUEUES_PER_ENTITY not in names:
-            continue  # a deleted entity's
+            continue  # of a deleted entity
         counts[queue_id] += len(changes)
         for change in changes:
             need = needs.setdefault(change.message.body_row, _Needs())
@@ -289,7 +277,7 @@ def _check_bodies(
 
 
 def _name_row(report: Report, text: str, need: _Needs | None, names: dict[int, str] | None) -> None:
-    """Tell of a row that cannot be read or is not there."""
+    """Report a row that is missing or cannot be read."""
     if need is None or need.handled < need.messages:
         report.damage(f"{text}{_needed_by(need, names)}", stops=False)
     else:
@@ -310,8 +298,8 @@ def _owners(
 ) -> dict[tuple[int, int], _Owners]:
     """Return the messages of damaged payloads, by (row, slot).
 
-    The journal is sound. It is read once more: to keep all messages by payload would take as much memory as a
-    broker that holds them.
+    The journal is sound; it is read once more, since all messages by payload would take the memory of a whole
+    broker.
     """
     fold = Fold()
     for no, meta in db.execute("SELECT no, meta FROM journal ORDER BY no"):
@@ -334,7 +322,7 @@ def _owners(
 def _name_payloads(
     report: Report, damaged: Places, owners: dict[tuple[int, int], _Owners], names: dict[int, str]
 ) -> None:
-    """Tell of damaged payloads: of those that are known by the message, too, up to a number of them."""
+    """Report damaged payloads, the first of them one by one with their messages."""
     left = PAYLOADS_NAMED_MAX
     for row, slots in damaged.items():
         found = {slot: owners.get((row, slot), _Owners()) for slot in slots}
@@ -375,9 +363,9 @@ def _needed_by(need: _Needs | None, names: dict[int, str] | None) -> str:
 
 
 def _check_events(db: sqlite3.Connection, report: Report) -> None:
-    """Read every event row; those that were exported are not here any more."""
+    """Check every event row that waits to be exported."""
     if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'event'").fetchone()[0]:
-        return  # a store of a format before 4 has none
+        return  # a store of a format before 4
     rows = count = 0
     for no, data in db.execute("SELECT no, data FROM event ORDER BY no"):
         rows += 1

@@ -1,6 +1,4 @@
-"""How much of what happened has not been exported yet.
-
-Owns: numbers and sizes of the event rows that a store has. Must not know: the rows themselves, who exports.
+"""The numbers and sizes of the event rows that wait to be exported.
 
 A dead exporter may leave millions of rows, so neighbours are kept as one group: 1 GiB of rows is 13 MB here.
 """
@@ -12,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 EMPTY_ROW_BYTES = 17
-"""A row of a batch in which nothing happened: the head alone, see `event_rows`."""
+"""A row of a batch without events: the head alone, see `event_rows`."""
 
 GROUP_BYTES_MAX = 16_384
-"""A group ends before it is larger than this, but has one row at least. Our choice: no more than that can
-`size_bytes` be wrong, a quarter of the smallest backlog that `--capture-backlog` allows."""
+"""A group ends before it is larger than this, but has one row at least. Our choice: `size_bytes` is wrong by
+no more than that, a quarter of the smallest `--capture-backlog`."""
 
 
 @dataclass(slots=True)
@@ -27,28 +25,27 @@ class _Group:
     last_no: int
     size_bytes: int
     last_full_no: int
-    """Number of the newest that holds events, 0 when none does."""
+    """Number of the newest row with events, 0 if there is none."""
 
 
 class EventBacklog:
-    """The event rows of a store, oldest first. Rows are added and dropped by whoever writes; the
-    figures may be read by another."""
+    """The event rows of a store, oldest first. One thread adds and drops rows; others may read figures."""
 
     def __init__(self, rows: Iterable[tuple[int, int]]) -> None:
         """Args: rows: (number, bytes), by number."""
         self._groups: deque[_Group] = deque()
         self._count = 0
         self.size_bytes = 0
-        """Of the rows together. When a part of a group was dropped, its rows count as equally large, but for
-        the empty ones at its end: once all events are exported it is exact."""
+        """Of all rows. After a part of a group is dropped, its rows count as equally large, except the empty
+        ones at its end: once all events are exported the size is exact."""
         self.last_full_no = 0
-        """Number of the newest row that holds events, also when it is gone; 0 when there was none."""
+        """Number of the newest row with events, also after it was dropped; 0 if there was none."""
         for no, size_bytes in rows:
             self.add(no, size_bytes)
 
     @property
     def first_no(self) -> int | None:
-        """Number of the oldest row, None when there is none."""
+        """Number of the oldest row, None if there is none."""
         try:
             return self._groups[0].first_no
         except IndexError:
@@ -56,7 +53,7 @@ class EventBacklog:
 
     @property
     def last_no(self) -> int | None:
-        """Number of the newest row, None when there is none."""
+        """Number of the newest row, None if there is none."""
         try:
             return self._groups[-1].last_no
         except IndexError:
@@ -66,7 +63,7 @@ class EventBacklog:
         return self._count
 
     def add(self, no: int, size_bytes: int) -> None:
-        """A row was written."""
+        """Count a row that was written."""
         full_no = no if size_bytes > EMPTY_ROW_BYTES else 0
         newest = self._groups[-1] if self._groups else None
         if (
@@ -84,7 +81,7 @@ class EventBacklog:
         self.last_full_no = full_no or self.last_full_no
 
     def drop_to(self, no: int) -> None:
-        """The rows up to this number are gone."""
+        """Stop counting the rows up to this number."""
         groups = self._groups
         while groups and groups[0].last_no <= no:
             gone = groups.popleft()

@@ -1,18 +1,15 @@
-"""What a rescue could not read, in lines for people.
+"""What a rescue lost, as lines for people, and the names of queues and messages in such lines.
 
-Owns: how the losses of a rescue are told, and which of them cannot be known. Must not know: how rows are
-read.
-
-A batch that is lost says nothing of what was in it: how many messages it stored or removed, nobody knows. A
-body that is lost is known by its message, whose record is in the journal.
+A lost batch leaves no trace of its content: how many messages it stored or removed is unknown. A lost body is
+known by its message, whose record is in the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from peeklock.store.telling import messages_named
+from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 
 BATCHES_NAMED_MAX = 10
 """Runs of lost batches that are named. Our choice."""
@@ -20,31 +17,35 @@ BATCHES_NAMED_MAX = 10
 MESSAGES_NAMED_MAX = 20
 """Messages without a body that are named; the rest is counted. Our choice: one line of a log."""
 
-
 NONE_MISSING = "no acknowledged message is missing"
-"""How the line begins that says so."""
+"""The line that says so begins with this."""
+
+_SUB_QUEUES = ("", " (dead letters)", " (transfer dead letters)", " (session states)")
+_UNKNOWN = (
+    "the messages that they stored are lost, and their number is unknown; those that they removed may be back"
+)
 
 
 @dataclass(slots=True)
 class Losses:
-    """What was found out while what can be read was copied."""
+    """What a rescue could not copy."""
 
     last_no: int = 0
-    """The last batch that can be read; 0 = none."""
+    """The last readable batch; 0 = none."""
     batches: list[int] = field(default_factory=list)
-    """Batches before that, which cannot be read."""
+    """Unreadable batches before that."""
     doubts: list[str] = field(default_factory=list)
-    """Why a batch that can be read may not be the one that was written, and what else makes all uncertain."""
+    """Reasons why a readable batch may not be the one that was written, or why rows may be missing."""
     bodies: list[tuple[int, int]] = field(default_factory=list)
-    """Queue id and sequence number of the messages whose bodies cannot be read."""
+    """Queue id and sequence number of the messages with unreadable bodies."""
     bodies_known: int = 0
-    """Messages that were dead-lettered before, since their bodies are damaged."""
+    """Messages that are dead-lettered already because their bodies are damaged."""
     orphans: int = 0
-    """Messages of entities that are not defined any more."""
+    """Messages of entities that are no longer defined."""
     definitions: list[str] = field(default_factory=list)
     """Definitions that were given up, and why."""
     event_rows: int = 0
-    """Event rows that cannot be read."""
+    """Unreadable event rows."""
 
     def lines(self, acknowledged_no: int | None, names: Mapping[int, str]) -> list[str]:
         """Return what is lost, or that nothing is.
@@ -59,12 +60,12 @@ class Losses:
         if acknowledged_no is not None and acknowledged_no > self.last_no:
             missing = sorted({*range(self.last_no + 1, acknowledged_no + 1)}.difference(self.batches))
             if missing:
-                said.append(f"batches that were acknowledged and are not there: {_runs(missing)}; {_UNKNOWN}")
+                said.append(f"batches that were acknowledged and are missing: {_runs(missing)}; {_UNKNOWN}")
         said += self.doubts
         is_whole = not said
         if self.orphans:
             said.append(
-                f"messages of entities that were deleted, or have no definition now: {self.orphans:,}"
+                f"messages of entities that were deleted or have lost their definition: {self.orphans:,}"
             )
         if self.bodies:
             named = messages_named(sorted(self.bodies), names, MESSAGES_NAMED_MAX)
@@ -75,21 +76,28 @@ class Losses:
             said.append(f"event rows that cannot be read: {self.event_rows:,}")
         if acknowledged_no is None:
             said.append(
-                f"there is no witness: whether more than batch {self.last_no:,} was acknowledged is not known"
+                f"there is no witness: whether more than batch {self.last_no:,} was acknowledged is unknown"
             )
         elif is_whole:
             but = " but what is named here" if said else ""
-            said.append(
-                f"{NONE_MISSING}{but}: all batches are found, up to {self.last_no:,}, also those behind the "
-                "damage"
-            )
+            found = f"all batches up to {self.last_no:,} are found, also those behind the damage"
+            said.append(f"{NONE_MISSING}{but}: {found}")
         return said
 
 
-_UNKNOWN = (
-    "the messages that they stored are lost, and nobody can know how many; those that they removed may be "
-    "there again"
-)
+def queue_name(queue_id: int, names: Mapping[int, str]) -> str:
+    """Return the name of a queue for people; `names`: of entities, by id."""
+    entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
+    return f"'{names[entity_id]}'" + _SUB_QUEUES[sub_queue]
+
+
+def messages_named(messages: Sequence[tuple[int, int]], names: Mapping[int, str], most: int) -> str:
+    """Name up to `most` messages, given as queue id and sequence number, and count the others."""
+    named = ", ".join(
+        f"message {number} of {queue_name(queue_id, names)}" for queue_id, number in messages[:most]
+    )
+    more = len(messages) - most
+    return named + (f" and {more:,} more" if more > 0 else "")
 
 
 def _runs(numbers: list[int]) -> str:

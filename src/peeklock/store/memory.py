@@ -1,10 +1,8 @@
 """A store in memory: `--durability memory`, the in-process broker and the simulator.
 
-Owns: committed facts, in the encoding that disks get, so that the same values come back. Must not know:
-files.
-
-Its async methods never suspend, so that a simulator can run them without an event loop. What a process would
-lose is lost by `crash()`: a batch that is staged but not yet flushed.
+Facts are kept in the encoding of disks, so that the same values are read. The async methods never suspend,
+so that a simulator can run them without an event loop. `crash` loses what a process would lose: batches that
+are staged but not flushed.
 """
 
 from __future__ import annotations
@@ -14,13 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, StoreFailed
 from peeklock.store.encoding import body_rows, definitions, event_rows, frames
-from peeklock.store.encoding.chain import Chain
-from peeklock.store.encoding.fold import Fold
+from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.event_backlog import EventBacklog
 
 
 class MemoryStore:
-    """Keeps facts as long as the object lives; `open`, `close` and `crash` may follow each other at will."""
+    """A `Store` that keeps facts as long as it lives; `open`, `close` and `crash` may follow in any order."""
 
     def __init__(self) -> None:
         self._journal: dict[int, bytes] = {}
@@ -30,20 +27,18 @@ class MemoryStore:
         self._next_entity_id = 1
         self._last_no = 0
         self._staged: list[tuple[Batch, bytes, definitions.Entries | None]] = []
-        self.event_rows: dict[int, bytes] = {}  # by batch number, for whoever reads along
+        self.event_rows: dict[int, bytes] = {}  # by batch number
         self.event_backlog = EventBacklog(())
 
     async def open(self) -> None:
-        """Nothing to take."""
+        """Do nothing."""
 
     async def load_definitions(self) -> Definitions:
-        """Give all entities and rules."""
         found = definitions.read_all(self._entries[key] for key in self._keys)
         self._next_entity_id = found.next_entity_id
         return found
 
     async def load(self) -> AsyncIterator[Frame]:
-        """Give every frame in order, oldest first."""
         chain = Chain()
         for no, meta in list(self._journal.items()):
             frame = frames.decode(no, meta)
@@ -51,7 +46,6 @@ class MemoryStore:
             yield frame
 
     async def load_live(self) -> LiveFacts:
-        """Give what still holds."""
         fold = Fold()
         chain = Chain()
         for no, meta in self._journal.items():
@@ -60,14 +54,12 @@ class MemoryStore:
         return fold.finish()
 
     def commit(self, batch: Batch) -> Awaitable[int]:
-        """Keep a batch; see `Store`."""
         size_bytes = self.stage(batch)
         self.flush()
         return _done(size_bytes)
 
     def stage(self, batch: Batch) -> int:
-        """Take a batch as one that is on its way to the disk: a crash loses it. Answer the size of its
-        frame."""
+        """Take a batch that is on its way to the disk: a crash loses it. Return the size of its frame."""
         before = self._staged[-1][1] if self._staged else next(reversed(self._journal.values()), b"")
         meta = frames.encode(batch, frames.checksum_of(before))
         entries = definitions.entries_of(batch.changes, self._next_entity_id)
@@ -121,25 +113,21 @@ class MemoryStore:
         return before
 
     def crash(self) -> None:
-        """Lose what was staged but not flushed, as a process that is killed would."""
+        """Lose the staged batches, as a process that is killed."""
         self._staged.clear()
 
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
-        """Give the payloads of body rows, by slot; see `Store`."""
         return {row: body_rows.read_what_is_left(row, self._bodies.get(row))[0] for row in rows}
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:
-        """Give (row, size in bytes) of the rows above `after`, ascending."""
         rows = sorted(self._bodies)
         start = bisect_right(rows, after)
         return [(row, len(self._bodies[row])) for row in rows[start : start + count_max]]
 
     async def last_body_row(self) -> int:
-        """Give the highest body row there is, 0 when there is none."""
         return max(self._bodies, default=0)
 
     async def read_head(self, bytes_max: int) -> list[FrameKeys]:
-        """Give the keys of the oldest frames, at least one if there is one, up to about `bytes_max`."""
         head: list[FrameKeys] = []
         size_bytes = 0
         for no, meta in self._journal.items():
@@ -151,15 +139,13 @@ class MemoryStore:
 
     @property
     def created_at_ms(self) -> int:
-        """Memory is made at each start."""
         return 0
 
     def free_bytes(self) -> int | None:
-        """Memory has no volume whose space could be told."""
         return None
 
     async def close(self) -> None:
-        """Nothing to let go."""
+        """Do nothing."""
 
 
 async def _done(size_bytes: int) -> int:

@@ -1,13 +1,10 @@
-"""Going on with what can be read of a damaged store, for `peeklock serve --accept-loss`.
+"""Replaces a damaged store by a copy of what can be read, for `peeklock serve --accept-loss`.
 
-Owns: what is kept and what is given up. Must not know: how damage is found (`check` says it), how losses are
-told (`losses`), what facts mean beyond their keys.
+The damaged files are moved into a folder, and a new database takes their place. It has each readable
+definition and body row, and a new journal of the facts in readable frames. A message that only a lost frame
+stored is lost; one that only a lost frame removed is back.
 
-The damaged files go into a folder beside, and a new database takes their place. It holds each definition and
-each body row that can be read, and what the readable frames of the journal say, recorded anew. A message that
-only a lost frame stored is lost; one that only a lost frame removed is there again.
-
-No number is given twice: which ones the lost part gave out is not known, so all counters go on far behind.
+No number is issued twice: the numbers of the lost part are unknown, so all counters skip far ahead.
 """
 
 from __future__ import annotations
@@ -26,40 +23,36 @@ from typing import Any
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, Change, NumbersIssued
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch, Definitions, LiveFacts, StoreDamaged, StoreFailed, StoreGone
-from peeklock.store.encoding import body_rows, cursors, definitions, event_rows, frames
-from peeklock.store.encoding.chain import Chain
-from peeklock.store.encoding.fold import Fold
+from peeklock.store.encoding import body_rows, definitions, entities, event_rows, frames
+from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.losses import Losses
 from peeklock.store.sqlite import tail, wal, witness
-from peeklock.store.sqlite.errors import Plainly
-from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock
+from peeklock.store.sqlite.errors import store_errors
+from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock, sync
 from peeklock.store.sqlite.format import SCHEMA, schema_damages
-from peeklock.store.sqlite.read_only import looked_at
+from peeklock.store.sqlite.read_only import open_read_only
 
 SKIPPED_NUMBERS = 1_000_000_000
-"""Sequence numbers, and numbers of claims, that are passed over. Our choice: a log of 40 MB has fewer than a
-million records."""
+"""Sequence and claim numbers that are skipped. Our choice: a log of 40 MB has under a million records."""
 
 SKIPPED_BATCHES = 1_000_000
-"""Numbers of batches and of entities that are passed over, likewise."""
+"""Numbers of batches and of entities that are skipped, likewise."""
 
 NUMBER_MAX = 2**63 - 1
-"""The last sequence number. A queue goes on by its next position; the number beside it is for readers of the
-journal."""
+"""The last sequence number. A queue counts by its next position; the number is for readers of the journal."""
 
 PIECE_CHANGES = 20_000
-"""Facts of a frame that is written anew."""
+"""Facts of a new frame."""
 
 
 def accept_loss(folder: Path, is_bodiless: Callable[[Message], bool] = lambda message: False) -> list[str]:
-    """Replace a damaged store by what can be read of it; return what is lost and what was done, in lines for
-    people.
+    """Replace a damaged store by what can be read of it; return the losses as lines for people.
 
     Args:
         folder: the data folder of a broker.
         is_bodiless: whether a message stands for one whose body is known to be damaged.
 
-    Raises: StoreInUse, StoreFailed, StoreDamaged where nothing can be read.
+    Raises: StoreInUse, StoreFailed, StoreDamaged if nothing can be read.
     """
     lock = FolderLock(folder)
     lock.take()
@@ -73,11 +66,11 @@ def _replace(folder: Path, is_bodiless: Callable[[Message], bool]) -> list[str]:
     path = folder / DATABASE_NAME
     seen = witness.read(folder)
     if not path.is_file() or not path.stat().st_size:
-        why = f"{path} is not there or empty" if seen is None else tail.no_database(path, seen)
-        raise StoreGone(f"--accept-loss finds nothing that can be read: {why}")
+        why = f"{path} is missing or empty" if seen is None else tail.no_database(path, seen)
+        raise StoreGone(f"--accept-loss finds nothing to read: {why}")
     needed = path.stat().st_size
     if shutil.disk_usage(folder).free < needed:
-        raise StoreFailed(f"what can be read of {path} is copied, and that takes {needed:,} bytes; make room")
+        raise StoreFailed(f"the copy of what can be read of {path} takes {needed:,} bytes; free some space")
     aside = folder / time.strftime("damaged-%Y%m%dT%H%M%SZ", time.gmtime())
     new = folder / f"{DATABASE_NAME}.new"
     log = wal.path_of(path)
@@ -95,7 +88,7 @@ def _replace(folder: Path, is_bodiless: Callable[[Message], bool]) -> list[str]:
             (folder / witness.WITNESS_NAME).replace(aside / witness.WITNESS_NAME)
         new.replace(path)
         for each in (folder, aside):
-            _sync(each)
+            sync(each)
     except OSError as error:
         raise StoreFailed(f"cannot set aside the damaged files of {folder}: {error}") from error
     return [*said, f"the damaged files are in {aside}"]
@@ -108,27 +101,18 @@ def _link(path: Path, other: Path) -> None:
         shutil.copyfile(path, other)
 
 
-def _sync(path: Path) -> None:
-    """Make what a file or a folder holds durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _copy(
     old: Path, new: Path, seen: witness.Seen | None, is_bodiless: Callable[[Message], bool]
 ) -> list[str]:
-    """Copy what can be read into a new database; say what is lost, and how much is kept."""
+    """Copy what can be read into a new database; return what is lost and what is kept, as lines."""
     with (
-        Plainly(f"copy {old}"),
-        looked_at(old) as db,
+        store_errors(f"copy {old}"),
+        open_read_only(old) as db,
         closing(sqlite3.connect(new, isolation_level=None)) as to,
     ):
-        db.text_factory = lambda data: data.decode(errors="replace")  # its checksum tells
+        db.text_factory = lambda data: data.decode(errors="replace")  # checksums find what is wrong
         for damage in schema_damages(db):
-            raise StoreDamaged(f"{damage}; nothing can be read: take your last copy of the folder")
+            raise StoreDamaged(f"{damage}; nothing can be read: restore your last copy of the folder")
         _make(to)
         losses = Losses(doubts=_damaged_tables(db))
         found = _copy_definitions(db, to, losses)
@@ -139,7 +123,7 @@ def _copy(
         messages = _write_journal(to, live, found, first_no, bodies)
         events = _copy_rows(db, to, "event", "data", partial(_read_events, losses))
         to.execute("COMMIT")
-    _sync(new)
+    sync(new)
     names = {entity.entity_id: entity.description.name for entity in found.entities}
     return [
         *losses.lines(None if seen is None else seen.no, names),
@@ -150,7 +134,7 @@ def _copy(
 
 
 def _make(to: sqlite3.Connection) -> None:
-    """Begin an empty store, in a transaction."""
+    """Create an empty store, in a transaction that stays open."""
     to.execute("PRAGMA page_size = 4096")
     to.execute("PRAGMA auto_vacuum = INCREMENTAL")
     to.execute("PRAGMA journal_mode = OFF").fetchall()
@@ -163,13 +147,13 @@ def _make(to: sqlite3.Connection) -> None:
 
 
 FAR = 1 << 40
-"""No broker comes so far: a row of such a number is damaged."""
+"""No broker gets this far: a row with such a number is damaged."""
 
 
 def readable(db: sqlite3.Connection, table: str, column: str) -> Iterator[tuple[int, Any]]:
-    """Return the rows of a table by number, each once; those on pages that cannot be read are passed over.
+    """Yield the rows of a table by number, each once, without those on unreadable pages.
 
-    So are rows whose number is damaged, or that a page in the place of another returns again.
+    Rows with a damaged number, or repeated by a page in the place of another, are skipped too.
     """
     after, step = -1, 1
     while after < 1 << 62:
@@ -178,7 +162,7 @@ def readable(db: sqlite3.Connection, table: str, column: str) -> Iterator[tuple[
                 f"SELECT no, {column} FROM {table} WHERE no > ? ORDER BY no", (after,)
             ):
                 if not after < no < after + FAR:
-                    continue  # else it would never come to an end
+                    continue  # else the loop might never end
                 after, step = no, 1
                 yield no, data
             return
@@ -194,7 +178,7 @@ def _copy_rows(
     column: str,
     read: Callable[[int, bytes], object],
 ) -> int:
-    """Copy the rows that `read` can read, which raises StoreDamaged where it cannot."""
+    """Copy the rows for which `read` does not raise StoreDamaged; return their number."""
     count = 0
     for no, data in readable(db, table, column):
         try:
@@ -207,7 +191,7 @@ def _copy_rows(
 
 
 class _Bodies:
-    """Which payloads can be read, and which messages need one of the others."""
+    """The readable payloads, and the messages that need others."""
 
     def __init__(self, losses: Losses, is_bodiless: Callable[[Message], bool]) -> None:
         self.losses = losses
@@ -216,13 +200,13 @@ class _Bodies:
         self._damaged: set[tuple[int, int]] = set()
 
     def read(self, row: int, data: bytes) -> None:
-        """Take in a row. Raises: StoreDamaged."""
+        """Record the payloads of a row. Raises: StoreDamaged."""
         payloads, damaged = body_rows.read(row, data)
         self._counts[row] = len(payloads)
         self._damaged.update((row, slot) for slot in damaged)
 
     def look(self, queue_id: int, message: Message) -> None:
-        """Note a message whose body is not there."""
+        """Count a message as lost if its body cannot be read."""
         row, slot = message.body_row, message.body_slot
         if slot < self._counts.get(row, 0) and (row, slot) not in self._damaged:
             return
@@ -241,7 +225,7 @@ def _read_events(losses: Losses, no: int, data: bytes) -> None:
 
 
 def _damaged_tables(db: sqlite3.Connection) -> list[str]:
-    """Return which tables may lack rows of which nothing tells: SQLite cannot read all of their pages."""
+    """Return the tables with pages that SQLite cannot read, which may lack rows without a trace."""
     said = []
     for (table,) in db.execute("SELECT name FROM sqlite_schema WHERE name IN ('journal', 'kv', 'event')"):
         try:
@@ -254,7 +238,7 @@ def _damaged_tables(db: sqlite3.Connection) -> list[str]:
 
 
 def _fold(db: sqlite3.Connection, seen: witness.Seen | None, losses: Losses) -> LiveFacts:
-    """Return what the readable frames say."""
+    """Return the live facts of the readable frames."""
     fold = Fold()
     chain = Chain()
     lost: set[int] = set()
@@ -265,10 +249,10 @@ def _fold(db: sqlite3.Connection, seen: witness.Seen | None, losses: Losses) -> 
             lost.add(no)
             continue
         last_no, losses.last_no = losses.last_no, no
-        if last_no:  # both frames state their numbers, under a checksum: the gap is no larger than it seems
+        if last_no:  # both frames state their numbers, under a checksum
             lost.update(range(last_no + 1, no))
         if last_no + 1 != no:
-            chain = Chain()  # what is between is lost, and told as that
+            chain = Chain()  # the frames between are reported as lost
         try:
             chain.follow(no, meta)
         except StoreDamaged as error:
@@ -280,7 +264,7 @@ def _fold(db: sqlite3.Connection, seen: witness.Seen | None, losses: Losses) -> 
 
 
 def _entries(db: sqlite3.Connection) -> dict[str, definitions.Entry]:
-    """Return the entries that can be read, from either end."""
+    """Return the readable entries, from either end."""
     found = {}
     for order in ("ASC", "DESC"):
         try:
@@ -293,7 +277,7 @@ def _entries(db: sqlite3.Connection) -> dict[str, definitions.Entry]:
 
 
 def _copy_definitions(db: sqlite3.Connection, to: sqlite3.Connection, losses: Losses) -> Definitions:
-    """Copy the definitions that can be read and do not need one that cannot."""
+    """Copy the readable definitions, without those that need an unreadable one."""
     entries = _entries(db)
     while True:
         reader = definitions.Reader()
@@ -316,7 +300,7 @@ def _copy_definitions(db: sqlite3.Connection, to: sqlite3.Connection, losses: Lo
     changed = {definitions.NEXT_ENTITY_ID_KEY: str(next_id)}
     for cursor in found.cursors:
         higher = replace(cursor, last_no=cursor.last_no + SKIPPED_NUMBERS)
-        changed[cursors.cursor_key(cursor.queue_id, cursor.name)] = cursors.encode_cursor(higher)
+        changed[entities.cursor_key(cursor.queue_id, cursor.name)] = entities.encode_cursor(higher)
     if definitions.CREATED_AT_KEY not in entries:
         changed[definitions.CREATED_AT_KEY] = str(time.time_ns() // 1_000_000)
     entries.update((key, definitions.entry(key, text)) for key, text in changed.items())
@@ -330,7 +314,7 @@ def _copy_definitions(db: sqlite3.Connection, to: sqlite3.Connection, losses: Lo
 def _write_journal(
     to: sqlite3.Connection, live: LiveFacts, found: Definitions, first_no: int, bodies: _Bodies
 ) -> int:
-    """Record anew what holds; return how many messages that are."""
+    """Write the live facts as new frames; return the number of messages."""
     known = {entity.entity_id for entity in found.entities}
     numbers = {each.queue_id: each for _, each in live.numbers if each.queue_id // QUEUES_PER_ENTITY in known}
     last: dict[int, int] = {}  # position, by queue

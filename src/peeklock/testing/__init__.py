@@ -1,5 +1,11 @@
-"""For tests of programs that use the broker, and of the broker itself: a broker in the process, a clock to
-move, a wire in memory, a store that fails on demand.
+"""For tests of programs that use the broker, and of the broker itself.
+
+clock      `ManualClock`: a clock that only the test moves.
+faults     `FaultyStore`: a store whose commits fail on demand.
+inprocess  `InProcessBroker`: a whole broker in the calling thread.
+pump       Runs a driver to the end in the calling thread.
+served     `ServedBroker`: a broker on a port, in a thread, with a clock to move.
+wire       `MemoryWire`: a connection in memory with delays and breaks.
 """
 
 from __future__ import annotations

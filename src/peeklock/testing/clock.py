@@ -1,7 +1,4 @@
-"""A clock that stands still until it is moved.
-
-Owns: one number. Must not know: who reads it.
-"""
+"""A clock that only the test moves."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ class ManualClock:
         self.now_ms = now_ms
 
     def __call__(self) -> int:
-        """Give the time."""
+        """Return the time."""
         return self.now_ms
 
     def advance(self, ms: int) -> int:
-        """Move the clock forward and give the new time."""
+        """Move the clock forward and return the new time."""
         if ms < 0:
-            raise ValueError(f"a clock does not go back ({ms} ms)")
+            raise ValueError(f"a clock cannot go back ({ms} ms)")
         self.now_ms += ms
         return self.now_ms

@@ -1,8 +1,6 @@
-"""A whole broker in the calling thread: no socket, no event loop, no clock but the one given.
+"""A whole broker in the calling thread: no socket, no event loop, and only the given clock.
 
-Owns: how gateways, the driver and a store in memory are joined. Must not know: what goes over the wire, what
-leaves when (see `engine.driver`), how the driver is stepped (see `pump`). Bytes are written to a connection
-and read from it; all effects of a write are there when it returns.
+Bytes are written to a connection and read from it; all effects of a write are done when it returns.
 """
 
 from __future__ import annotations
@@ -11,12 +9,29 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable
 from random import Random
+from typing import Any
 
 from peeklock.auth import Authority
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.record.history import History
-from peeklock.broker.vocabulary.commands import NO_LINK, OWN_CONNECTION_ID, Command, ReplyTo
-from peeklock.broker.vocabulary.effects import Effect
+from peeklock.broker.vocabulary.commands import (
+    NO_LINK,
+    OWN_CONNECTION_ID,
+    Address,
+    AddRule,
+    Command,
+    CreateEntity,
+    LookUp,
+    ReplyTo,
+)
+from peeklock.broker.vocabulary.descriptions import (
+    QueueDescription,
+    RuleDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    subscription_path,
+)
+from peeklock.broker.vocabulary.effects import Effect, EntityFound, EntityView, Failed, RulesFound
 from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.driver import Driver
@@ -26,7 +41,6 @@ from peeklock.gateway.bounds import Buffers
 from peeklock.gateway.connection import Gateway, OnDefect, raise_defect
 from peeklock.gateway.context import GatewayLimits
 from peeklock.store.memory import MemoryStore
-from peeklock.testing.administration import Administration
 from peeklock.testing.clock import ManualClock
 from peeklock.testing.pump import Pump, finish
 
@@ -42,13 +56,13 @@ class InProcessConnection:
         self.gateway = gateway
 
     def write(self, data: bytes) -> None:
-        """Give the broker bytes of the client."""
+        """Pass bytes of the client to the broker."""
         if data and not self._ended:
             self._broker.offer(self.gateway.receive(data, self._broker.clock.now_ms))
             self._broker.run()
 
     def read(self) -> bytes:
-        """Take the bytes for the client."""
+        """Return the bytes for the client."""
         self.flush()
         data = bytes(self._output)
         self._output.clear()
@@ -64,13 +78,13 @@ class InProcessConnection:
             self.gateway.forget()
 
     def flush(self) -> None:
-        """Take what the gateway has to write, and offer what that leads to."""
+        """Take the output of the gateway, and offer the commands that follow."""
         self._output += self.gateway.data_to_send()
         self._broker.offer(self.gateway.written(0, self._broker.clock.now_ms))
 
 
-class InProcessBroker(Administration):
-    """See the module. A broker made again over the same store has all that the last one committed."""
+class InProcessBroker:
+    """A broker over a store in memory; a new broker over the same store recovers what was committed."""
 
     def __init__(
         self,
@@ -90,17 +104,17 @@ class InProcessBroker(Administration):
         """Start a broker.
 
         Args:
-            clock: moved by the caller, who then calls `run`; or by `advance`.
-            store: kept over restarts.
-            authority: who may do what; the emulator's one rule unless given.
+            clock: moved by the caller, who then calls `run`, or by `advance`.
+            store: give it again to restart the broker.
+            authority: of rights; None = the emulator's one rule.
             tier: limits and features.
-            gateway_limits: bounds of each connection.
-            body_cache_bytes: of bodies kept in memory; a small one makes deliveries wait for the store.
-            seed: of the lock tokens; another one after a restart, or old tokens are given again.
-            captures_body: has the store keep event rows, see `broker.namespace.Namespace`.
-            history: is told what becomes of messages.
+            gateway_limits: limits of each connection.
+            body_cache_bytes: size of the body cache; a small one makes deliveries wait for the store.
+            seed: of the lock tokens; change it at a restart, or tokens repeat.
+            captures_body: turns on event rows, see `broker.namespace.Namespace`.
+            history: records what happens to messages.
             log: takes structured events.
-            on_defect: takes a defect of ours that has ended a connection; raises it unless given.
+            on_defect: takes a bug that ended a connection; by default it is raised.
         """
         self.clock = clock if clock is not None else ManualClock()
         self.store = store if store is not None else MemoryStore()
@@ -128,7 +142,7 @@ class InProcessBroker(Administration):
         self.run()
 
     def connect(self) -> InProcessConnection:
-        """Make a connection; the client starts it with the AMQP header."""
+        """Return a new connection; the client starts it with the AMQP header."""
         self._last_connection_id += 1
         gateway = Gateway(
             self._last_connection_id,
@@ -147,18 +161,52 @@ class InProcessBroker(Administration):
         return connection
 
     def remove(self, connection: InProcessConnection) -> None:
-        """Forget a connection that is over; effects still to come for it are dropped."""
+        """Remove a connection that ended; later effects for it are dropped."""
         self.pump.disconnect(connection.connection_id)
 
     def ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
-        """Ask the broker something directly; gives the answering effect."""
+        """Apply a command and return the effect that answers it."""
         self._last_request += 1
         self.offer([make(ReplyTo(OWN_CONNECTION_ID, NO_LINK, self._last_request))])
         self.run()
         return self.pump.answers.pop(self._last_request)
 
+    def create_queue(self, name: str, **settings: Any) -> EntityView:
+        """Create a queue. Raises: the broker's refusal."""
+        return self._ask_entity(lambda reply_to: CreateEntity(QueueDescription(name, **settings), reply_to))
+
+    def create_topic(self, name: str, **settings: Any) -> EntityView:
+        """Create a topic. Raises: the broker's refusal."""
+        return self._ask_entity(lambda reply_to: CreateEntity(TopicDescription(name, **settings), reply_to))
+
+    def create_subscription(
+        self, topic_name: str, name: str, *, rule: RuleDescription | None = None, **settings: Any
+    ) -> EntityView:
+        """Create a subscription; without `rule` it takes all messages. Raises: the broker's refusal."""
+        description = SubscriptionDescription(topic_name, name, **settings)
+        return self._ask_entity(lambda reply_to: CreateEntity(description, reply_to, rule))
+
+    def add_rule(self, topic_name: str, subscription_name: str, rule: RuleDescription) -> RuleDescription:
+        """Add a rule to a subscription. Raises: the broker's refusal."""
+        path = subscription_path(topic_name, subscription_name)
+        answer = self._ask(lambda reply_to: AddRule(path, rule, reply_to))
+        assert isinstance(answer, RulesFound)
+        return answer.rules[0]
+
+    def queue(self, name: str) -> EntityView:
+        """Return a queue's description and figures. Raises: EntityNotFound."""
+        return self._find(name)
+
+    def topic(self, name: str) -> EntityView:
+        """Return a topic's description and figures. Raises: EntityNotFound."""
+        return self._find(name)
+
+    def subscription(self, topic_name: str, name: str) -> EntityView:
+        """Return a subscription's description and figures. Raises: EntityNotFound."""
+        return self._find(subscription_path(topic_name, name))
+
     def advance(self, ms: int) -> None:
-        """Move the clock and let happen what is due meanwhile, each thing at its own instant."""
+        """Move the clock forward; each timer fires at its own time."""
         end = self.clock.now_ms + ms
         while True:
             due = [self.driver.timers.next_ms]
@@ -174,7 +222,7 @@ class InProcessBroker(Administration):
         self.pump.tick()
 
     def offer(self, commands: Iterable[Command]) -> None:
-        """Apply commands; `run` makes them durable and handles what follows."""
+        """Apply commands; `run` commits them and handles the effects."""
         self.pump.offer(commands)
 
     def run(self) -> None:
@@ -182,9 +230,23 @@ class InProcessBroker(Administration):
         self.pump.run()
 
     def close(self) -> None:
-        """Stop: clients are told, the store is closed and keeps its facts."""
+        """Close the connections in order, then the store, which keeps its facts."""
         for connection in self.pump.connections.values():
             connection.gateway.shutdown(self.clock.now_ms)
             connection.flush()
         self.run()
         finish(self.store.close())
+
+    def _find(self, path: str) -> EntityView:
+        return self._ask_entity(lambda reply_to: LookUp(Address(path), reply_to))
+
+    def _ask_entity(self, make: Callable[[ReplyTo], Command]) -> EntityView:
+        answer = self._ask(make)
+        assert isinstance(answer, EntityFound)
+        return answer.entity
+
+    def _ask(self, make: Callable[[ReplyTo], Command]) -> Effect:
+        answer = self.ask(make)
+        if isinstance(answer, Failed):
+            raise answer.error
+        return answer

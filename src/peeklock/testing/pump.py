@@ -1,8 +1,4 @@
-"""A driver run to the end in the calling thread: the adapter of the in-process broker.
-
-Owns: doing what the driver says, over a store that never waits. Must not know: what leaves when (see
-`engine.driver`), what goes over the wire, who asks what.
-"""
+"""Runs a driver to the end in the calling thread, over a store that never waits."""
 
 from __future__ import annotations
 
@@ -25,37 +21,37 @@ class PumpedConnection(Protocol):
     gateway: Gateway
 
     def flush(self) -> None:
-        """Take what the gateway has to write, and offer what that leads to."""
+        """Take the output of the gateway, and offer the commands that follow."""
 
 
 class Pump:
-    """See the module."""
+    """The adapter of the in-process broker: does the driver's actions until none is left."""
 
     def __init__(self, driver: Driver, store: MemoryStore, clock: ManualClock) -> None:
-        """Have no connection yet."""
+        """Begin without connections."""
         self._driver = driver
         self._store = store
         self._clock = clock
         self.connections: dict[int, PumpedConnection] = {}
         self.answers: dict[int, Effect] = {}
-        """What this process asked for, by the number of its request."""
+        """Answers to this process, by the number of the request."""
 
     def connect(self, connection_id: int, connection: PumpedConnection) -> None:
-        """Let effects for this connection reach it."""
+        """Add a connection; it gets the effects for it."""
         self.connections[connection_id] = connection
         self._driver.connect(connection_id)
 
     def disconnect(self, connection_id: int) -> None:
-        """Forget a connection that is over; effects still to come for it are dropped."""
+        """Remove a connection that ended; later effects for it are dropped."""
         self.connections.pop(connection_id, None)
         self._driver.disconnect(connection_id)
 
     def offer(self, commands: Iterable[Command]) -> None:
-        """Apply commands; `run` makes them durable and handles what follows."""
+        """Apply commands; `run` commits them and handles the effects."""
         self._driver.offer(commands, self._clock.now_ms)
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Fire the timers that are due."""
         for connection in list(self.connections.values()):
             self.offer(connection.gateway.tick(self._clock.now_ms))
         self.run()
@@ -76,7 +72,7 @@ class Pump:
             more = more or driver.more
 
     def _do(self, action: Action, now_ms: int) -> bool:
-        """Do what the driver says; return whether something follows from it now."""
+        """Do an action of the driver; return whether more may follow from it now."""
         driver, store = self._driver, self._store
         match action:
             case HandOut(connection_id, effects):
@@ -119,4 +115,4 @@ def finish(awaitable: Awaitable[T]) -> T:
     except StopIteration as finished:
         value: T = finished.value
         return value
-    raise RuntimeError("a store in memory was to wait for something")
+    raise RuntimeError("a store in memory suspended")

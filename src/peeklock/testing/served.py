@@ -1,13 +1,9 @@
-"""A broker on a port of this machine, in a thread of this process, whose clock can be moved.
+"""A broker on a port of this machine, in a thread of this process, with a clock to move.
 
-Owns: the thread and its event loop, and the order of what comes due while the clock moves. Must not know: who
-connects. For tests of programs whose timers take minutes to months, through any client.
-
-Theory of operation: this is the broker of `peeklock serve`, with a store in memory. Its clock runs with the
-machine's until `advance` moves it. A move goes from one due instant to the next, and what is due at each is
-done and stored before the next: timers fire in their order and at their own times, as if the time had passed.
-Clients' clocks are not moved. So tokens are held against the machine's time, and no connection is ever too
-old or too silent.
+For tests of programs whose timers take minutes to months, through any client. It is the broker of `peeklock
+serve` with a store in memory. Its clock runs with the machine's until `advance` moves it, from one due time
+to the next: each timer fires in its order and at its own time, and is stored before the next. The clocks of
+clients are not moved, so tokens are checked against the machine's time, and no connection times out.
 """
 
 from __future__ import annotations
@@ -31,11 +27,11 @@ from peeklock.server.tls.certificates import make_pair
 from peeklock.server.tls.contexts import CERTIFICATE_FILE, KEY_FILE
 
 START_S_MAX = 30.0
-"""How long a start may take. Our choice: hundreds of times what one takes."""
+"""Longest start. Our choice: hundreds of times the usual."""
 
 
 class ServedBroker:
-    """See the module.
+    """A broker that runs inside `with`:
 
     with ServedBroker() as broker:
         client = ServiceBusClient.from_connection_string(broker.connection_string)
@@ -44,13 +40,13 @@ class ServedBroker:
     """
 
     def __init__(self, *, tier: str = "standard") -> None:
-        """Make a broker that `with` starts, with no entities; `tier` as of `peeklock serve`."""
+        """Prepare a broker without entities; `with` starts it. `tier`: as of `peeklock serve`."""
         self._folder = tempfile.TemporaryDirectory(prefix="peeklock-tls-")
         certificate, key = (Path(self._folder.name, name) for name in (CERTIFICATE_FILE, KEY_FILE))
         self.ca_file = str(certificate)
-        """What clients have to trust for TLS."""
+        """PEM file that clients must trust for TLS."""
         for file, pem in zip((certificate, key), make_pair(["localhost"], datetime.now(UTC)), strict=True):
-            file.touch(0o600)  # the broker says so where others can read a key
+            file.touch(0o600)  # the broker warns if others can read a key
             file.write_bytes(pem)
         self._settings = Settings(None, None, "127.0.0.1", 0, 0, "memory", certificate, key, tier, None)
         self._clock = _MovedClock()
@@ -78,16 +74,13 @@ class ServedBroker:
         self._folder.cleanup()
 
     def now_ms(self) -> int:
-        """Give the broker's time, UTC ms."""
+        """Return the broker's time, UTC ms."""
         return self._clock.now_ms()
 
     def advance(self, span: timedelta) -> None:
-        """Move the clock forward and let happen what is due meanwhile, each thing at its own instant.
-
-        Clients are given what became due, and nobody waits until they have done something with it.
-        """
+        """Move the clock forward; each timer fires at its own time. Return before clients have reacted."""
         if span < timedelta():
-            raise ValueError(f"a clock does not go back ({span})")
+            raise ValueError(f"a clock cannot go back ({span})")
         broker, loop = self._started.result()
         moving = self._advance(broker, span // timedelta(milliseconds=1))
         asyncio.run_coroutine_threadsafe(moving, loop).result()
@@ -120,7 +113,7 @@ class ServedBroker:
 
 
 class _MovedClock(SlewedClock):
-    """The machine's time and what it was moved by."""
+    """The machine's time plus the moves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,12 +123,12 @@ class _MovedClock(SlewedClock):
         return super().now_ms() + self._moved_ms
 
     def move_to(self, instant_ms: int) -> None:
-        """Move forward; an instant that is over already changes nothing."""
+        """Move forward to an instant; a past one changes nothing."""
         self._moved_ms += max(0, instant_ms - self.now_ms())
 
 
 class _UnmovedAuthority(Authority):
-    """Holds tokens against the time of those who made them, and never takes a grant back."""
+    """Checks tokens against the machine's time; its grants do not expire."""
 
     def authorize(self, token: str, audience: str, now_ms: int, token_type: str = SAS_TOKEN_TYPE) -> Grant:
         grant = super().authorize(token, audience, round(time.time() * 1000), token_type)

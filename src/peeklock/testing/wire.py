@@ -1,15 +1,12 @@
-"""A connection in memory between two ends, with the manners of a bad network, in virtual time.
+"""A connection in memory between two ends, with the delays and breaks of a bad network, in virtual time.
 
-Owns: bytes under way, their delays, and how a connection ends. Must not know: AMQP, brokers, a clock, an
-event loop. Whoever drives it asks `next_ms` when bytes arrive at an end, and reads them then.
-
-Theory of operation: two one-way pipes, each a line of (arrival time, bytes). What is written is split into
-pieces of random size with random delays that never overtake; what has arrived is read joined. A connection
-ends in one of three ways, which are those of TCP:
+The caller asks `next_ms` when bytes arrive at an end, and reads them then. There are two one-way pipes, each
+a queue of (arrival time, bytes). Writes are split into pieces of random size with random delays, in order;
+reads join what has arrived. A connection ends in one of the three ways of TCP:
 
     close(end)  orderly: the other end reads what was written before, then the end of stream.
     cut()       broken: some of the bytes under way are lost, both ends then read the end of stream.
-    drop()      half open: bytes vanish in both directions and nobody is told; only idle time-outs find out.
+    drop()      half open: bytes vanish in both directions without an error; only idle time-outs notice.
 """
 
 from __future__ import annotations
@@ -34,12 +31,12 @@ class MemoryWire:
     __slots__ = ("_delay_ms_max", "_ended", "_pipes", "_random", "_split", "state")
 
     def __init__(self, random: Random, *, delay_ms_max: int = 0, split: bool = False) -> None:
-        """Lay a wire.
+        """Connect the two ends.
 
         Args:
             random: decides sizes, delays and losses.
-            delay_ms_max: each piece is under way for 0 to this many ms, and never overtakes.
-            split: cut what is written into up to 3 pieces at random places; else one write is one piece.
+            delay_ms_max: each piece takes 0 to so many ms, and does not overtake.
+            split: cut each write into up to 3 pieces at random places; else it is one piece.
         """
         self._random = random
         self._delay_ms_max = delay_ms_max
@@ -49,7 +46,7 @@ class MemoryWire:
         self.state = WireState.OPEN
 
     def write(self, end: int, data: bytes, now_ms: int) -> None:
-        """Send bytes from an end; after `close`, `cut` or `drop` they are lost, as TCP loses them."""
+        """Send bytes from an end; after `close`, `cut` or `drop` they are lost, as with TCP."""
         if not data or self.state is not WireState.OPEN or self._ended[end]:
             return
         pipe = self._pipes[1 - end]
@@ -63,28 +60,26 @@ class MemoryWire:
         pipe.put(now_ms + self._delay(), data[start:])
 
     def read(self, end: int, now_ms: int) -> bytes:
-        """Give all that has arrived at an end, joined; `b""` when nothing has."""
+        """Return all bytes that have arrived at an end."""
         return self._pipes[end].take(now_ms)
 
     def at_end(self, end: int, now_ms: int) -> bool:
-        """Tell whether an end has read everything and the stream is over."""
+        """Return whether an end has read everything and the stream has ended."""
         return self._pipes[end].over(now_ms)
 
     def next_ms(self, end: int) -> int | None:
-        """Give the time at which the next bytes, or the end of stream, arrive at an end; None = never as it
-        stands."""
+        """Return when the next bytes, or the end of stream, arrive at an end; None = nothing is under way."""
         return self._pipes[end].next_ms()
 
     def close(self, end: int, now_ms: int) -> None:
-        """End the stream from one end, in order: what was written before still arrives."""
+        """End the stream from one end, in order: earlier writes still arrive."""
         if not self._ended[end]:
             self._ended[end] = True
             if self.state is WireState.OPEN:
                 self._pipes[1 - end].end(now_ms + self._delay())
 
     def cut(self, now_ms: int) -> None:
-        """Break the connection: each end still reads a random part of what is under way, then the end of
-        stream."""
+        """Break the connection: each end reads a random part of what is under way, then the end of stream."""
         if self.state is WireState.OPEN:
             self.state = WireState.CUT
             for pipe in self._pipes:
@@ -92,7 +87,7 @@ class MemoryWire:
                 pipe.end(now_ms + self._delay())
 
     def drop(self) -> None:
-        """Lose everything from now on, in both directions, and tell nobody."""
+        """Lose everything from now on, in both directions, without an error."""
         if self.state is WireState.OPEN:
             self.state = WireState.DROPPED
             for pipe in self._pipes:
@@ -103,7 +98,7 @@ class MemoryWire:
 
 
 class _Pipe:
-    """One direction: pieces in order of arrival, then perhaps the end of stream."""
+    """One direction: pieces in order of arrival, then maybe the end of stream."""
 
     __slots__ = ("_end_ms", "_last_ms", "_pieces")
 
@@ -121,7 +116,7 @@ class _Pipe:
             self._end_ms = max(self._last_ms, due_ms)
 
     def lose(self, random: Random) -> None:
-        """Keep a random number of pieces, and of the first lost one a random part."""
+        """Keep a random number of pieces, and a random part of the next one."""
         keep = random.randint(0, len(self._pieces))
         lost = list(self._pieces)[keep:]
         for _ in lost:

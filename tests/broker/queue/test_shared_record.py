@@ -11,7 +11,7 @@ from peeklock.broker.vocabulary.message import WRITERS, Message
 from tests.broker.test_histories import SMALL, History
 
 ENGINE_FIELDS = {field for field, room in WRITERS.items() if room == "engine"}
-RESTORING = {"peeklock.store.encoding.frames", "peeklock.broker.recovery"}
+RESTORING = {"peeklock.store.encoding.frames", "peeklock.store.encoding.records", "peeklock.broker.recovery"}
 """They make a record from a frame before anything else has it."""
 
 SEEDS = range(12)

@@ -16,7 +16,7 @@ from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Comple
 from peeklock.broker.vocabulary.effects import Deliver, Done
 from peeklock.broker.vocabulary.events import FLUSH_MS, Event, EventType
 from peeklock.broker.vocabulary.message import Message, MessageState
-from peeklock.capture.heads import message_id
+from peeklock.capture.message_fields import message_id
 from peeklock.rules.filters import FalseFilter
 from tests.broker.harness import EMPTY, MINUTE_MS, START_MS, Broker
 

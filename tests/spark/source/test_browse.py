@@ -250,14 +250,14 @@ def test_mistakes_are_named_before_anything_runs(
     with pytest.raises(Exception, match=r"option entitty is not known .* did you mean entity"):
         load(entitty=queue).collect()
     with pytest.raises(
-        Exception, match=r"sb://localhost:[0-9]+/missing: .*could not be found.*correct option entity"
+        Exception, match=r"sb://localhost:[0-9]+/missing: .*could not be found.*correct its path"
     ):
         load(entity="missing").collect()
     with pytest.raises(Exception, match="a batch read has no commit"):
         load(entity=queue, mode="cursor").collect()
     wrong = broker.connection_string.replace("SAS_KEY_VALUE", "verysecret")
     rows = spark.read.format("servicebus").options(connectionString=wrong, entity=queue).load()
-    with pytest.raises(Exception, match="option connectionString: the key must fit") as raised:
+    with pytest.raises(Exception, match="the connection string: the key must match") as raised:
         rows.collect()
     assert "verysecret" not in str(raised.value)
 

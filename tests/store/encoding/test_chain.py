@@ -10,7 +10,7 @@ from peeklock.broker.vocabulary.changes import MessageRemoved
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch, StoreDamaged
 from peeklock.store.encoding import frames
-from peeklock.store.encoding.chain import Chain
+from peeklock.store.encoding.fold import Chain
 
 
 def frames_from(first: int, count: int, previous: int = 0) -> dict[int, bytes]:
@@ -67,8 +67,8 @@ def test_a_sound_frame_that_replaces_another_is_found_by_the_one_behind_it() -> 
     was = frames.checksum_of(journal[6])
     journal[6] = another(6, frames.checksum_of(journal[5]))
     assert followed(journal) == [
-        f"frame 7 does not follow the frame 6 that is there: it was written after one with the checksum "
-        f"{was:08x}, this one has {frames.checksum_of(journal[6]):08x}"
+        f"frame 7 does not follow frame 6: it was written after one with the checksum {was:08x}, "
+        f"and frame 6 has {frames.checksum_of(journal[6]):08x}"
     ]
 
 
@@ -76,7 +76,7 @@ def test_frames_of_another_history_are_found_at_the_first_of_them() -> None:
     """Req: R-03."""
     journal = frames_from(5, 3) | frames_from(8, 3, previous=1)
     [said] = followed(journal)
-    assert said.startswith("frame 8 does not follow the frame 7 that is there")
+    assert said.startswith("frame 8 does not follow frame 7")
 
 
 def test_the_chain_begins_at_the_last_frame_of_version_1() -> None:
@@ -86,7 +86,7 @@ def test_the_chain_begins_at_the_last_frame_of_version_1() -> None:
     assert followed(journal) == []
     journal[3] = of_version_1(3, another(3)[17:])
     [said] = followed(journal)
-    assert said.startswith("frame 4 does not follow the frame 3 that is there")
+    assert said.startswith("frame 4 does not follow frame 3")
 
 
 def test_behind_a_damaged_frame_only_the_number_is_checked() -> None:

@@ -26,7 +26,7 @@ from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreInUse, StoreTooNew
 from peeklock.store.encoding import frames
-from peeklock.store.sqlite import store as sqlite_store
+from peeklock.store.sqlite import space
 from peeklock.store.sqlite.format import FORMAT
 from peeklock.store.sqlite.pace import WRITTEN_BYTES_MAX, Pace
 from peeklock.store.sqlite.store import SqliteStore
@@ -174,12 +174,12 @@ def test_a_newer_format_is_refused_naming_both(tmp_path: Path) -> None:
 def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "peeklock.db"
     meddle(path, "PRAGMA application_id = 5", "CREATE TABLE t(x)")
-    opening_fails(tmp_path, StoreDamaged, "is no store of this broker: its application id is 0x00000005")
+    opening_fails(tmp_path, StoreDamaged, "is not a store of peeklock: its application id is 0x00000005")
     path.unlink()
     meddle(path, "CREATE TABLE t(x)")
-    opening_fails(tmp_path, StoreDamaged, "is no store of this broker")
+    opening_fails(tmp_path, StoreDamaged, "is not a store of peeklock")
     path.write_bytes(b"no database at all" * 100)
-    opening_fails(tmp_path, StoreDamaged, "is no SQLite database")
+    opening_fails(tmp_path, StoreDamaged, "is not a SQLite database")
 
 
 def test_a_store_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_store_whose_making_was_cut_off_is_made_again(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    opening_fails(tmp_path / "file" / "data", StoreFailed, "cannot make the folder .*data: Not a directory")
+    opening_fails(tmp_path / "file" / "data", StoreFailed, "cannot create the folder .*data: Not a directory")
 
 
 def test_a_clean_close_leaves_one_database_file(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_sound_frame_that_replaces_another_is_found_when_read(tmp_path: Path) 
         store = SqliteStore(tmp_path)
         await store.open()
         for read in (store.load_live(), frame_numbers(store)):
-            with pytest.raises(StoreDamaged, match="frame 4 does not follow the frame 3 that is there"):
+            with pytest.raises(StoreDamaged, match="frame 4 does not follow frame 3"):
                 await read
         await store.close()
 
@@ -708,7 +708,7 @@ def test_free_space_is_given_back_under_load_when_it_is_most_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pace: Pace, idle_after_s: float
 ) -> None:
     """By the thread after a commit of its own, or every now and then where the loop commits. Req: R-06."""
-    monkeypatch.setattr(sqlite_store, "SHRINK_EVERY_S", 0.0)
+    monkeypatch.setattr(space, "SHRINK_EVERY_S", 0.0)
     spied = Spied()
 
     async def test() -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from peeklock.store.base import Batch, StoreDamaged, StoreGone
 from peeklock.store.check import DAMAGED, SOUND, check
-from peeklock.store.encoding.chain import Chain
+from peeklock.store.encoding.fold import Chain
 from peeklock.store.losses import BATCHES_NAMED_MAX, MESSAGES_NAMED_MAX, NONE_MISSING, Losses
 from peeklock.store.rescue import SKIPPED_BATCHES, SKIPPED_NUMBERS, accept_loss
 from peeklock.store.sqlite import tail, wal, witness
-from peeklock.store.sqlite.store import Durability, SqliteStore
+from peeklock.store.sqlite.opening import Durability
+from peeklock.store.sqlite.store import SqliteStore
 from tests.store.trials import QUEUE_ID, batch, read_all
 
 DATABASE, WAL, WITNESS = "peeklock.db", "peeklock.db-wal", "peeklock.witness"
@@ -117,7 +118,7 @@ def test_a_tail_that_was_cut_is_found_after_a_kill(tmp_path: Path, left: int) ->
 def test_a_database_that_is_gone_is_missed(tmp_path: Path) -> None:
     folder = killed(tmp_path)
     (folder / DATABASE).unlink()
-    with pytest.raises(StoreDamaged, match="is not there or empty, and batch 20 was acknowledged"):
+    with pytest.raises(StoreDamaged, match="is missing or empty, and batch 20 was acknowledged"):
         asyncio.run(SqliteStore(folder).open())
     assert check(folder).exit_status == DAMAGED
 
@@ -134,10 +135,10 @@ def test_what_is_said_of_a_database_that_is_gone_names_the_ways_that_work(
     with pytest.raises(StoreGone) as refused:
         asyncio.run(SqliteStore(folder).open())
     said = str(refused.value)
-    ways = f"Put back a copy of the whole folder, or remove {folder / WITNESS} to begin anew and lose all"
+    ways = f"Put back a copy of the whole folder, or remove {folder / WITNESS} to start empty and lose all"
     assert said.count(ways) == 1
     assert "--accept-loss" not in said
-    with pytest.raises(StoreGone, match="--accept-loss finds nothing that can be read") as failed:
+    with pytest.raises(StoreGone, match="--accept-loss finds nothing to read") as failed:
         accept_loss(folder)
     assert str(failed.value).count(ways) == 1
     (folder / WITNESS).unlink()
@@ -254,7 +255,7 @@ def test_what_lies_behind_a_flipped_bit_is_kept_when_the_loss_is_accepted(tmp_pa
     assert f"kept: 4 entities, 0 rules, {COUNT * 5 - 15} messages, 17 body rows, 20 event rows" in said
     assert said[:2] == [
         "bodies that cannot be read: 1, of message 64 of 'queue-1'",
-        f"{NONE_MISSING} but what is named here: all batches are found, up to 20, also those behind the "
+        f"{NONE_MISSING} but what is named here: all batches up to 20 are found, also those behind the "
         "damage",
     ]
     report = check(folder)
@@ -307,7 +308,7 @@ def test_a_rescue_that_loses_nothing_says_so(tmp_path: Path) -> None:
     flip_at(folder / WAL, commit_ends(folder)[8] + wal.FRAME.size - 1)
     assert check(folder).stops
     assert accept_loss(folder)[0] == (
-        f"{NONE_MISSING}: all batches are found, up to 20, also those behind the damage"
+        f"{NONE_MISSING}: all batches up to 20 are found, also those behind the damage"
     )
 
 
@@ -322,9 +323,9 @@ def test_a_rescue_says_which_batches_a_cut_took(tmp_path: Path, with_witness: bo
     change(folder / WAL, lambda data: data.__delitem__(slice(end, None)))
     said = accept_loss(folder)
     if with_witness:
-        assert said[0].startswith("batches that were acknowledged and are not there: 6 to 20; the messages")
+        assert said[0].startswith("batches that were acknowledged and are missing: 6 to 20; the messages")
     else:
-        assert said[0] == "there is no witness: whether more than batch 5 was acknowledged is not known"
+        assert said[0] == "there is no witness: whether more than batch 5 was acknowledged is unknown"
     assert not any(line.startswith(NONE_MISSING) for line in said)
 
 

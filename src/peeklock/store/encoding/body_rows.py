@@ -1,11 +1,9 @@
-"""How the payloads of a body row become one BLOB, and how a BLOB becomes payloads again.
-
-Owns: the bytes of a body row. Must not know: where it is kept, who shares its payloads.
+"""The bytes of a body row: how payloads become one BLOB, and how it becomes payloads again.
 
 A row is `version u8, crc32 u32, row u64, count u32`, then a u32 length for each payload, then a u32 CRC-32
-for each payload, then the payloads. The first checksum covers what stands before the payloads, and each
-payload has its own. So every byte is summed once, and damage is known by payload. A row of version 1 has no
-checksums of payloads; its first one covers them too. The checksum is that of a frame: see `frames`.
+for each payload, then the payloads. The first checksum covers all before the payloads, and each payload has
+its own. So every byte is summed once, and damage is known by payload. A row of version 1 has no checksums of
+payloads; its first one covers them too. `frames` says why the checksum is CRC-32.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _STATED = struct.Struct("<BI")  # version, checksum
 
 
 def pack(row: int, payloads: Sequence[bytes]) -> bytes:
-    """Encode the payloads of a body row, by slot."""
+    """Return the BLOB of a body row, from its payloads by slot."""
     count = len(payloads)
     checked = struct.pack(f"<QI{2 * count}I", row, count, *map(len, payloads), *map(zlib.crc32, payloads))
     stated = _STATED.pack(ROW_VERSION, zlib.crc32(checked, ROW_VERSION))
@@ -45,11 +43,11 @@ def unpack(row: int, data: bytes) -> list[bytes]:
 def read(row: int, data: bytes) -> tuple[list[bytes], list[int]]:
     """Return the payloads of body row `row`, by slot, and the slots of those that fail their checksum.
 
-    Raises: StoreDamaged, where the row itself cannot be read.
+    Raises: StoreDamaged, if the row itself cannot be read.
     """
     where = f"body row {row}"
     if type(data) is not bytes:  # SQLite keeps the type beside each value, under no checksum
-        raise StoreDamaged(f"{where} is damaged: it is no BLOB")
+        raise StoreDamaged(f"{where} is damaged: it is not a BLOB")
     if len(data) < _HEAD.size:
         raise StoreDamaged(f"{where} is cut off: {len(data)} bytes, its head alone takes {_HEAD.size}")
     version, checksum, own_row, count = _HEAD.unpack_from(data)
@@ -59,9 +57,9 @@ def read(row: int, data: bytes) -> tuple[list[bytes], list[int]]:
     checked = memoryview(data)[_CHECKED_FROM : len(data) if version == 1 else at]
     found = zlib.crc32(checked, version)
     if found != checksum:
-        raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
+        raise StoreDamaged(f"{where} fails its checksum: stored {checksum:08x}, computed {found:08x}")
     if own_row != row:
-        raise StoreDamaged(f"{where} is another row in its place: it says that it is row {own_row}")
+        raise StoreDamaged(f"{where} is another row in its place: its own number is {own_row}")
     if at > len(data):
         raise StoreDamaged(f"{where} is too short for its {count} payloads")
     payloads = []
@@ -80,15 +78,15 @@ def read(row: int, data: bytes) -> tuple[list[bytes], list[int]]:
 
 
 class LostRow(list[bytes]):
-    """A row that cannot be read: nobody knows how many payloads it had, each of them is lost."""
+    """A row that cannot be read: the number of its payloads is unknown, and all are lost."""
 
     def __getitem__(self, slot: Any) -> Any:
-        """Return what stands for a damaged payload, whatever the slot."""
+        """Return `LOST_BODY` for any slot."""
         return LOST_BODY
 
 
 def read_what_is_left(row: int, data: bytes | None) -> tuple[list[bytes], bool]:
-    """Return the payloads of a row, `LOST_BODY` for those that are damaged, and whether all are sound."""
+    """Return the payloads of a row, `LOST_BODY` for damaged ones, and whether all are sound."""
     if data is None:
         return LostRow(), False
     try:
@@ -101,7 +99,7 @@ def read_what_is_left(row: int, data: bytes | None) -> tuple[list[bytes], bool]:
 
 
 def describe(slots: Sequence[int]) -> str:
-    """Name payloads by their slots, in a few words."""
+    """Name payloads by their slots, for people."""
     if len(slots) == 1:
         return f"the payload in slot {slots[0]}"
     return f"{len(slots):,} payloads, the first in slot {slots[0]}"

@@ -1,8 +1,6 @@
-"""What is kept apart from the journal: entities, their rules, cursors with their claims, and the next free
-entity id, as entries of `kv`.
+"""The facts kept apart from the journal, as entries of `kv`: entities, rules, cursors, claims, the next id.
 
-Owns: the keys, what a batch does to the entries, what must hold between them. Must not know: tables, the text
-of a definition.
+Owns: the keys, the entries that a batch writes and deletes, and the consistency of all entries.
 """
 
 from __future__ import annotations
@@ -26,11 +24,11 @@ from peeklock.broker.vocabulary.changes import (
 )
 from peeklock.broker.vocabulary.descriptions import SubscriptionDescription, TopicDescription
 from peeklock.store.base import Definitions, StoreDamaged
-from peeklock.store.encoding import cursors, entities, rules
+from peeklock.store.encoding import entities, rules
 
 NEXT_ENTITY_ID_KEY = "next_entity_id"
 CREATED_AT_KEY = "created_at_ms"
-"""When the namespace was made, UTC ms; written with the tables."""
+"""When the namespace was created, UTC ms; written with the tables."""
 
 KINDS = frozenset(
     (
@@ -44,7 +42,7 @@ KINDS = frozenset(
         ClaimRemoved,
     )
 )
-"""Facts that are kept here."""
+"""The types of these facts."""
 
 Entry = tuple[str, str, int]
 """Key, text and checksum."""
@@ -52,23 +50,21 @@ Entry = tuple[str, str, int]
 
 @dataclass(slots=True)
 class Entries:
-    """What a batch does to the entries."""
+    """The entries that a batch changes."""
 
     written: list[Entry] = field(default_factory=list)
     deleted: list[tuple[str, str]] = field(default_factory=list)
-    """First and last key of what goes, once all is written."""
+    """First and last key of each deleted range; deleted after the writes."""
     next_entity_id: int = 1
 
 
 def entries_of(changes: Sequence[Change], next_entity_id: int) -> Entries | None:
-    """Give what the facts of a batch do to the entries, None for nothing; `next_entity_id` is what it was
-    before."""
+    """Return the entries that a batch changes, None for none; `next_entity_id`: as before the batch."""
     if KINDS.isdisjoint(map(type, changes)):  # nearly always
         return None
-    facts = [change for change in changes if type(change) in KINDS]
     found = Entries(next_entity_id=next_entity_id)
     texts: dict[str, str | None] = {}
-    for fact in facts:
+    for fact in changes:
         match fact:
             case EntityStored():
                 texts[entities.key_of(fact.entity_id)] = entities.encode(fact)
@@ -76,32 +72,32 @@ def entries_of(changes: Sequence[Change], next_entity_id: int) -> Entries | None
                 texts[NEXT_ENTITY_ID_KEY] = str(found.next_entity_id)
             case EntityRemoved():
                 texts[entities.key_of(fact.entity_id)] = None
-                # What was written of them in this very batch goes too: an id is never used again.
-                found.deleted.append(rules.keys_of(fact.entity_id))
-                found.deleted += cursors.keys_of(fact.entity_id)
+                # Also what this batch wrote of them: an id is never used again.
+                for prefix in (rules.KEY_PREFIX, entities.CURSOR_PREFIX, entities.CLAIM_PREFIX):
+                    found.deleted.append(entities.keys_of(prefix, fact.entity_id))
             case RuleStored():
                 texts[rules.key_of(fact.entity_id, fact.rule.name)] = rules.encode(fact)
             case RuleRemoved():
                 texts[rules.key_of(fact.entity_id, fact.name)] = None
             case CursorStored():
-                texts[cursors.cursor_key(fact.queue_id, fact.name)] = cursors.encode_cursor(fact)
+                texts[entities.cursor_key(fact.queue_id, fact.name)] = entities.encode_cursor(fact)
             case CursorRemoved():
-                texts[cursors.cursor_key(fact.queue_id, fact.name)] = None
+                texts[entities.cursor_key(fact.queue_id, fact.name)] = None
             case ClaimStored():
-                key = cursors.claim_key(fact.queue_id, fact.cursor, fact.no)
-                texts[key] = cursors.encode_claim(fact)
+                key = entities.claim_key(fact.queue_id, fact.cursor, fact.no)
+                texts[key] = entities.encode_claim(fact)
             case ClaimRemoved():
-                texts[cursors.claim_key(fact.queue_id, fact.cursor, fact.no)] = None
+                texts[entities.claim_key(fact.queue_id, fact.cursor, fact.no)] = None
     for key, text in texts.items():
         if text is None:
             found.deleted.append((key, key))
         else:
-            found.written.append((key, text, _checksum(key, text)))
+            found.written.append(entry(key, text))
     return found
 
 
 class Reader:
-    """Reads entries one by one, in any order; what must hold between them is known at the end."""
+    """Reads entries one by one, in any order; `contradictions` checks them against each other at the end."""
 
     def __init__(self) -> None:
         self._entities: dict[int, EntityStored] = {}
@@ -111,34 +107,32 @@ class Reader:
         self._next_entity_id = 1
 
     def add(self, key: str, text: str, checksum: int) -> None:
-        """Read an entry. Raises: StoreDamaged."""
+        """Add an entry. Raises: StoreDamaged."""
         if type(key) is not str or type(text) is not str:  # SQLite keeps the type beside each value
-            raise StoreDamaged(f"the entry {key!r} is damaged: it is no text")
+            raise StoreDamaged(f"the entry {key!r} is damaged: it is not a text")
         found = _checksum(key, text)
         if found != checksum:
             raise StoreDamaged(
-                f"the entry {key} fails its checksum: it says {checksum:08x}, its text gives {found:08x}"
+                f"the entry {key} fails its checksum: stored {checksum:08x}, computed {found:08x}"
             )
         if key.startswith(entities.KEY_PREFIX):
             entity = entities.decode(key, text)
             self._entities[entity.entity_id] = entity
         elif key.startswith(rules.KEY_PREFIX):
             self._rules.append((key, rules.decode(key, text)))
-        elif key.startswith(cursors.CURSOR_PREFIX):
-            self._cursors.append((key, cursors.decode_cursor(key, text)))
-        elif key.startswith(cursors.CLAIM_PREFIX):
-            self._claims.append((key, cursors.decode_claim(key, text)))
+        elif key.startswith(entities.CURSOR_PREFIX):
+            self._cursors.append((key, entities.decode_cursor(key, text)))
+        elif key.startswith(entities.CLAIM_PREFIX):
+            self._claims.append((key, entities.decode_claim(key, text)))
         elif key == NEXT_ENTITY_ID_KEY and text.isdecimal():
             self._next_entity_id = int(text)
         elif key == CREATED_AT_KEY and text.isdecimal():
-            pass  # whoever opens the store reads it
+            pass  # read when the store is opened
         else:
-            raise StoreDamaged(
-                f"the entry {key} is of no kind that this release knows: it says {text[:80]!r}"
-            )
+            raise StoreDamaged(f"the entry {key} is of an unknown kind: {text[:80]!r}")
 
     def read(self) -> Definitions:
-        """Give what was read so far, as it is."""
+        """Return the definitions added so far."""
         return Definitions(
             [entity for _, entity in sorted(self._entities.items())],
             [rule for _, rule in sorted(self._rules, key=itemgetter(0))],
@@ -148,7 +142,7 @@ class Reader:
         )
 
     def contradictions(self) -> list[str]:
-        """Say what cannot be, once all entries were read."""
+        """Return what contradicts each other in the entries; call it after the last `add`."""
         found = []
         descriptions = {entity_id: entity.description for entity_id, entity in self._entities.items()}
         topics = {each.name.lower() for each in descriptions.values() if isinstance(each, TopicDescription)}
@@ -157,33 +151,28 @@ class Reader:
                 topic_name = description.topic_name
                 if topic_name.lower() not in topics:
                     key = entities.key_of(entity_id)
-                    found.append(f"{key} is a subscription of the topic '{topic_name}', which is not there")
+                    found.append(f"{key} is a subscription of the topic '{topic_name}', which does not exist")
             if entity_id >= self._next_entity_id:
                 next_id = f"{NEXT_ENTITY_ID_KEY} is {self._next_entity_id}"
                 found.append(f"{next_id}, but there is an entity with the id {entity_id}")
         for key, rule in sorted(self._rules, key=itemgetter(0)):
             owner = descriptions.get(rule.entity_id)
             if owner is None:
-                found.append(f"{key} is a rule of entity {rule.entity_id}, which is not there")
+                found.append(f"{key} is a rule of entity {rule.entity_id}, which does not exist")
             elif not isinstance(owner, SubscriptionDescription):
-                found.append(f"{key} is a rule of '{owner.name}', which is no subscription")
+                found.append(f"{key} is a rule of '{owner.name}', which is not a subscription")
         last_nos = {(each.queue_id, each.name): each.last_no for _, each in self._cursors}
         for key, cursor in sorted(self._cursors, key=itemgetter(0)):
             entity_id = cursor.queue_id // QUEUES_PER_ENTITY
             if entity_id not in descriptions:
-                found.append(f"{key} is a cursor of entity {entity_id}, which is not there")
+                found.append(f"{key} is a cursor of entity {entity_id}, which does not exist")
         for key, claim in sorted(self._claims, key=itemgetter(0)):
             last_no = last_nos.get((claim.queue_id, claim.cursor))
             if last_no is None:
-                found.append(f"{key} is a claim of the cursor '{claim.cursor}', which is not there")
+                found.append(f"{key} is a claim of the cursor '{claim.cursor}', which does not exist")
             elif claim.no > last_no:
                 found.append(f"{key} is claim {claim.no} of a cursor whose last one is {last_no}")
         return found
-
-
-def created_at(created_at_ms: int) -> Entry:
-    """Give the entry that says when the namespace was made."""
-    return entry(CREATED_AT_KEY, str(created_at_ms))
 
 
 def entry(key: str, text: str) -> Entry:
@@ -202,5 +191,5 @@ def read_all(entries: Iterable[Entry]) -> Definitions:
 
 
 def _checksum(key: str, text: str) -> int:
-    """Give the CRC-32 of an entry, its key included."""
+    """Return the CRC-32 of an entry, its key included."""
     return zlib.crc32(f"{key}={text}".encode())

@@ -1,36 +1,53 @@
-"""Entity definitions as JSON texts: few, read by people too, and open to fields of later releases' formats.
+"""Entities, cursors and claims as JSON texts, which people read and later formats add fields to.
 
-Owns: the text of a definition. Must not know: where it is kept.
-
-The kind of an entity is the name under which its settings stand: "queue", "topic" or "subscription".
+The settings of an entity are under the name of its kind: "queue", "topic" or "subscription". The keys of what
+an entity has begin with its id, so that one range covers all of it. Names in keys are percent-encoded, since
+a name may contain the separator; the text has the name as it is.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
-from peeklock.broker.vocabulary.changes import EntityStored
+from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, ClaimStored, CursorStored, EntityStored
 from peeklock.broker.vocabulary.descriptions import GIVEN_FORWARDS, KINDS, AuthorizationRule, EntityStatus
 from peeklock.store.base import StoreDamaged
 
 KEY_PREFIX = "entity/"
+CURSOR_PREFIX = "cursor/"
+CLAIM_PREFIX = "claim/"
+RULES = "authorization_rules"
 
 _CLASSES = {kind.value: description for description, kind in KINDS.items()}
 
 
-RULES = "authorization_rules"
-
-
 def key_of(entity_id: int) -> str:
-    """Give the key of an entity's definition; keys sort by id."""
+    """Return the key of an entity's definition; keys sort by id."""
     return f"{KEY_PREFIX}{entity_id:012}"
 
 
+def cursor_key(queue_id: int, name: str) -> str:
+    """Return the key of a cursor."""
+    return f"{CURSOR_PREFIX}{_owner(queue_id)}/{quote(name, safe='')}"
+
+
+def claim_key(queue_id: int, cursor: str, no: int) -> str:
+    """Return the key of a claim; the claims of a cursor sort by number."""
+    return f"{CLAIM_PREFIX}{_owner(queue_id)}/{quote(cursor, safe='')}/{no:020}"
+
+
+def keys_of(prefix: str, entity_id: int) -> tuple[str, str]:
+    """Return two keys between which are all keys of an entity with this prefix, and no others."""
+    return f"{prefix}{entity_id:012}/", f"{prefix}{entity_id:012}0"  # "0" is the character after "/"
+
+
 def encode(entity: EntityStored) -> str:
-    """Write a definition down."""
+    """Return the text of an entity."""
     settings = dataclasses.asdict(entity.description)
     settings["status"] = entity.description.status.value
     if not settings.get(RULES):
@@ -39,22 +56,20 @@ def encode(entity: EntityStored) -> str:
         if settings.get(given) is None:
             settings.pop(given, None)
     marks = {"deleting": True} if entity.deleting else {}
-    return json.dumps(
+    return dump(
         {
             "entity_id": entity.entity_id,
             "created_at_ms": entity.created_at_ms,
             "updated_at_ms": entity.updated_at_ms,
             **marks,
             KINDS[type(entity.description)].value: settings,
-        },
-        ensure_ascii=False,
-        separators=(",", ":"),
+        }
     )
 
 
 def decode(key: str, text: str) -> EntityStored:
-    """Read a definition; settings that it lacks have their defaults. Raises: StoreDamaged."""
-    try:
+    """Return the entity of a text; settings that it lacks have their defaults. Raises: StoreDamaged."""
+    with reading("definition", key):
         record = dict(json.loads(text))
         entity_id, created_at_ms, updated_at_ms = (
             int(record.pop(name)) for name in ("entity_id", "created_at_ms", "updated_at_ms")
@@ -70,13 +85,67 @@ def decode(key: str, text: str) -> EntityStored:
             settings[RULES] = tuple(_rule(**rule) for rule in settings[RULES])
         description = _CLASSES[kind](**settings)
         entity = EntityStored(entity_id, description, created_at_ms, updated_at_ms, deleting)
-    except KeyError as error:
-        raise StoreDamaged(f"the definition {key} cannot be read: it has no {error}") from error
-    except (ValueError, TypeError) as error:
-        raise StoreDamaged(f"the definition {key} cannot be read: {error}") from error
-    if key != key_of(entity_id):
-        raise StoreDamaged(f"the definition {key} says that it is {key_of(entity_id)}")
+    check_key("definition", key, key_of(entity_id))
     return entity
+
+
+def encode_cursor(stored: CursorStored) -> str:
+    """Return the text of a cursor."""
+    return dump(dataclasses.asdict(stored))
+
+
+def decode_cursor(key: str, text: str) -> CursorStored:
+    """Return the cursor of a text. Raises: StoreDamaged."""
+    with reading("cursor", key):
+        record = json.loads(text)
+        numbers = ("last_no", "committed_no", "used_at_ms", "expires_after_ms")
+        stored = CursorStored(
+            int(record["queue_id"]), str(record["name"]), *(int(record[number]) for number in numbers)
+        )
+    check_key("cursor", key, cursor_key(stored.queue_id, stored.name))
+    return stored
+
+
+def encode_claim(stored: ClaimStored) -> str:
+    """Return the text of a claim."""
+    return dump(dataclasses.asdict(stored))
+
+
+def decode_claim(key: str, text: str) -> ClaimStored:
+    """Return the claim of a text. Raises: StoreDamaged."""
+    with reading("claim", key):
+        record = json.loads(text)
+        positions = tuple((int(first), int(count)) for first, count in record["positions"])
+        stored = ClaimStored(int(record["queue_id"]), str(record["cursor"]), int(record["no"]), positions)
+    check_key("claim", key, claim_key(stored.queue_id, stored.cursor, stored.no))
+    return stored
+
+
+def dump(record: dict[str, Any]) -> str:
+    """Return a record as JSON text."""
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+
+
+@contextmanager
+def reading(what: str, key: str) -> Iterator[None]:
+    """Raise errors about the content of a text as `StoreDamaged`."""
+    try:
+        yield
+    except KeyError as error:
+        raise StoreDamaged(f"the {what} {key} cannot be read: it has no {error}") from error
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise StoreDamaged(f"the {what} {key} cannot be read: {error}") from error
+
+
+def check_key(what: str, key: str, own_key: str) -> None:
+    """Check that a text is under the key that it names. Raises: StoreDamaged."""
+    if key != own_key:
+        raise StoreDamaged(f"the {what} {key} contains {own_key}")
+
+
+def _owner(queue_id: int) -> str:
+    entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
+    return f"{entity_id:012}/{sub_queue}"
 
 
 def _rule(rights: Iterable[str], **settings: Any) -> AuthorizationRule:

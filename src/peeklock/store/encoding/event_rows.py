@@ -1,13 +1,11 @@
-"""How the events of one batch become a BLOB, and how a BLOB becomes events again.
-
-Owns: the bytes of an event row. Must not know: where it is kept, what the events mean, who reads them.
+"""The bytes of an event row: how the events of one batch become one BLOB, and how it becomes events again.
 
 A row is `version u8, crc32 u32, number u64, count u32` and then, deflated, its columns: for each field of
 `Event` the values of all events one after another, since that takes a third of the time of records and a
-reader can use a column as it is. In front stands for each column whether it is there: one of nothing but
-zeros or None is not. Integers are little-endian, of one width a column. A text stands once a row, in a table
-in front; a column of texts holds places in it, 0 for none. A column of bytes holds a length for each event,
-and then what is not empty. The checksum is that of a frame: see `frames`.
+reader can use a column as it is. First comes a byte for each column: a column of nothing but zeros or None is
+left out. Integers are little-endian, of one width a column. Each text is once in a table before the columns;
+a column of texts holds places in it, 0 for none. A column of bytes holds a length for each event, and then
+the values that are not empty. `frames` says why the checksum is CRC-32.
 """
 
 from __future__ import annotations
@@ -65,14 +63,14 @@ _CODES = sorted({*INTEGERS.values(), "I"})
 _TEXTS = [_PLACE_OF_FIELD[name] for name in TEXTS]
 _BINARIES = [_PLACE_OF_FIELD[name] for name in BINARIES]
 _FIELDS = {1: 22, ROW_VERSION: len(Event._fields)}
-"""How many fields of `Event` a row has, by version. Those that it lacks stand behind all others."""
+"""The number of fields of `Event` in a row, by version. Missing fields are the last ones."""
 assert len(INTEGERS) + len(TEXTS) + len(BINARIES) == len(Event._fields), "each field is in one column"
 assert array("I").itemsize == 4, "array's I is 4 bytes wide wherever this runs"
 
 
 @dataclass(slots=True)
 class Columns:
-    """A row as columns, for readers that want no objects."""
+    """A row as columns, without an object for each event."""
 
     count: int
     integers: dict[str, memoryview]
@@ -84,12 +82,14 @@ class Columns:
     lengths: dict[str, memoryview]
     """Of each column of bytes: u32 lengths, 0 for None."""
     binaries: dict[str, memoryview]
-    """Of each column of bytes: the values after one another."""
+    """Of each column of bytes: the joined values."""
 
 
 def pack(events: Sequence[EventTuple]) -> bytes:
-    """Encode the columns of a batch's events; `seal` makes a row of it. To be called when they happen: it is
-    the cheaper half, and events may hold what changes."""
+    """Encode the columns of a batch's events; `seal` makes the row.
+
+    Call it when the batch closes: it is the cheaper half, and events may hold values that change later.
+    """
     if not events:
         return b""
     count = len(events)
@@ -106,7 +106,7 @@ def pack(events: Sequence[EventTuple]) -> bytes:
     for place in _TEXTS:
         column = columns[place]
         first = column[0]
-        if column.count(first) == count:  # as most are: one text for all, or none
+        if column.count(first) == count:  # most columns: one text for all, or none
             if first is not None:
                 there[place] = 1
                 parts.append(_COUNT.pack(texts.setdefault(first, len(texts))) * count)
@@ -129,7 +129,7 @@ def pack(events: Sequence[EventTuple]) -> bytes:
 
 
 def seal(no: int, packed: bytes) -> bytes:
-    """Make the row of batch `no` from what `pack` gave."""
+    """Return the row of batch `no` from the result of `pack`."""
     count, body = 0, b""
     if packed:
         (count,) = _COUNT.unpack_from(packed)
@@ -139,7 +139,7 @@ def seal(no: int, packed: bytes) -> bytes:
 
 
 def unpack(no: int, data: bytes) -> list[Event]:
-    """Give back the events of the row of batch `no`, in order. Raises: StoreDamaged."""
+    """Return the events of the row of batch `no`, in order. Raises: StoreDamaged."""
     columns = read_columns(no, data)
     values: dict[str, Sequence[object]] = dict(columns.integers)
     for name in TEXTS:
@@ -156,20 +156,20 @@ def unpack(no: int, data: bytes) -> list[Event]:
 
 
 def read_columns(no: int, data: bytes) -> Columns:
-    """Give the row of batch `no` as columns. Raises: StoreDamaged."""
+    """Return the row of batch `no` as columns. Raises: StoreDamaged."""
     where = f"event row {no}"
     if type(data) is not bytes:  # SQLite keeps the type beside each value, under no checksum
-        raise StoreDamaged(f"{where} is damaged: it is no BLOB")
+        raise StoreDamaged(f"{where} is damaged: it is not a BLOB")
     if len(data) < _HEAD.size:
         raise StoreDamaged(f"{where} is cut off: {len(data)} bytes, its head alone takes {_HEAD.size}")
     version, checksum, own_no, count = _HEAD.unpack_from(data)
     found = zlib.crc32(memoryview(data)[_CHECKED_FROM:], version)
     if found != checksum:
-        raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
+        raise StoreDamaged(f"{where} fails its checksum: stored {checksum:08x}, computed {found:08x}")
     if version not in _FIELDS:
         raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {ROW_VERSION}")
     if own_no != no:
-        raise StoreDamaged(f"{where} is another row in its place: it says that it is row {own_no}")
+        raise StoreDamaged(f"{where} is another row in its place: its own number is {own_no}")
     if not count:
         empty = memoryview(b"")
         return Columns(

@@ -1,34 +1,32 @@
-"""How the facts of one batch become one BLOB, a frame, and how frames become facts again.
-
-Owns: the bytes of a frame. Must not know: where they are kept.
+"""The bytes of a frame: how the facts of one batch become one BLOB, and how it becomes facts again.
 
 A frame is `version u8, crc32 u32, number u64, previous u32` and then runs. `previous` is the checksum of the
-frame before it (see `chain`), 0 in the first one; a frame of version 1 has none. A run is `kind u8, queue id
-u64, count u32` and `count` records of one fixed width, so that a whole run is decoded by one
-`struct.iter_unpack`. All integers are little-endian; a position is unsigned, since it counts on where
-sequence numbers roll over. A frame holds all its stored records before all its removed ones: positions are
-never reused, so a removal is always the last word on its key, and the order of records of different keys
-means nothing.
+frame before it (see `fold`), 0 in the first one; a frame of version 1 has none. A run is `kind u8, queue id
+u64, count u32` and `count` records of one fixed width, so that one `struct.iter_unpack` decodes a whole run.
+All integers are little-endian; a position is unsigned, since it counts on where sequence numbers roll over. A
+frame holds all its stored records before all its removed ones: positions are never reused, so a removal is
+always the last word on its key, and the order of records of different keys means nothing.
 
-What has a variable length stands in runs of its own. Changed properties are kept by position, and so is what
-few messages have: the copies that may still follow from one that a topic made. Texts (session
-ids, names of entities) repeat: a frame holds each of its texts once, in one run at its start, and a record
-with texts is eight bytes wider and names two of them by their place in that run, from 1 on; 0 is none. So a
-record with texts is replayed as quickly as one without, and the text of a record that was replaced is never
-looked at.
+Values of variable length have runs of their own. Changed properties (overlays) are kept by position, and so
+are the copies that may still follow from a topic's message, which few messages have. Texts (session ids,
+names of entities) repeat: a frame holds each text once, in one run before the records. A record with texts is
+eight bytes wider and names two of them by their place in that run, from 1 on; 0 is none. So a record with
+texts is replayed as quickly as one without, and the texts of a replaced record are never decoded.
 
 The checksum is CRC-32 (zlib): it finds every flipped bit and every burst of up to 32 bits, which is what a
-disk does wrong, and costs a fifth of an 8-byte BLAKE2b (4.0 GB/s against 0.7, one slow core). It is no
-protection from a forger, who could write the file anyway. It covers the version and the number, so that a
-frame in another's place is found too.
+disk does wrong, and costs a fifth of an 8-byte BLAKE2b (4.0 GB/s against 0.7, one slow core). It does not
+protect from a forger, who could write the file anyway. It covers the version and the number, so that it also
+finds a frame in the place of another.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, compress
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import attrgetter
 
 from peeklock.broker.vocabulary.changes import (
     Change,
@@ -37,9 +35,10 @@ from peeklock.broker.vocabulary.changes import (
     MessageStored,
     NumbersIssued,
 )
-from peeklock.broker.vocabulary.message import COPIES_FOLLOWING_MAX, SHARED, SHARED_MAX, Message, MessageState
+from peeklock.broker.vocabulary.message import COPIES_FOLLOWING_MAX, Message
 from peeklock.store.base import Batch, Frame, FrameKeys, StoreDamaged
-from peeklock.store.encoding import definitions
+from peeklock.store.encoding import definitions, records
+from peeklock.store.encoding.records import ABSENT, HAS_OVERLAY, HOPS_SHIFT, WAS_SCHEDULED, Texts
 
 FRAME_VERSION = 2
 """Version that this release writes. It reads 1 up to this: version 2 came with format 6."""
@@ -57,16 +56,6 @@ STORED, REMOVED, NUMBERS, ID_SEEN, OVERLAYS, TEXTS, STORED_WITH_TEXTS, PARTITION
 COPIES_LEFT = 9
 """Kinds of runs. Those from `TEXTS` on came with format 2, `COPIES_LEFT` with format 6."""
 
-# sequence number, enqueued sequence number, enqueued at, expires at, ttl, scheduled at, body row, frame
-# number, body slot, size, bare offset, delivery count, flags; the position stands before them.
-_FIELDS = "qqqqqqqqIIIIB"
-_TEXT_FIELDS = "II"  # places of session id and dead-letter source, after all others
-_PLACES = struct.Struct("<" + _TEXT_FIELDS)
-_STORED_RECORD = struct.Struct("<Q" + _FIELDS)
-_STORED_REST = struct.Struct("<" + _FIELDS)
-_WITH_TEXTS_RECORD = struct.Struct("<Q" + _FIELDS + _TEXT_FIELDS)
-_WITH_TEXTS_REST = struct.Struct("<" + _FIELDS + "8x")
-_PLACES_IN_REST = struct.Struct(f"<{_STORED_REST.size}x" + _TEXT_FIELDS)
 PARTITIONS = 16
 """Of a partitioned queue."""
 _REMOVED_RECORD = struct.Struct("<Q")  # position
@@ -78,19 +67,19 @@ _COPIES_RECORD = struct.Struct("<QH")  # position, copies that may still follow 
 _TEXT_RECORD = struct.Struct("<I")  # length of its UTF-8; the bytes of all follow the last one
 
 STORED_PAIRS = {
-    STORED: struct.Struct(f"<Q{_STORED_REST.size}s"),
-    STORED_WITH_TEXTS: struct.Struct(f"<Q{_WITH_TEXTS_REST.size}s"),
+    STORED: struct.Struct(f"<Q{records.STORED_REST.size}s"),
+    STORED_WITH_TEXTS: struct.Struct(f"<Q{records.WITH_TEXTS_REST.size}s"),
 }
 """The stored records as (position, rest), as a fold keeps them."""
 
 _POSITIONS = {
-    STORED: struct.Struct(f"<Q{_STORED_REST.size}x"),
-    STORED_WITH_TEXTS: struct.Struct(f"<Q{_WITH_TEXTS_REST.size}x"),
+    STORED: struct.Struct(f"<Q{records.STORED_REST.size}x"),
+    STORED_WITH_TEXTS: struct.Struct(f"<Q{records.WITH_TEXTS_REST.size}x"),
 }
 
 _RECORDS = {
-    STORED: _STORED_RECORD,
-    STORED_WITH_TEXTS: _WITH_TEXTS_RECORD,
+    STORED: records.STORED_RECORD,
+    STORED_WITH_TEXTS: records.WITH_TEXTS_RECORD,
     REMOVED: _REMOVED_RECORD,
     NUMBERS: _NUMBERS_RECORD,
     PARTITIONED_NUMBERS: _PARTITIONED_RECORD,
@@ -99,64 +88,34 @@ _RECORDS = {
     TEXTS: _TEXT_RECORD,
     COPIES_LEFT: _COPIES_RECORD,
 }
-_ABSENT = -1  # stands for None in times and durations, which are never negative
-_STATE_MASK = 0x03
-_HOPS_SHIFT = 2
-_HOPS_MASK = 0x1C
-_WAS_SCHEDULED = 0x20  # since format 6
-_UNKNOWN_FLAGS = 0x40
-_HAS_OVERLAY = 0x80
-_STATES = tuple(MessageState)  # by number: 0, 1, 2
 
-Texts = Sequence["str | None"]
-"""The texts of a frame by place; None at place 0."""
+_counters = attrgetter("queue_id", "next_position", "next_sequence_number", "last_enqueued_at_ms")
 
 
 def encode(batch: Batch, previous: int = 0) -> bytes:
-    """Encode the facts of a batch, with the values that its messages have now; definitions are
-    kept elsewhere.
-
-    Args:
-        batch: whose facts.
-        previous: checksum of the frame before it, 0 for the first one.
-    """
-    no = batch.no
-    pack = _STORED_RECORD.pack
-    stored: dict[int, list[bytes]] = {}
-    with_texts: dict[int, list[bytes]] = {}
+    """Return the frame of a batch, its messages as they are now; `previous`: checksum of the one before."""
+    no, pack = batch.no, records.STORED_RECORD.pack
+    runs: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)  # records by kind and queue
+    stored: defaultdict[int, list[bytes]] = defaultdict(list)  # records by queue
+    removed: defaultdict[int, list[int]] = defaultdict(list)  # positions by queue
     texts: dict[str | None, int] = {None: 0}  # and their places
-    place_of = texts.setdefault
-    removed: dict[int, list[int]] = {}
-    overlays: dict[int, list[tuple[int, bytes]]] = {}
-    copies: dict[int, list[bytes]] = {}
-    numbers: list[bytes] = []
-    partitioned: list[bytes] = []
-    ids: dict[int, list[bytes]] = {}
-    last_stored = last_with_texts = last_removed = last_ids = -1
-    add_stored = add_with_texts = add_removed = add_id = None
-    pack_id = _ID_RECORD.pack
+    variable: list[MessageStored] = []
     for change in batch.changes:
         if type(change) is MessageStored:
-            queue_id = change.queue_id
-            m = change.message
-            ttl_ms = m.ttl_ms
-            scheduled_at_ms = m.scheduled_at_ms
-            if m.copies_left != COPIES_FOLLOWING_MAX:
-                copies.setdefault(queue_id, []).append(_COPIES_RECORD.pack(m.position, m.copies_left))
-            flags: int = m.state | m.hops << _HOPS_SHIFT
+            m, queue_id = change.message, change.queue_id
+            flags: int = m.state | m.hops << HOPS_SHIFT | (WAS_SCHEDULED if m.was_scheduled else 0)
             if m.overlay is not None:
-                flags |= _HAS_OVERLAY
-                overlays.setdefault(queue_id, []).append((m.position, m.overlay))
-            if m.was_scheduled:
-                flags |= _WAS_SCHEDULED
+                flags |= HAS_OVERLAY
+            if flags >= HAS_OVERLAY or m.copies_left != COPIES_FOLLOWING_MAX:
+                variable.append(change)
             record = pack(
                 m.position,
                 m.sequence_number,
                 m.enqueued_sequence_number,
                 m.enqueued_at_ms,
                 m.expires_at_ms,
-                _ABSENT if ttl_ms is None else ttl_ms,
-                _ABSENT if scheduled_at_ms is None else scheduled_at_ms,
+                ABSENT if m.ttl_ms is None else m.ttl_ms,
+                ABSENT if m.scheduled_at_ms is None else m.scheduled_at_ms,
                 m.body_row,
                 no,
                 m.body_slot,
@@ -165,77 +124,58 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
                 m.delivery_count,
                 flags,
             )
-            session_id = m.session_id
-            source = m.dead_letter_source
-            if session_id is None and source is None:
-                if queue_id != last_stored:
-                    last_stored = queue_id
-                    add_stored = stored.setdefault(queue_id, []).append
-                add_stored(record)  # type: ignore[misc]
+            if m.session_id is None and m.dead_letter_source is None:
+                stored[queue_id].append(record)
             else:
-                if queue_id != last_with_texts:
-                    last_with_texts = queue_id
-                    add_with_texts = with_texts.setdefault(queue_id, []).append
-                add_with_texts(record)  # type: ignore[misc]
-                add_with_texts(  # type: ignore[misc]
-                    _PLACES.pack(place_of(session_id, len(texts)), place_of(source, len(texts)))
-                )
+                session_place = texts.setdefault(m.session_id, len(texts))
+                source_place = texts.setdefault(m.dead_letter_source, len(texts))
+                record += records.PLACES.pack(session_place, source_place)
+                runs[STORED_WITH_TEXTS, queue_id].append(record)
         elif type(change) is MessageRemoved:
-            queue_id = change.queue_id
-            if queue_id != last_removed:
-                last_removed = queue_id
-                add_removed = removed.setdefault(queue_id, []).append
-            add_removed(change.message.position)  # type: ignore[misc]
+            removed[change.queue_id].append(change.message.position)
         elif type(change) is MessageIdSeen:
-            queue_id = change.queue_id
-            if queue_id != last_ids:
-                last_ids = queue_id
-                add_id = ids.setdefault(queue_id, []).append
-            add_id(pack_id(change.digest, change.seen_at_ms, change.sequence_number))  # type: ignore[misc]
-        elif isinstance(change, NumbersIssued):
-            counters = (
-                change.queue_id,
-                change.next_position,
-                change.next_sequence_number,
-                change.last_enqueued_at_ms,
-            )
-            if change.partitions:
-                partitioned.append(_PARTITIONED_RECORD.pack(*counters, *change.partitions))
-            else:
-                numbers.append(_NUMBERS_RECORD.pack(*counters))
+            record = _ID_RECORD.pack(change.digest, change.seen_at_ms, change.sequence_number)
+            runs[ID_SEEN, change.queue_id].append(record)
+        elif type(change) is NumbersIssued:
+            kind = PARTITIONED_NUMBERS if change.partitions else NUMBERS
+            runs[kind, 0].append(_RECORDS[kind].pack(*_counters(change), *change.partitions))
         else:
             assert type(change) in definitions.KINDS, f"a store cannot keep {change!r}"
     parts = [_CHECKED_HEAD.pack(no, previous)]
-    for queue_id, entries in overlays.items():
-        parts.append(_RUN.pack(OVERLAYS, queue_id, len(entries)))
-        parts += [_OVERLAY_RECORD.pack(position, len(overlay)) for position, overlay in entries]
-        parts += [overlay for _, overlay in entries]
-    if with_texts:
-        encoded = [text.encode() for text in texts if text is not None]
-        parts.append(_RUN.pack(TEXTS, 0, len(encoded)))
-        parts.append(struct.pack(f"<{len(encoded)}I", *map(len, encoded)))
-        parts += encoded
-    for queue_id, records in copies.items():
-        parts.append(_RUN.pack(COPIES_LEFT, queue_id, len(records)))
-        parts += records
-    for queue_id, records in stored.items():
-        parts.append(_RUN.pack(STORED, queue_id, len(records)))
-        parts += records
-    for queue_id, halves in with_texts.items():
-        parts.append(_RUN.pack(STORED_WITH_TEXTS, queue_id, len(halves) // 2))
-        parts += halves
-    for queue_id, positions in removed.items():
-        parts.append(_RUN.pack(REMOVED, queue_id, len(positions)))
-        parts.append(struct.pack(f"<{len(positions)}Q", *positions))
-    for kind, records in ((NUMBERS, numbers), (PARTITIONED_NUMBERS, partitioned)):
-        if records:
-            parts.append(_RUN.pack(kind, 0, len(records)))
-            parts += records
-    for queue_id, records in ids.items():
-        parts.append(_RUN.pack(ID_SEEN, queue_id, len(records)))
-        parts += records
+    if variable or len(texts) > 1:
+        parts += _variable_runs(variable, texts)
+    for queue_id, found in stored.items():
+        parts += (_RUN.pack(STORED, queue_id, len(found)), *found)
+    for (kind, queue_id), found in runs.items():
+        parts += (_RUN.pack(kind, queue_id, len(found)), *found)
+    for queue_id, gone in removed.items():
+        parts += (_RUN.pack(REMOVED, queue_id, len(gone)), struct.pack(f"<{len(gone)}Q", *gone))
     checked = b"".join(parts)
     return _STATED.pack(FRAME_VERSION, zlib.crc32(checked, FRAME_VERSION)) + checked
+
+
+def _variable_runs(stored: Sequence[MessageStored], texts: dict[str | None, int]) -> Iterator[bytes]:
+    """Yield the runs that stored records need before them: overlays, texts and copies left."""
+    overlays: defaultdict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    copies: defaultdict[int, list[bytes]] = defaultdict(list)
+    for change in stored:
+        m = change.message
+        if m.overlay is not None:
+            overlays[change.queue_id].append((m.position, m.overlay))
+        if m.copies_left != COPIES_FOLLOWING_MAX:
+            copies[change.queue_id].append(_COPIES_RECORD.pack(m.position, m.copies_left))
+    for queue_id, entries in overlays.items():
+        yield _RUN.pack(OVERLAYS, queue_id, len(entries))
+        yield from (_OVERLAY_RECORD.pack(position, len(overlay)) for position, overlay in entries)
+        yield from (overlay for _, overlay in entries)
+    encoded = [text.encode() for text in texts if text is not None]
+    if encoded:
+        yield _RUN.pack(TEXTS, 0, len(encoded))
+        yield struct.pack(f"<{len(encoded)}I", *map(len, encoded))
+        yield from encoded
+    for queue_id, found in copies.items():
+        yield _RUN.pack(COPIES_LEFT, queue_id, len(found))
+        yield from found
 
 
 def checksum_of(meta: bytes) -> int:
@@ -258,7 +198,7 @@ def previous_of(meta: bytes) -> int | None:
 
 
 def decode(no: int, meta: bytes) -> Frame:
-    """Give back the facts of frame `no`. Raises: StoreDamaged."""
+    """Return the facts of frame `no`. Raises: StoreDamaged."""
     changes: list[Change] = []
     overlays: dict[int, dict[int, bytes]] = {}
     copies: dict[int, dict[int, int]] = {}
@@ -267,8 +207,10 @@ def decode(no: int, meta: bytes) -> Frame:
         if kind in STORED_PAIRS:
             pairs = list(STORED_PAIRS[kind].iter_unpack(data))
             positions, rests = [position for position, _ in pairs], [rest for _, rest in pairs]
-            found = messages(queue_id, positions, rests, overlays.get(queue_id, {}), {no: texts}.__getitem__)
-            set_copies_left(found, copies.get(queue_id, {}))
+            found = records.messages(
+                queue_id, positions, rests, overlays.get(queue_id, {}), {no: texts}.__getitem__
+            )
+            records.set_copies_left(found, copies.get(queue_id, {}))
             changes += found
         elif kind == COPIES_LEFT:
             copies[queue_id] = dict(read_copies_left(data))
@@ -290,7 +232,7 @@ def decode(no: int, meta: bytes) -> Frame:
 
 
 def read_keys(no: int, meta: bytes) -> FrameKeys:
-    """Give what frame `no` recorded that may still hold, by key. Raises: StoreDamaged."""
+    """Return the keys of what frame `no` recorded. Raises: StoreDamaged."""
     keys = FrameKeys(no, [], [])
     for kind, queue_id, data in runs(no, meta):
         if kind in _POSITIONS:
@@ -302,21 +244,21 @@ def read_keys(no: int, meta: bytes) -> FrameKeys:
 
 
 def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
-    """Check a frame and cut it into (kind, queue id, what a `read` function takes). Raises: StoreDamaged."""
+    """Check a frame; return its runs as (kind, queue id, data for `read_*`). Raises: StoreDamaged."""
     where = f"frame {no}"
     if type(meta) is not bytes:  # SQLite keeps the type beside each value, under no checksum
-        raise StoreDamaged(f"{where} is damaged: it is no BLOB")
+        raise StoreDamaged(f"{where} is damaged: it is not a BLOB")
     if len(meta) < _HEAD.size:
         raise StoreDamaged(f"{where} is cut off: {len(meta)} bytes, its head alone takes {_HEAD.size}")
     version, checksum, own_no = _HEAD.unpack_from(meta)
     found = zlib.crc32(memoryview(meta)[_CHECKED_FROM:], version)
     if found != checksum:
-        raise StoreDamaged(f"{where} fails its checksum: it says {checksum:08x}, its bytes give {found:08x}")
+        raise StoreDamaged(f"{where} fails its checksum: stored {checksum:08x}, computed {found:08x}")
     at = _HEAD_BYTES.get(version, 0)
     if not at:
         raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {FRAME_VERSION}")
     if own_no != no:
-        raise StoreDamaged(f"{where} is another frame in its place: it says that it is frame {own_no}")
+        raise StoreDamaged(f"{where} is another frame in its place: its own number is {own_no}")
     cut = []
     end = len(meta)
     if at > end:
@@ -344,12 +286,12 @@ def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
 
 
 def read_positions(data: bytes) -> tuple[int, ...]:
-    """Give the positions of removed messages."""
+    """Return the positions of removed messages."""
     return struct.unpack(f"<{len(data) // _REMOVED_RECORD.size}Q", data)
 
 
 def read_numbers(kind: int, data: bytes) -> list[NumbersIssued]:
-    """Give counters, of queues with partitions or without."""
+    """Return the counters of queues, from a run of either kind."""
     if kind == NUMBERS:
         return [NumbersIssued(*fields) for fields in _NUMBERS_RECORD.iter_unpack(data)]
     return [
@@ -361,12 +303,12 @@ def read_numbers(kind: int, data: bytes) -> list[NumbersIssued]:
 
 
 def read_ids(queue_id: int, data: bytes) -> list[MessageIdSeen]:
-    """Give message ids that were seen."""
+    """Return the message ids of a run."""
     return [MessageIdSeen(queue_id, *fields) for fields in _ID_RECORD.iter_unpack(data)]
 
 
 def read_overlays(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Give (position, overlay); the lengths were checked with the run."""
+    """Yield (position, overlay); the run is checked."""
     (count,) = _COUNT.unpack_from(data)
     at = _COUNT.size + count * _OVERLAY_RECORD.size
     for position, size in _OVERLAY_RECORD.iter_unpack(data[_COUNT.size : at]):
@@ -379,16 +321,8 @@ def read_copies_left(data: bytes) -> Iterator[tuple[int, int]]:
     return _COPIES_RECORD.iter_unpack(data)
 
 
-def set_copies_left(stored: Iterable[MessageStored], copies: Mapping[int, int]) -> None:
-    """Set how many copies may still follow from messages, by position."""
-    if copies:
-        for change in stored:
-            message = change.message
-            message.copies_left = copies.get(message.position, COPIES_FOLLOWING_MAX)
-
-
 def read_texts(no: int, data: bytes) -> Texts:
-    """Give the texts of frame `no` by place; the lengths were checked with the run. Raises: StoreDamaged."""
+    """Return the texts of frame `no` by place; the run is checked. Raises: StoreDamaged."""
     (count,) = _COUNT.unpack_from(data)
     at = _COUNT.size + count * _TEXT_RECORD.size
     encoded = data[at:]
@@ -401,132 +335,3 @@ def read_texts(no: int, data: bytes) -> Texts:
         return [None, *(encoded[start:stop].decode() for start, stop in zip(starts, stops, strict=True))]
     except UnicodeDecodeError as error:
         raise StoreDamaged(f"frame {no} holds a text that is not UTF-8: {error}") from error
-
-
-def messages(
-    queue_id: int,
-    positions: Sequence[int],
-    rests: Sequence[bytes],
-    overlays: Mapping[int, bytes],
-    texts: Callable[[int], Texts],
-) -> list[MessageStored]:
-    """Make messages of their positions and the rest of their records.
-
-    Args:
-        queue_id: of all of them.
-        positions: of each message.
-        rests: of records with texts, or without, or some of each.
-        overlays: by position.
-        texts: gives the texts of a frame by its number.
-
-    Raises: StoreDamaged.
-    """
-    data = b"".join(rests)
-    if len(data) == len(rests) * _STORED_REST.size:
-        return _messages(queue_id, positions, _STORED_REST.iter_unpack(data), overlays)
-    if len(data) == len(rests) * _WITH_TEXTS_REST.size:
-        changes = _messages(queue_id, positions, _WITH_TEXTS_REST.iter_unpack(data), overlays)
-        _add_texts(changes, _PLACES_IN_REST.iter_unpack(data), texts)
-        return changes
-    changes = []
-    is_plain = [len(rest) == _STORED_REST.size for rest in rests]
-    for chosen in (is_plain, [not plain for plain in is_plain]):
-        some = list(compress(positions, chosen)), list(compress(rests, chosen))
-        changes += messages(queue_id, *some, overlays, texts)
-    return changes
-
-
-def _messages(
-    queue_id: int,
-    positions: Sequence[int],
-    records: Iterable[tuple[int, ...]],
-    overlays: Mapping[int, bytes],
-) -> list[MessageStored]:
-    """Make messages without texts. Equal neighbours share one int object: it saves 100 bytes each."""
-    new = Message.__new__
-    states = _STATES
-    changes: list[MessageStored] = []
-    add = changes.append
-    last_row = last_no = last_enqueued = last_expires = last_size = 0
-    for position, (
-        sequence_number,
-        enqueued_sequence_number,
-        enqueued_at_ms,
-        expires_at_ms,
-        ttl_ms,
-        scheduled_at_ms,
-        body_row,
-        no,
-        body_slot,
-        size_bytes,
-        bare_offset,
-        delivery_count,
-        flags,
-    ) in zip(positions, records, strict=True):
-        if flags & _UNKNOWN_FLAGS or flags & _STATE_MASK == _STATE_MASK:
-            raise StoreDamaged(f"frame {no} gives a message the unknown flags {flags:#04x}")
-        if body_row != last_row:
-            last_row = body_row
-        if no != last_no:
-            last_no = no
-        if enqueued_at_ms != last_enqueued:
-            last_enqueued = enqueued_at_ms
-        if expires_at_ms != last_expires:
-            last_expires = expires_at_ms
-        if size_bytes != last_size:
-            last_size = SHARED[size_bytes] if size_bytes < SHARED_MAX else size_bytes
-        m = new(Message)
-        m.queue_id = queue_id
-        m.position = position
-        m.sequence_number = position if sequence_number == position else sequence_number
-        m.enqueued_sequence_number = (
-            position if enqueued_sequence_number == position else enqueued_sequence_number
-        )
-        m.enqueued_at_ms = last_enqueued
-        m.expires_at_ms = last_expires
-        m.lead_ms = 0
-        m.ttl_ms = None if ttl_ms == _ABSENT else ttl_ms
-        m.scheduled_at_ms = None if scheduled_at_ms == _ABSENT else scheduled_at_ms
-        m.body_row = last_row
-        m.journal_no = last_no
-        m.body_slot = body_slot
-        m.size_bytes = last_size
-        m.bare_offset = bare_offset
-        m.delivery_count = delivery_count
-        m.state = states[flags & _STATE_MASK]
-        m.hops = (flags & _HOPS_MASK) >> _HOPS_SHIFT
-        m.was_scheduled = bool(flags & _WAS_SCHEDULED)
-        if flags & _HAS_OVERLAY:
-            overlay = overlays.get(position)
-            if overlay is None:
-                raise StoreDamaged(f"frame {no} does not hold the properties of a message that has some")
-            m.overlay = overlay
-        else:
-            m.overlay = None
-        m.copies_left = COPIES_FOLLOWING_MAX
-        m.session_id = None
-        m.dead_letter_source = None
-        m.routing = None
-        m.lock = None
-        add(MessageStored(queue_id, m))
-    return changes
-
-
-def _add_texts(
-    changes: Iterable[MessageStored],
-    places: Iterable[tuple[int, int]],
-    texts: Callable[[int], Texts],
-) -> None:
-    last_no = 0
-    of_frame: Texts = ()
-    try:
-        for change, (session_place, source_place) in zip(changes, places, strict=True):
-            message = change.message
-            no = message.journal_no
-            if no != last_no:
-                last_no = no
-                of_frame = texts(no)
-            message.session_id = of_frame[session_place]
-            message.dead_letter_source = of_frame[source_place]
-    except (KeyError, IndexError):
-        raise StoreDamaged(f"frame {no} does not hold the texts that its messages name") from None

@@ -1,10 +1,8 @@
 """Rules of subscriptions as JSON texts.
 
-Owns: the text of a rule, its typed values. Must not know: where it is kept, what an expression means.
-
-A value whose type JSON has is written as it is; any other is an object of one member that names its type, so
-that each comes back as the Python type that it was. A pair is `[name, value]`, or `[name, value, type, text]`
-where it is known how the value was given (since format 6).
+A value of a JSON type is written as it is; any other is an object of one member that names its type, so that
+it is read as the same Python type. A pair is `[name, value]`, or `[name, value, type, text]` if the form
+in which the value was given is known (since format 6).
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from peeklock.rules.filters import (
     join_given,
     split_given,
 )
-from peeklock.store.base import StoreDamaged
+from peeklock.store.encoding.entities import check_key, dump, reading
 
 KEY_PREFIX = "rule/"
 
@@ -41,36 +39,28 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def key_of(entity_id: int, name: str) -> str:
-    """Give the key of a rule: rules of an entity stand together, sorted by name without regard to case."""
+    """Return the key of a rule: the rules of an entity sort by name without regard to case."""
     return f"{KEY_PREFIX}{entity_id:012}/{name.lower()}"
 
 
-def keys_of(entity_id: int) -> tuple[str, str]:
-    """Give two keys between which all of an entity's rules are and nothing else is."""
-    # "0" is the character that follows "/".
-    return f"{KEY_PREFIX}{entity_id:012}/", f"{KEY_PREFIX}{entity_id:012}0"
-
-
 def encode(stored: RuleStored) -> str:
-    """Write a rule down."""
+    """Return the text of a rule."""
     rule = stored.rule
     action = rule.action
-    return json.dumps(
+    return dump(
         {
             "entity_id": stored.entity_id,
             "name": rule.name,
             "created_at_ms": rule.created_at_ms,
             "filter": _encode_filter(rule.filter),
             "action": None if action is None else _encode_sql(action),
-        },
-        ensure_ascii=False,
-        separators=(",", ":"),
+        }
     )
 
 
 def decode(key: str, text: str) -> RuleStored:
-    """Read a rule. Raises: StoreDamaged."""
-    try:
+    """Return the rule of a text. Raises: StoreDamaged."""
+    with reading("rule", key):
         record = json.loads(text)
         action = record["action"]
         stored = RuleStored(
@@ -84,13 +74,7 @@ def decode(key: str, text: str) -> RuleStored:
                 int(record["created_at_ms"]),
             ),
         )
-    except KeyError as error:
-        raise StoreDamaged(f"the rule {key} cannot be read: it has no {error}") from error
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise StoreDamaged(f"the rule {key} cannot be read: {error}") from error
-    own_key = key_of(stored.entity_id, stored.rule.name)
-    if key != own_key:
-        raise StoreDamaged(f"the rule {key} says that it is {own_key}")
+    check_key("rule", key, key_of(stored.entity_id, stored.rule.name))
     return stored
 
 

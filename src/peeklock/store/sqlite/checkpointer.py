@@ -1,11 +1,9 @@
 """Copies the WAL of a SQLite database into the database itself, while commits go on.
 
-Owns: when that is done, and the thread and connection that do it. Must not know: what is committed.
-
-SQLite would do it within the commit that makes the WAL long: with a full one that takes tens of milliseconds,
-for which every client waits. A connection of its own copies without disturbing the writer. But the WAL begins
-again from its start only when all of it is copied, which under load it hardly ever is: so when it is long,
-the writer copies the little that came meanwhile, between two commits.
+By default SQLite does it within the commit that makes the WAL long, which takes tens of milliseconds while
+all clients wait. A separate connection copies without disturbing the writer. But the WAL starts over only
+when all of it is copied, which rarely happens under load: so when it is long, the writer copies the rest
+between two commits.
 
 Source: sqlite.org/wal.html, "Checkpointing"; /pragma.html#pragma_wal_checkpoint.
 """
@@ -19,22 +17,22 @@ from collections.abc import Callable
 from peeklock.store.sqlite.worker import Worker
 
 CHECKPOINT_PAGES = 300
-"""So many new pages, 1.2 MB, are copied at a time: some 1 ms and two fsyncs. The fsync of a commit may have
-to wait for what these have to write. With more, more of the end of the WAL has no proof but the witness."""
+"""So many new pages, 1.2 MB, are copied at a time: some 1 ms and two fsyncs, for which the fsync of a commit
+may wait. With more, a longer end of the WAL has no proof but the witness."""
 
 WAL_PAGES_MAX = 8000
-"""The WAL begins again at 32 MB. Source: architecture, durable store."""
+"""The WAL starts over at 32 MB."""
 
 
 class Checkpointer:
-    """Called on the event loop, works in a thread of its own."""
+    """Called on the event loop; works in its own thread."""
 
     def __init__(self, finish: Callable[[], Future[None]], pages_max: Callable[[], int]) -> None:
         """Start the thread.
 
         Args:
-            finish: lets the writer copy what is left.
-            pages_max: how long the WAL may become before it begins again.
+            finish: has the writer copy the rest.
+            pages_max: returns the length of the WAL at which it starts over.
         """
         self._finish = finish
         self._pages_max = pages_max
@@ -44,18 +42,17 @@ class Checkpointer:
         self._busy = False
 
     async def open(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        """Connect, in the thread."""
+        """Open the connection, in the thread."""
         self._db = await self._worker.submit(connect)
 
     def look(self, pages_written: int) -> None:
-        """Learn how many pages were written since the start, and begin to copy when they are enough."""
+        """Begin to copy if enough pages were written, of so many since the start."""
         if pages_written - self._pages_seen >= CHECKPOINT_PAGES and not self._busy:
             self._pages_seen = pages_written
             self._busy = True
             self._worker.submit(self._copy).add_done_callback(self._copied)
 
     def _copy(self) -> int:
-        """Answer how long the WAL is, in pages."""
         return checkpoint(self._db)
 
     def _copied(self, copying: Future[int]) -> None:
@@ -68,7 +65,7 @@ class Checkpointer:
         self._busy = False
 
     async def close(self) -> None:
-        """End the thread; what is being copied is finished first."""
+        """End the thread, after the copying under way."""
         await self._worker.submit(self._disconnect)
         self._worker.stop()
 
@@ -79,10 +76,9 @@ class Checkpointer:
 
 
 def checkpoint(db: sqlite3.Connection | None) -> int:
-    """Copy what can be copied without waiting for anybody; answer how long the WAL is, in pages.
+    """Copy the pages of the WAL that no connection holds; return the length of the WAL in pages.
 
-    A failure is left for a commit to meet: nothing that was acknowledged depends on this, since the WAL keeps
-    what could not be copied.
+    A failure is left for a commit to meet: the WAL keeps the pages that were not copied.
     """
     if db is None:
         return 0

@@ -1,13 +1,10 @@
-"""What SQLite's errors mean for a broker, in plain words.
-
-Owns: the table from SQLite's result codes to `StoreFailed` and `StoreDamaged`. Must not know: statements.
-Source: sqlite.org/rescode.html.
-"""
+"""SQLite's errors as errors of a store, with what to do. Source: sqlite.org/rescode.html."""
 
 from __future__ import annotations
 
 import sqlite3
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from peeklock.store.base import StoreDamaged, StoreFailed, StoreFull
 
@@ -22,37 +19,31 @@ _WORDS = {
     "SQLITE_CANTOPEN": "the file cannot be opened; check the folder's owner",
     "SQLITE_PERM": "the file cannot be opened; check the folder's owner",
     "SQLITE_BUSY": "another program has the file locked; stop it",
-    "SQLITE_IOERR_FSYNC": "fsync failed, so what is on the disk is not known; check it, then start again",
+    "SQLITE_IOERR_FSYNC": "fsync failed, so the state of the disk is unknown; check it, then start again",
     "SQLITE_IOERR_WRITE": "a write to the disk failed; check the disk, then start again",
     "SQLITE_IOERR_READ": "a read from the disk failed; check the disk",
     "SQLITE_IOERR": "the disk reported an error; check the disk, then start again",
 }
 
 
-class Plainly:
-    """Let errors of SQLite out as errors of a store: `with Plainly("write batch 7"): ...`."""
+@contextmanager
+def store_errors(doing: str) -> Iterator[None]:
+    """Raise errors of SQLite as errors of a store: `with store_errors("write batch 7"): ...`.
 
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Raises: StoreDamaged, StoreFailed."""
-        if isinstance(error, sqlite3.Error):
-            raise plainly(self._doing, error) from error
+    Raises: StoreDamaged, StoreFailed.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise store_error(doing, error) from error
 
 
-def plainly(doing: str, error: sqlite3.Error) -> StoreDamaged | StoreFailed:
-    """Return what an error of SQLite is as one of a store."""
-    # Errors of the module itself (a closed connection) have no code.
-    name: str = getattr(error, "sqlite_errorname", "")
+def store_error(doing: str, error: sqlite3.Error) -> StoreDamaged | StoreFailed:
+    """Return the error of a store for one of SQLite."""
+    name: str = getattr(error, "sqlite_errorname", "")  # errors of the module itself have no code
     primary = "_".join(name.split("_")[:2])
     if primary in _DAMAGE:
         return StoreDamaged(f"could not {doing}: the file is damaged ({error}); `peeklock check` says where")
-    kind_of_failure = StoreFull if name in _FULL else StoreFailed
+    kind = StoreFull if name in _FULL else StoreFailed
     words = _WORDS.get(name) or _WORDS.get(primary) or "SQLite refused it"
-    return kind_of_failure(f"could not {doing}: {words} ({error})")
+    return kind(f"could not {doing}: {words} ({error})")

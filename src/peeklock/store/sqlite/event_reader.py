@@ -1,11 +1,8 @@
-"""Reads event rows beside a running broker, for the process that exports them.
+"""Reads event rows while a broker runs, for the process that exports them.
 
-Owns: the connection that only reads, and that it never keeps a transaction open. Must not know: what events
-mean, where they go.
-
-A reader that stayed in one transaction would keep SQLite's WAL from beginning again, so each call here is one
-short transaction of its own. What is read is durable: SQLite shows a commit to others only once the WAL is
-synced. Source: sqlite.org/wal.html, "Concurrency".
+An open transaction keeps SQLite's WAL from starting over, so each call is one short transaction. Rows that
+are read are durable: SQLite shows a commit to other connections only once the WAL is synced.
+Source: sqlite.org/wal.html, "Concurrency".
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from pathlib import Path
 from peeklock.broker.vocabulary.changes import EntityStored
 from peeklock.store.base import StoreFailed
 from peeklock.store.encoding import definitions
-from peeklock.store.sqlite.errors import Plainly
+from peeklock.store.sqlite.errors import store_errors
 from peeklock.store.sqlite.folder import DATABASE_NAME
 from peeklock.store.sqlite.format import check_header, read_format
 
@@ -34,7 +31,7 @@ class EventReader:
         if not path.is_file():
             raise StoreFailed(f"there is no store in {folder}: {path} does not exist")
         check_header(path)
-        with Plainly(f"open {path} for reading"):
+        with store_errors(f"open {path} for reading"):
             self._db = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, cached_statements=16
             )
@@ -47,11 +44,13 @@ class EventReader:
             )
 
     def read(self, after: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        """Give (number, row) of the rows above `after`, ascending, until they are `bytes_max`, at least one
-        if there is one. Raises: StoreFailed, StoreDamaged."""
+        """Return (number, row) of the rows above `after`, ascending, until `bytes_max` is reached.
+
+        Raises: StoreFailed, StoreDamaged.
+        """
         rows: list[tuple[int, bytes]] = []
         size_bytes = 0
-        with Plainly(f"read the events of {self._path}"):
+        with store_errors(f"read the events of {self._path}"):
             cursor = self._db.execute("SELECT no, data FROM event WHERE no > ? ORDER BY no", (after,))
             for row in cursor:
                 rows.append(row)
@@ -62,24 +61,24 @@ class EventReader:
         return rows
 
     def last_no(self) -> int:
-        """Give the number of the newest row, 0 when there is none. Raises: StoreFailed, StoreDamaged."""
+        """Return the number of the newest row, 0 if there is none. Raises: StoreFailed, StoreDamaged."""
         return self._number("SELECT coalesce(max(no), 0) FROM event")
 
     def last_batch_no(self) -> int:
-        """Give the number of the newest batch, 0 when there is none. Raises: StoreFailed, StoreDamaged."""
+        """Return the number of the newest batch, 0 if there is none. Raises: StoreFailed, StoreDamaged."""
         return self._number("SELECT coalesce(max(no), 0) FROM journal")
 
     def entities(self) -> list[EntityStored]:
-        """Give the entities that there are now. Raises: StoreFailed, StoreDamaged."""
-        with Plainly(f"read the definitions of {self._path}"):
+        """Return the current entities. Raises: StoreFailed, StoreDamaged."""
+        with store_errors(f"read the definitions of {self._path}"):
             entries = self._db.execute("SELECT k, v, checksum FROM kv ORDER BY k").fetchall()
         return definitions.read_all(entries).entities
 
     def close(self) -> None:
-        """Let the store go."""
+        """Close the connection."""
         self._db.close()
 
     def _number(self, sql: str) -> int:
-        with Plainly(f"read {self._path}"):
+        with store_errors(f"read {self._path}"):
             [[number]] = self._db.execute(sql).fetchall()
         return int(number)

@@ -1,7 +1,4 @@
-"""The data folder: one process at a time.
-
-Owns: the lock file and what it says. Must not know: the database beside it.
-"""
+"""The data folder: the lock that keeps other processes out, and the names of its files."""
 
 from __future__ import annotations
 
@@ -19,8 +16,7 @@ DATABASE_NAME = "peeklock.db"
 
 
 class FolderLock:
-    """An advisory lock on a folder, held by the kernel for as long as this process lives: a kill lets it
-    go."""
+    """An advisory lock on a folder; the kernel releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK_NAME
@@ -46,13 +42,12 @@ class FolderLock:
             raise StoreFailed(f"cannot lock {self._path}: {error.strerror}") from error
         started = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
         os.ftruncate(fd, 0)
-        with contextlib.suppress(OSError):  # on a full disk: nobody is told who holds it then
+        with contextlib.suppress(OSError):  # on a full disk the holder stays unnamed
             os.pwrite(fd, f"process {os.getpid()}, started {started}\n".encode(), 0)
         self._fd = fd
 
     def release(self) -> None:
-        """Let the folder go. The file stays, empty: to unlink it would race with the next process to take
-        it."""
+        """Release the folder. The file stays, empty: unlinking it would race with the next process."""
         if self._fd is not None:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
@@ -60,7 +55,7 @@ class FolderLock:
 
 
 def holder(folder: Path) -> str:
-    """Say who holds a folder, as that process wrote it down."""
+    """Return who holds a folder, as that process wrote into the lock file."""
     try:
         said = (folder / LOCK_NAME).read_text(errors="replace").strip()
     except OSError:
@@ -69,7 +64,7 @@ def holder(folder: Path) -> str:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the folder; changes nothing."""
+    """Return whether a process holds the folder."""
     try:
         fd = os.open(folder / LOCK_NAME, os.O_RDONLY)
     except OSError:
@@ -81,3 +76,12 @@ def is_held(folder: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def sync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

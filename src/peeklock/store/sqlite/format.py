@@ -1,7 +1,4 @@
-"""Whose file a database is, and in which format.
-
-Owns: the marks by which our files are known, the number of the format, the tables. Must not know: what is in
-them.
+"""The format of a database: its number, the marks that identify our files, and the tables.
 
 Source: sqlite.org/fileformat.html, 1.3: user version at byte 60 of a file, application id at byte 68.
 """
@@ -14,22 +11,21 @@ from pathlib import Path
 from peeklock.store.base import StoreDamaged, StoreFailed, StoreTooNew
 
 EVENTS_SINCE = 4
-"""The format that brought the table of events."""
+"""The first format with the table of events."""
 
 FORMAT = 6
 """Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this.
 
-Format 2 has kinds of runs that format 1 has not, format 3 kinds of definitions that format 2 has not, format
-4 cursors and claims among the definitions and the table of events, format 5 authorization rules in the
-definitions of entities and when the namespace was made; what does without them is the same in all. Format 6
-has frames, body rows and event rows of a second version, which stand beside those of the first: frames are in
-a chain and mark messages that were scheduled, body rows have a checksum for each payload, event rows a column
-more. Values of its rules have the form in which they were given. So an older store is taken over by adding
-what is missing and writing the new number; a release that does not know it refuses the store from then on.
+Format 2 adds kinds of runs, format 3 kinds of definitions, format 4 cursors and claims among the definitions
+and the table of events, format 5 authorization rules of entities and the time when the namespace was created.
+Format 6 has a second version of frames, body rows and event rows beside the first: frames are in a chain and
+mark messages that were scheduled, body rows have a checksum for each payload, event rows one more column.
+Values of its rules have the form in which they were given. So an older store is upgraded by adding what is
+missing and writing the new number; older releases refuse the store from then on.
 """
 
 APPLICATION_ID = 0x706B6C6B
-"""`pklk`: tells our files from other SQLite databases."""
+"""`pklk`: identifies our files among SQLite databases."""
 
 EVENT_TABLE = "CREATE TABLE event(no INTEGER PRIMARY KEY, data BLOB NOT NULL)"  # since format 4
 
@@ -41,11 +37,11 @@ SCHEMA = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {FORMAT}",
 )
-"""What makes a store."""
+"""The statements that create a store."""
 
 
 def schema_damages(db: sqlite3.Connection) -> list[str]:
-    """Say which tables are not those of a store: SQLite goes by their text, which no checksum covers."""
+    """Return damages of the tables' definitions, which SQLite reads as text that no checksum covers."""
     expected = {statement for statement in SCHEMA if statement.startswith("CREATE TABLE")}
     if read_number(db) < EVENTS_SINCE:
         expected.discard(EVENT_TABLE)
@@ -55,7 +51,10 @@ def schema_damages(db: sqlite3.Connection) -> list[str]:
 
 
 def check_header(path: Path) -> None:
-    """Look whose file this is before SQLite touches it. Raises: StoreTooNew, StoreDamaged, StoreFailed."""
+    """Check that a file is a store of ours before SQLite opens it.
+
+    Raises: StoreTooNew, StoreDamaged, StoreFailed.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -66,22 +65,21 @@ def check_header(path: Path) -> None:
     if not header:
         return
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise StoreDamaged(f"{path} is no SQLite database: its first bytes are {header[:16]!r}")
+        raise StoreDamaged(f"{path} is not a SQLite database: its first bytes are {header[:16]!r}")
     _check_identity(
         path, int.from_bytes(header[68:72], "big"), int.from_bytes(header[60:64], "big"), empty_is_new=True
     )
 
 
 def is_new(db: sqlite3.Connection, path: Path) -> bool:
-    """Whether a database has no tables yet: it was just made, or a process died while it made it."""
+    """Return whether a database has no tables yet: it is new, or a process died while it created it."""
     [[tables]] = db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     read_format(db, path, empty_is_new=not tables)
     return not tables
 
 
 def read_format(db: sqlite3.Connection, path: Path, *, empty_is_new: bool = False) -> int:
-    """Give the format of an opened database; the WAL may know it better than the file. Raises: StoreTooNew,
-    StoreDamaged."""
+    """Return the format of an open database, its WAL included. Raises: StoreTooNew, StoreDamaged."""
     [[application_id]] = db.execute("PRAGMA application_id").fetchall()
     version = read_number(db)
     _check_identity(path, application_id, version, empty_is_new=empty_is_new)
@@ -89,7 +87,7 @@ def read_format(db: sqlite3.Connection, path: Path, *, empty_is_new: bool = Fals
 
 
 def read_number(db: sqlite3.Connection) -> int:
-    """Return the number of the format alone."""
+    """Return the number of the format, unchecked."""
     [[version]] = db.execute("PRAGMA user_version").fetchall()
     return int(version)
 
@@ -99,7 +97,7 @@ def _check_identity(path: Path, application_id: int, version: int, *, empty_is_n
         return
     if application_id != APPLICATION_ID:
         raise StoreDamaged(
-            f"{path} is no store of this broker: its application id is {application_id:#010x}, "
+            f"{path} is not a store of peeklock: its application id is {application_id:#010x}, "
             f"not {APPLICATION_ID:#010x}"
         )
     if version > FORMAT:

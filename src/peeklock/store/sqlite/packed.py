@@ -1,8 +1,6 @@
 """A batch as BLOBs, and the one transaction that writes it.
 
-Owns: what a commit is made of, and its statements. Must not know: connections, threads, when it is done.
-
-It is packed when the batch closes, since records change with the next command. The statements are few, since
+A batch is packed when it closes, since records change with the next command. The statements are few, since
 sqlite3 takes the interpreter's lock for each.
 """
 
@@ -17,35 +15,35 @@ from peeklock.store.encoding import body_rows, definitions, event_rows, frames
 from peeklock.store.sqlite import pace
 
 EVENT_WEIGHT = 7
-"""Compressing a byte of events, at some 60 MB/s, takes as long as writing eight of a body."""
+"""Compressing a byte of events, at some 60 MB/s, takes as long as writing eight bytes of a body."""
 
 
 @dataclass(slots=True)
 class PackedBatch:
-    """See the module."""
+    """The BLOBs of a batch, and how it is written."""
 
     no: int
     meta: bytes
     """The frame."""
     checksum: int
-    """That of the frame."""
+    """Of the frame."""
     bodies: list[tuple[int, bytes]]
     dropped: list[tuple[int, int]]
-    """First and last of neighbouring rows."""
+    """First and last row of each range."""
     truncate_before: int
     entries: definitions.Entries | None
-    """What it does to definitions."""
+    """Its changes of definitions."""
     events: bytes | None
-    """As `event_rows.pack` gives them."""
+    """The result of `event_rows.pack`."""
     exported_to: int
     written_bytes: int
     """Of frame, body rows and events."""
     is_small: bool
-    """Whether it takes no time worth mentioning: it writes little (see `pace`), and neither changes
-    definitions nor forgets frames or event rows."""
+    """Whether it is quick: it writes little (see `pace`), changes no definitions and deletes no frames or
+    event rows."""
 
     def write(self, db: sqlite3.Connection, event_row: bytes | None) -> None:
-        """Write it, whole or not at all. Raises: sqlite3.Error."""
+        """Write the batch in one transaction. Raises: sqlite3.Error."""
         if self.is_small and not self.bodies and not self.dropped and event_row is None:
             db.execute("INSERT INTO journal VALUES (?, ?)", (self.no, self.meta))  # a transaction by itself
             return
@@ -73,7 +71,7 @@ def pack(batch: Batch, last_checksum: int, next_entity_id: int) -> PackedBatch:
     Args:
         batch: as it is closed.
         last_checksum: of the frame before.
-        next_entity_id: what it was before.
+        next_entity_id: as before the batch.
     """
     no = batch.no
     meta = frames.encode(batch, last_checksum)
@@ -108,7 +106,7 @@ def pack(batch: Batch, last_checksum: int, next_entity_id: int) -> PackedBatch:
 
 
 def _ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
-    """Join neighbours: rows mostly die in the order they were written."""
+    """Join neighbours: rows are mostly dropped in the order of their writing."""
     ranges: list[tuple[int, int]] = []
     for row in sorted(rows):
         if ranges and ranges[-1][1] == row - 1:

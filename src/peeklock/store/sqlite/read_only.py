@@ -1,7 +1,4 @@
-"""A store that is only looked at: opened without touching it, also while a broker runs.
-
-Owns: how a database is opened so that nothing beside it is made or left. Must not know: what is looked for.
-"""
+"""Opens a store for reading only, also while a broker runs, and creates no file beside it."""
 
 from __future__ import annotations
 
@@ -12,20 +9,17 @@ from pathlib import Path
 
 from peeklock.store.base import Definitions, StoreFailed
 from peeklock.store.encoding import definitions
-from peeklock.store.sqlite.errors import Plainly
+from peeklock.store.sqlite.errors import store_errors
 from peeklock.store.sqlite.folder import DATABASE_NAME, is_held
 from peeklock.store.sqlite.format import check_header, read_format
 
 
 @contextmanager
-def looked_at(path: Path, *, is_ours: bool = False) -> Iterator[sqlite3.Connection]:
-    """Open a database to read what was committed.
-
-    `is_ours`: this process holds the folder, and does not write now.
-    """
+def open_read_only(path: Path, *, is_ours: bool = False) -> Iterator[sqlite3.Connection]:
+    """Open a database to read the committed state. `is_ours`: this process holds the folder, idle."""
     wal, shm = Path(f"{path}-wal"), Path(f"{path}-shm")
     had_shm = shm.exists()
-    # Without a WAL nothing beside the file has to be made, as reading through one would.
+    # Reading through a WAL creates files; without one nothing is created.
     through_wal = (not is_ours and is_held(path.parent)) or (wal.exists() and wal.stat().st_size > 0)
     try:
         db = sqlite3.connect(
@@ -36,16 +30,16 @@ def looked_at(path: Path, *, is_ours: bool = False) -> Iterator[sqlite3.Connecti
         finally:
             db.close()
     finally:
-        if not had_shm and (is_ours or not is_held(path.parent)):  # a broker that started meanwhile needs it
+        if not had_shm and (is_ours or not is_held(path.parent)):  # else a broker has started
             shm.unlink(missing_ok=True)
 
 
 def read_definitions(folder: Path) -> Definitions:
-    """Give the entities and rules of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+    """Return the definitions of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
     path = folder / DATABASE_NAME
     if not path.is_file():
         raise StoreFailed(f"there is no store in {folder}: {path} does not exist")
     check_header(path)
-    with Plainly(f"read the definitions of {path}"), looked_at(path) as db:
+    with store_errors(f"read the definitions of {path}"), open_read_only(path) as db:
         read_format(db, path)
         return definitions.read_all(db.execute("SELECT k, v, checksum FROM kv ORDER BY k").fetchall())

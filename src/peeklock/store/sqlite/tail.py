@@ -1,7 +1,4 @@
-"""Whether the end of a store is there: all that was acknowledged before the process died.
-
-Owns: what the write-ahead log and the witness prove. Must not know: what is in a frame beyond its checksum.
-"""
+"""Checks that the end of a store is complete, by the write-ahead log and the witness."""
 
 from __future__ import annotations
 
@@ -11,23 +8,23 @@ from pathlib import Path
 from peeklock.store.base import StoreDamaged, StoreGone
 from peeklock.store.encoding import frames
 from peeklock.store.sqlite import wal, witness
-from peeklock.store.sqlite.errors import Plainly
-from peeklock.store.sqlite.read_only import looked_at
+from peeklock.store.sqlite.errors import store_errors
+from peeklock.store.sqlite.read_only import open_read_only
 from peeklock.store.sqlite.witness import Seen
 
 
 def verify(path: Path) -> None:
-    """Look at a store before it is opened to be written; what a crash left unfinished is cut off.
+    """Check a store before it is opened for writing, and cut off what a crash left of the last commit.
 
-    A connection that may write copies the log into the database and begins it anew, so that nothing could be
-    seen any more. Raises: StoreDamaged, StoreFailed.
+    A connection that may write copies the log into the database and starts it over, so later it proves
+    nothing. Raises: StoreDamaged, StoreFailed.
     """
     seen = witness.read(path.parent)
     if not path.exists() or not path.stat().st_size:
         if seen is not None and seen.no:
             raise StoreGone(no_database(path, seen))
         return
-    with Plainly(f"look at {path}"), looked_at(path, is_ours=True) as db:
+    with store_errors(f"check {path}"), open_read_only(path, is_ours=True) as db:
         db.execute("BEGIN")
         damages = damages_of(db, path, seen)
         left = wal.inspect(path)
@@ -38,23 +35,23 @@ def verify(path: Path) -> None:
 
 
 def no_database(path: Path, seen: Seen) -> str:
-    """Return the text that says that a database is gone."""
+    """Return the text about a missing database."""
     return (
-        f"{path} is not there or empty, and batch {seen.no} was acknowledged. Put back a copy of the whole "
-        f"folder, or remove {path.with_name(witness.WITNESS_NAME)} to begin anew and lose all that was stored"
+        f"{path} is missing or empty, and batch {seen.no} was acknowledged. Put back a copy of the whole "
+        f"folder, or remove {path.with_name(witness.WITNESS_NAME)} to start empty and lose all data"
     )
 
 
 def damages_of(
     db: sqlite3.Connection, path: Path, seen: Seen | None, *, is_written: bool = False
 ) -> list[str]:
-    """Return what is missing at the end of a store, in texts for people.
+    """Return what is missing at the end of a store, as texts for people.
 
     Args:
-        db: has begun to read the database.
+        db: in a read transaction.
         path: of the database.
-        seen: what the witness said before that.
-        is_written: a broker is writing, so that the log grows.
+        seen: by the witness, read before that.
+        is_written: a broker is writing, so the log grows.
     """
     damages = []
     last_no = _last_no(db)
@@ -85,10 +82,7 @@ def _last_no(db: sqlite3.Connection) -> int:
 
 
 def _last_no_copied(path: Path) -> int:
-    """Return the last batch that the database has without its log, 0 where that cannot be read.
-
-    A kill may have cut off the copying, which is no damage.
-    """
+    """Return the last batch in the database without its log; 0 if unreadable, as after a kill."""
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
         try:
@@ -105,7 +99,11 @@ def _damages_of_log(path: Path) -> list[str]:
         return []
     name = wal.path_of(path)
     if not found.head_is_sound:
-        return [f"the head of {name} is damaged: none of its commits is read"] if found.has_left_over else []
+        return (
+            [f"the head of {name} is damaged: SQLite reads none of its commits"]
+            if found.has_left_over
+            else []
+        )
     if not found.lost_commits:
         return []
     return [

@@ -1,13 +1,11 @@
-"""What stands in SQLite's write-ahead log, whether or not SQLite reads it.
+"""Reads SQLite's write-ahead log, also the part that SQLite ignores.
 
-Owns: the layout of the file, how far it was read, what lies behind that. Must not know: what is in the pages.
-
-SQLite reads a WAL up to the first frame that fails its checksum, and takes that for the end: a process died
-there. The commits behind it are gone without a word. But with `synchronous = FULL` each commit is synced
-before the next one is written, so a crash leaves at most the last commit unreadable. Frames behind a commit
-that was not read prove that the file was damaged later. Frames of the log's earlier rounds do not count: they
-have other salts. What a crash left of the last commit is cut off at the next start, so that it proves nothing
-about commits that are written over it.
+SQLite reads a WAL up to the first frame that fails its checksum and takes that for the end, where a process
+died. It drops the commits behind it silently. But with `synchronous = FULL` each commit is synced before the
+next one is written, so a crash leaves at most the last commit unreadable: frames behind an unread commit
+prove that the file was damaged later. Frames of the log's earlier rounds do not count: they have other salts.
+The next start cuts off what a crash left of the last commit, so that it proves nothing about commits written
+over it.
 
 Source: sqlite.org/fileformat2.html#walformat; /walformat.html, "WAL-Index Header".
 """
@@ -24,7 +22,7 @@ HEAD = struct.Struct(">8I")
 FRAME = struct.Struct(">6I")
 """Page number, pages of the database after a commit (0 = no commit), two salts, two checksums."""
 MAGIC_LITTLE, MAGIC_BIG = 0x377F0682, 0x377F0683
-"""The order of bytes in which checksums are summed."""
+"""The byte order of checksums."""
 _USUAL_PAGE_BYTES = 4096  # of the stores that we make
 _SHM_MAX_FRAME = struct.Struct("=16xI")  # in the first header of the index, in this machine's order
 _WORD = 0xFFFFFFFF
@@ -32,20 +30,20 @@ _WORD = 0xFFFFFFFF
 
 @dataclass(slots=True)
 class Wal:
-    """A log as it was found."""
+    """The state of a log."""
 
     head_is_sound: bool
     frame_bytes: int
     read_frames: int
-    """So many SQLite reads: those of whole commits."""
+    """Frames that SQLite reads: those of whole commits."""
     has_left_over: bool
-    """Whether frames of this round follow, which it does not read."""
+    """Whether unread frames of this round follow."""
     lost_commits: int
-    """Commits behind those that are read, if that proves damage; else 0."""
+    """Unread commits, if they prove damage; else 0."""
 
     @property
     def read_bytes(self) -> int:
-        """Where the part ends that is read."""
+        """The end of the part that SQLite reads."""
         return HEAD.size + self.read_frames * self.frame_bytes
 
 
@@ -55,7 +53,7 @@ def path_of(database: Path) -> Path:
 
 
 def inspect(database: Path) -> Wal | None:
-    """Return the WAL of a database that a connection has just read from, as it is; None = there is none."""
+    """Return the state of the WAL of a database that a connection has just read; None = there is none."""
     try:
         with path_of(database).open("rb", buffering=0) as file:
             size_bytes = os.fstat(file.fileno()).st_size
@@ -82,7 +80,7 @@ def inspect(database: Path) -> Wal | None:
 
 
 def head_is_sound(head: bytes) -> bool:
-    """Return whether the head of a log has the right mark and checksum."""
+    """Return whether the head of a log has a valid mark and checksum."""
     magic, *_, first, second = HEAD.unpack(head)
     if magic not in (MAGIC_LITTLE, MAGIC_BIG):
         return False
@@ -90,12 +88,12 @@ def head_is_sound(head: bytes) -> bool:
 
 
 def checksum(magic: int, start: tuple[int, int], data: bytes) -> tuple[int, int]:
-    """Sum bytes, a multiple of 8, as the log of this magic does; some 60 us a page.
+    """Return the checksum of a log over more data, a multiple of 8 bytes; some 60 us a page.
 
     Args:
-        magic: says in which order the bytes of a word are taken.
-        start: the sums so far.
-        data: what comes next.
+        magic: of the log; it names the byte order.
+        start: the checksum so far.
+        data: the next bytes.
     """
     first, second = start
     order = ">" if magic == MAGIC_BIG else "<"
@@ -106,23 +104,23 @@ def checksum(magic: int, start: tuple[int, int], data: bytes) -> tuple[int, int]
 
 
 def cut_left_over(database: Path, wal: Wal) -> None:
-    """Cut off what a crash left of a commit; SQLite does not read it. No connection may be open."""
+    """Cut off the unread frames of an unfinished commit. No connection may be open."""
     if wal.has_left_over:
         os.truncate(path_of(database), wal.read_bytes)
 
 
 def _frames_read(database: Path) -> int:
-    """Return how many frames the connections of a database read, as its index says."""
+    """Return the number of frames that connections read, by the index of the WAL."""
     with Path(f"{database}-shm").open("rb") as file:
         data = file.read(_SHM_MAX_FRAME.size)
     return int(_SHM_MAX_FRAME.unpack(data)[0]) if len(data) == _SHM_MAX_FRAME.size else 0
 
 
 def mended(data: bytes) -> bytes:
-    """Return a log that SQLite reads to its last commit: the same pages, with checksums that fit them.
+    """Return a log that SQLite reads to its last commit: the same pages with matching checksums.
 
-    A page of this round that fails its checksum is kept as it is: most of its bytes are right, and each frame
-    and row within has a checksum of its own. Without it an older page would be read in its place.
+    A page of this round that fails its checksum is kept: most of its bytes are right, and each frame and row
+    in it has its own checksum. Without it SQLite would read an older page in its place.
     """
     head = data[: HEAD.size]
     if head_is_sound(head):
@@ -136,7 +134,7 @@ def mended(data: bytes) -> bytes:
     for at in range(HEAD.size, len(data) - size + 1, size):
         page, pages, *own_salts, _, _ = FRAME.unpack_from(data, at)
         if not salts and any(own_salts):
-            salts = own_salts  # the log begins with its latest round
+            salts = own_salts  # the log starts with its latest round
         if own_salts == salts and page:
             kept.append((page, pages, data[at + FRAME.size : at + size]))
             commits_to = len(kept) if pages else commits_to

@@ -1,11 +1,7 @@
 """A thread that does one job after the other for the event loop.
 
-Owns: the thread, its queue, the way back to the loop, and that no two jobs are done at the same time. Must
-not know: what the jobs are.
-
-While the thread rests, the loop may do a job itself (`do_now`): the way to the thread and back takes some
-40 us of CPU. One lock is held around all that either of them does, so that what the jobs share is never used
-by both.
+While the thread is idle, the loop may do a job itself (`do_now`): the way to the thread and back takes some
+40 us of CPU. A lock is held around each job, so that the two never use shared objects at the same time.
 """
 
 from __future__ import annotations
@@ -20,12 +16,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 IDLE_AFTER_S = 1.0
-"""Shorter than the pause after which one notices a full disk, longer than those between bursts."""
+"""Longer than the pauses between bursts. Our choice."""
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class Worker:
-    """Runs jobs in the order in which they came; in between `after_each` and `when_idle`, in the thread."""
+    """Runs jobs in their order, and in between `after_each` and `when_idle`, in the thread."""
 
     def __init__(
         self,
@@ -35,40 +31,37 @@ class Worker:
         when_idle: Callable[[], float | None] | None = None,
         idle_after_s: float = IDLE_AFTER_S,
     ) -> None:
-        """Start the thread; to be called on the event loop that is to be served.
+        """Start the thread; call it on the event loop that it serves.
 
         Args:
             name: of the thread.
             after_each: called after each job, when its result is on its way.
-            when_idle: called when no job came for a while; answers after how many seconds to call it again
-                if still none has come, None = not before the next job.
-            idle_after_s: how long that while is.
+            when_idle: called after `idle_after_s` without a job; returns the seconds until it is called again
+                if no job comes, None = not before the next job.
+            idle_after_s: see `when_idle`.
         """
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._after_each = after_each
         self._when_idle = when_idle
         self._idle_after_s = idle_after_s
-        self._loop = asyncio.get_running_loop()  # asked for once: CPython 3.11 makes a system call of it
+        self._loop = asyncio.get_running_loop()  # cached: it is a system call in CPython 3.11
         self._at_work = threading.Lock()
         self._unsettled = 0
-        """Jobs that were submitted and whose results have not reached the loop."""
+        """Submitted jobs whose results have not reached the loop."""
         self._woken_at_s = time.monotonic()
-        # A daemon: a process that must stop at once does not wait for a disk that hangs.
+        # A daemon: a process that must stop does not wait for a disk that hangs.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Queue a job; the future gets its result or exception. Call on the event loop's thread."""
+        """Queue a job; the future gets its result or exception. Call it on the event loop."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._unsettled += 1
         self._jobs.put((job, future))
         return future
 
     def do_now(self, job: Callable[[], T]) -> asyncio.Future[T] | None:
-        """Do a job on the calling thread, which is the event loop's; the future is done.
-
-        None: the thread has jobs or does something by itself, so nothing was done.
-        """
+        """Do a job now, on the event loop; return a future that is done, or None if the thread is busy."""
         if self._unsettled or not self._at_work.acquire(blocking=False):
             return None
         future: asyncio.Future[T] = self._loop.create_future()
@@ -80,13 +73,13 @@ class Worker:
             self._at_work.release()
         now_s = time.monotonic()
         if now_s - self._woken_at_s >= self._idle_after_s / 2:
-            # At times, for what the thread does after jobs and when none comes, though it has none.
+            # The thread gets no jobs now, but must sometimes run `after_each` and `when_idle`.
             self._woken_at_s = now_s
             self.submit(_nothing)
         return future
 
     def stop(self) -> None:
-        """End the thread after the jobs queued so far; does not wait."""
+        """End the thread after the queued jobs, without waiting."""
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -101,7 +94,7 @@ class Worker:
                     error = raised
             try:
                 self._loop.call_soon_threadsafe(self._settle, future, result, error)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed
                 return
             del item, job, future, result, error
             if self._after_each is not None:

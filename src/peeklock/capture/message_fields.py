@@ -1,7 +1,7 @@
-"""What the event log shows of a message itself: its id, and where bodies are captured what it holds.
+"""The fields of a message in the event log: its id, and its content if bodies are captured.
 
-Owns: reading the `head` of an event, which is a properties section or a whole encoded message. Must not know:
-Arrow, events. Nothing here fails: clients may send what cannot be decoded, and it is null then.
+They are decoded from the `head` of an event, a properties section or a whole encoded message. What cannot be
+decoded is None: clients may send anything.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a whole message holds; None where it is silent."""
+    """The content of a message; None for absent fields."""
 
     body: bytes | None
-    """Data sections joined, a text as UTF-8; any other value as the bytes of its AMQP encoding."""
+    """The joined data sections, or a text as UTF-8, or the AMQP encoding of another value."""
     subject: str | None
     correlation_id: str | None
     content_type: str | None
@@ -30,8 +30,8 @@ class Content:
 
 
 def message_id(head: bytes) -> str | None:
-    """Give the message id as text: a UUID in its usual form, bytes in hex."""
-    # Nearly all: 00 53 73, list8, a text of up to 255 bytes as the first field (AMQP 3.2.4, 1.6.20).
+    """Return the message id as text: a UUID in its usual form, bytes in hex."""
+    # Fast path: 00 53 73, list8, a text of up to 255 bytes as the first field (AMQP 3.2.4, 1.6.20).
     if head[:4] == b"\x00\x53\x73\xc0" and head[6:7] == b"\xa1":
         try:
             return head[8 : 8 + head[7]].decode()
@@ -45,9 +45,9 @@ def message_id(head: bytes) -> str | None:
 
 
 def content(head: bytes) -> Content | None:
-    """Give what a whole message holds; None for a properties section alone, and for what is no message."""
+    """Return the content of a whole message; None for a properties section alone, and for other bytes."""
     if head[:4] == b"\x00\x53\x73\xc0" and len(head) > 4 and len(head) == 5 + head[4]:
-        return None  # as nearly all are: the section's length says that nothing follows
+        return None  # fast path: nothing follows the properties section
     try:
         sections = scan(head)
         if sections.body is None and sections.application_properties is None:

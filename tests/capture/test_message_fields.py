@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Timestamp, UInt, ULong
-from peeklock.capture.heads import content, message_id
+from peeklock.capture.message_fields import content, message_id
 
 
 def properties_section(**fields: object) -> bytes:
