@@ -241,8 +241,8 @@ public final class Main {
         for (String subscription : List.of("first", "second")) {
             Program.equal(numbers(1), drained(topic + "/Subscriptions/" + subscription), "the copy of " + subscription);
         }
-        throw new Program.Differs("Subscriptions are made by the administration and read as queues, "
-            + "`createQueue(\"TOPIC/Subscriptions/NAME\")`; JMS's own, shared or not, are refused as not supported.");
+        throw new Program.Differs("An administration client creates subscriptions, and they are opened as queues: "
+            + "`createQueue(\"TOPIC/Subscriptions/NAME\")`. JMS's own subscriptions are refused as not supported.");
     }
 
     private void rules() throws Exception {
