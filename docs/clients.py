@@ -20,10 +20,10 @@ INTEROP = Path("tests/interop")
 STATUSES = ("works", "differs", "not offered")
 
 INTRODUCTION = """\
-Each client has a test program that drives a real broker process, with keys of its own (`--auth sas`) and a
-certificate by the broker's local authority. The tables show the results.
+Each client has a test program that uses a real broker process, with `--auth sas` and a certificate of the
+broker's local authority. The tables show the results.
 
-- `works`: the program did everything the line says and checked it.
+- `works`: the program did everything that the line says, and checked it.
 - `differs`: the client does it, but a user would notice a difference from Azure. The footnote names it.
 - `not offered`: the client has no such feature.
 - `not tried`: the test program leaves it out.
@@ -34,9 +34,9 @@ independent of the client."""
 
 
 BY_HAND = """\
-.NET is not installed on the test machines. Each test run replays the frames of its client. The live tests of
-the client and of five frameworks were run by hand; [the .NET page](../how-to/dotnet.md#what-was-run) has the
-results.
+.NET is not installed on the test machines. Instead, each test run sends the frames that its client sends. The
+live tests of the client and of five frameworks were run by hand;
+[the .NET page](../how-to/dotnet.md#what-was-run) has the results.
 
 | client or framework | package | tested |
 |---|---|---|

@@ -90,7 +90,7 @@ def without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_each_job_and_option_is_on_its_page(name: str) -> None:
     parts = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
-    told = sections["What is common"] + sections[f"`peeklock pipeline {name}`"]
+    told = sections["Common options"] + sections[f"`peeklock pipeline {name}`"]
     options = [one for one in pipeline.commands[name].params if isinstance(one, click.Option)]
     assert [one.opts[0] for one in options if f"`{one.opts[0]}" not in told] == []
 

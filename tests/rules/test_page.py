@@ -129,10 +129,11 @@ def test_all_system_properties_and_keywords_are_told_of() -> None:
 
 
 def test_what_can_be_set_is_told_of() -> None:
-    section = PAGE.split("These system properties can be set")[1].split("\n\n")[0]
+    section = PAGE.split("An action can set and remove these system properties:")[1].split("## ")[0]
+    table = section.split("\n\n")[1]
     for name, spelled in SPELLED.items():
-        assert (f"`{spelled}`" in section) is (name in WRITABLE)
-    assert f"`{SPELLED[KEPT]}` can be set but not removed" in section
+        assert (f"`{spelled}`" in table) is (name in WRITABLE)
+    assert re.search(rf"^\| `{SPELLED[KEPT]}` \| .*can be set but not removed \|$", table, re.MULTILINE)
     assert f"at most {ID_LENGTH_MAX} characters" in section
 
 

@@ -46,10 +46,10 @@ class Features:
         self._shop = shop
         self._connection = shop.app.connection_for_write()
         self._shown: dict[str, Callable[[], Answer | None]] = {
-            "amqp-plain": lambda: _not_offered("kombu's transport always uses TLS"),
+            "amqp-plain": lambda: _not_offered("kombu's transport always uses TLS."),
             "amqp-tls": self.amqp_tls,
             "wrong-key": self.wrong_key,
-            "missing-right": lambda: _not_offered("it makes its queues itself, for which it needs Manage"),
+            "missing-right": lambda: _not_offered("It creates its queues itself, so it needs `Manage`."),
             "reconnect": self.reconnect,
             "send": self.send,
             "schedule": self.schedule,
@@ -114,7 +114,7 @@ class Features:
         begun = time.time()
         ran = self._shop.now.apply_async(countdown=2).get(timeout=WAIT_S)
         assert 2 <= ran - begun < 5, ran - begun
-        return _differs("the worker gets the message at once and waits; nothing is cancelled")
+        return _differs("The worker gets the message at once and waits. Nothing can be cancelled.")
 
     def receive_and_delete(self) -> None:
         """A consumer without acknowledgements receives and deletes."""
@@ -144,7 +144,7 @@ class Features:
         result.get(timeout=WAIT_S)
         assert self._shop.runs("killed") == 2, self._shop.runs("killed")
         return _differs(
-            "a retry is a new message; the message of a killed worker comes back when its lock ends"
+            "A retry is a new message. The message of a killed worker is delivered again when its lock ends."
         )
 
     def renew_lock(self) -> None:
@@ -180,9 +180,7 @@ class Features:
         queue.delete()
         missing = _error_of(lambda: channel.queue_mgmt_service.get_queue("celery-made"))
         assert isinstance(missing, ResourceNotFoundError), missing
-        return _differs(
-            "it makes, counts and deletes its queues itself, and sets nothing but the lock duration"
-        )
+        return _differs("It creates, counts and deletes its queues itself, and sets only the lock duration.")
 
     def _wait_until_run(self, order: str) -> None:
         ends_at = time.monotonic() + WAIT_S

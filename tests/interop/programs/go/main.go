@@ -54,8 +54,8 @@ var features = map[string]feature{
 	"renew-lock":         renewLock,
 	"lock-lost":          lockLost,
 	"peek":               peek,
-	"purge":              lacking("has no call that deletes messages in a batch"),
-	"push":               lacking("has no processor; an application loops over ReceiveMessages"),
+	"purge":              lacking("It cannot delete messages in a batch."),
+	"push":               lacking("It has no processor: an application calls `ReceiveMessages` in a loop."),
 
 	"session":       session,
 	"next-session":  nextSession,
@@ -64,10 +64,10 @@ var features = map[string]feature{
 
 	"subscriptions": subscriptions,
 	"rules":         rules,
-	"rule-manager":  lacking("manages rules by the administration client only"),
+	"rule-manager":  lacking("It manages rules only with the administration client."),
 
-	"transaction":  lacking("has no transactions"),
-	"cross-entity": lacking("has no transactions"),
+	"transaction":  lacking("It has no transactions."),
+	"cross-entity": lacking("It has no transactions."),
 
 	"admin-queues":        adminQueues,
 	"admin-topics":        adminTopics,

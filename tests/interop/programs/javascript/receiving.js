@@ -120,7 +120,7 @@ export const features = {
     assert.equal((await receive(receiver, 4))[0].deliveryCount, 0);
   },
 
-  purge: "in a prerelease only: 7.10.0-beta.2 has `deleteMessages` and `purgeMessages`",
+  purge: "Only a prerelease, 7.10.0-beta.2, has `deleteMessages` and `purgeMessages`.",
 
   push: async () => {
     const { receiver } = await filled(Array.from({ length: 20 }, (_, index) => index));

@@ -89,7 +89,7 @@ export const features = {
     await send(sender, encode({ body: codec.data_sections(members) }), BATCH_FORMAT);
     const found = await receive(receiver, 100);
     assert.deepEqual(found.map(({ message }) => message.body), members.map((_, index) => index));
-    return "the client has no batch object: a transfer of format 0x80013700 is put together by hand";
+    return "It has no batch object: the program makes a transfer of format 0x80013700 itself.";
   },
 
   large: async () => {

@@ -80,6 +80,6 @@ export const features = {
     await request("remove-rule", { "rule-name": "sql" });
     assert.equal(await conditionOf(() => request("remove-rule", { "rule-name": "sql" })), "amqp:not-found");
     assert.equal((await rulesOf(request)).length, 2);
-    return "the client has no rule manager: requests to the subscription's $management are put together by hand";
+    return "It has no rule manager: the program makes requests to the subscription's `$management` itself.";
   },
 };

@@ -35,7 +35,7 @@ pub async fn tls(b: &Broker) -> Shown {
     let elsewhere = b.by_another_name(&queue)?.send_message("never", None).await;
     expect!(said(&elsewhere).contains("hostname mismatch"), "by another name: {elsewhere:?}");
     expect!(b.count(&queue).await? == 0, "a message is left");
-    Ok(Outcome::NotOffered("It speaks HTTPS alone, with the authority trusted and the name checked."))
+    Ok(Outcome::NotOffered("It speaks only HTTPS. It trusts the authority and checks the name."))
 }
 
 fn said(result: &Result<(), azure_core::Error>) -> String {

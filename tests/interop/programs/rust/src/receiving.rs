@@ -87,7 +87,7 @@ pub async fn dead_letter(b: &Broker) -> Shown {
     found.delete_message().await?;
     expect!(b.count(&queue).await? == 0, "a message is left");
     Ok(Outcome::NotOffered(
-        "It dead-letters nothing; what was delivered too often is received from `QUEUE/$DeadLetterQueue`, with its reason.",
+        "It cannot dead-letter. A message that was delivered too often can be received from `QUEUE/$DeadLetterQueue`, with its reason.",
     ))
 }
 
@@ -130,7 +130,7 @@ pub async fn session(b: &Broker) -> Shown {
     let locked = client.peek_lock_message2(SOON).await?;
     expect!(*locked.status() == StatusCode::MethodNotAllowed, "a lock: {}", locked.status());
     Ok(Outcome::NotOffered(
-        "It sends with a session id; to receive from a queue with sessions is refused, as by Azure.",
+        "It can send with a session id. To receive from a queue with sessions is refused, as in Azure.",
     ))
 }
 

@@ -97,7 +97,7 @@ pub async fn batch(b: &Broker) -> Shown {
         let body = client.receive_and_delete_message().await?;
         expect!(body == number.to_string(), "message {number} is {body:?}");
     }
-    Ok(Outcome::Differs("It has no batch object: the JSON array of the messages is put together by hand."))
+    Ok(Outcome::Differs("It has no batch object: the program writes the JSON array of messages itself."))
 }
 
 pub async fn large(b: &Broker) -> Shown {
@@ -159,7 +159,7 @@ pub async fn largest(b: &Broker) -> Shown {
         expect!(found.iter().all(|one| *one == body), "{:?} bytes came", found.map(|one| one.len()));
     }
     expect!(b.count(&queue).await? == 0, "a message is left");
-    Ok(Outcome::Differs("It makes no message grow: it changes no properties, and writes no dead-letter texts."))
+    Ok(Outcome::Differs("It cannot make a message larger: it changes no properties, and writes no dead-letter texts."))
 }
 
 pub async fn schedule(b: &Broker) -> Shown {
@@ -174,7 +174,7 @@ pub async fn schedule(b: &Broker) -> Shown {
     expect!(message.body() == "at its time", "received {:?}", message.body());
     expect!(late.as_seconds_f64() > -0.05 && late < Duration::from_secs(3), "it came {late} after its time");
     message.delete_message().await?;
-    Ok(Outcome::Differs("It schedules by `scheduled_enqueue_time_utc`, and cancels nothing."))
+    Ok(Outcome::Differs("It can schedule with `scheduled_enqueue_time_utc`, but cannot cancel."))
 }
 
 pub async fn time_to_live(b: &Broker) -> Shown {

@@ -239,7 +239,7 @@ final class Administration {
         Check.fails(ResourceNotFoundException.class, "getting what is gone", () -> client.getSubscription(topic, "s"));
         Check.fails(ResourceNotFoundException.class, "deleting what is gone",
             () -> client.deleteSubscription(topic, "s"));
-        throw new Check.Differs("`updateSubscription` never sends the default time to live, so that every update of a "
+        throw new Check.Differs("`updateSubscription` never sends the default time-to-live, so every update of a "
             + "subscription makes it unlimited.");
     }
 

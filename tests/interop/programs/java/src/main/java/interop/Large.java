@@ -57,8 +57,8 @@ final class Large {
             }
         }
         if (closeToTheLimit(queue) == 0) {
-            throw new Check.Differs("a message of 261,000 bytes, below the limit, is dropped by the client without an "
-                + "error; those of 255,000 bytes arrive, also when they grew beyond the limit");
+            throw new Check.Differs("The client drops a message of 261,000 bytes, which is below the limit, without an "
+                + "error. Messages of 255,000 bytes arrive, even if they have become larger than the limit.");
         }
     }
 

@@ -42,7 +42,7 @@ final class Receiving {
         features.put("lock-lost", this::lockLost);
         features.put("peek", this::peek);
         features.put("purge", () -> {
-            throw new Check.NotOffered("the client has no method that deletes messages in a batch");
+            throw new Check.NotOffered("It has no method that deletes messages in a batch.");
         });
         features.put("push", this::push);
     }

@@ -203,7 +203,7 @@ public final class Main {
             browser.getEnumeration().hasMoreElements();
         });
         Program.equal(numbers(3), drained(queue), "what is left after the browser");
-        throw new Program.NotOffered("a browser is refused as not supported, and removes nothing");
+        throw new Program.NotOffered("A browser is refused as not supported. No message is removed.");
     }
 
     private void push() throws Exception {
@@ -228,7 +228,7 @@ public final class Main {
             }
         });
         Program.equal(numbers(20), found, "what was handled");
-        throw new Program.Differs("A session calls its listener for one message at a time; several sessions work side by side.");
+        throw new Program.Differs("A session calls its listener for one message at a time. Several sessions work in parallel.");
     }
 
     private void subscriptions() throws Exception {
@@ -241,8 +241,8 @@ public final class Main {
         for (String subscription : List.of("first", "second")) {
             Program.equal(numbers(1), drained(topic + "/Subscriptions/" + subscription), "the copy of " + subscription);
         }
-        throw new Program.Differs("Subscriptions are made by the administration and read as queues, "
-            + "`createQueue(\"TOPIC/Subscriptions/NAME\")`; JMS's own, shared or not, are refused as not supported.");
+        throw new Program.Differs("An administration client creates subscriptions, and they are opened as queues: "
+            + "`createQueue(\"TOPIC/Subscriptions/NAME\")`. JMS's own subscriptions are refused as not supported.");
     }
 
     private void rules() throws Exception {
@@ -252,7 +252,7 @@ public final class Main {
         notSupported("a selector of a subscription", session -> session.createConsumer(
             session.createQueue(broker.topic("selected", "all") + "/Subscriptions/all"), "JMSType = 'x'"));
         Program.equal(numbers(2), drained(queue), "what is left after the selector");
-        throw new Program.NotOffered("a selector is refused as not supported, and removes nothing: rules of a subscription choose");
+        throw new Program.NotOffered("A selector is refused as not supported, and no message is removed. Use rules of a subscription.");
     }
 
     private void transaction() throws Exception {
