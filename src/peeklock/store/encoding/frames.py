@@ -89,6 +89,8 @@ _RECORDS = {
     COPIES_LEFT: _COPIES_RECORD,
 }
 
+_LAST_KINDS = (NUMBERS, PARTITIONED_NUMBERS, ID_SEEN)
+
 _counters = attrgetter("queue_id", "next_position", "next_sequence_number", "last_enqueued_at_ms")
 
 
@@ -97,6 +99,7 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
     no, pack = batch.no, records.STORED_RECORD.pack
     runs: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)  # records by kind and queue
     stored: defaultdict[int, list[bytes]] = defaultdict(list)  # records by queue
+    with_texts: defaultdict[int, list[bytes]] = defaultdict(list)
     removed: defaultdict[int, list[int]] = defaultdict(list)  # positions by queue
     texts: dict[str | None, int] = {None: 0}  # and their places
     variable: list[MessageStored] = []
@@ -130,7 +133,7 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
                 session_place = texts.setdefault(m.session_id, len(texts))
                 source_place = texts.setdefault(m.dead_letter_source, len(texts))
                 record += records.PLACES.pack(session_place, source_place)
-                runs[STORED_WITH_TEXTS, queue_id].append(record)
+                with_texts[queue_id].append(record)
         elif type(change) is MessageRemoved:
             removed[change.queue_id].append(change.message.position)
         elif type(change) is MessageIdSeen:
@@ -144,14 +147,20 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
     parts = [_CHECKED_HEAD.pack(no, previous)]
     if variable or len(texts) > 1:
         parts += _variable_runs(variable, texts)
-    for queue_id, found in stored.items():
-        parts += (_RUN.pack(STORED, queue_id, len(found)), *found)
-    for (kind, queue_id), found in runs.items():
-        parts += (_RUN.pack(kind, queue_id, len(found)), *found)
+    for kind, queues in (STORED, stored), (STORED_WITH_TEXTS, with_texts):
+        for queue_id, found in queues.items():
+            parts += (_RUN.pack(kind, queue_id, len(found)), *found)
     for queue_id, gone in removed.items():
         parts += (_RUN.pack(REMOVED, queue_id, len(gone)), struct.pack(f"<{len(gone)}Q", *gone))
+    for (kind, queue_id), found in sorted(runs.items(), key=_place_of_run):
+        parts += (_RUN.pack(kind, queue_id, len(found)), *found)
     checked = b"".join(parts)
     return _STATED.pack(FRAME_VERSION, zlib.crc32(checked, FRAME_VERSION)) + checked
+
+
+def _place_of_run(run: tuple[tuple[int, int], list[bytes]]) -> int:
+    """Return the place of a run of counters or ids among the others: a frame has one order of kinds."""
+    return _LAST_KINDS.index(run[0][0])
 
 
 def _variable_runs(stored: Sequence[MessageStored], texts: dict[str | None, int]) -> Iterator[bytes]:
