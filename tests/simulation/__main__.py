@@ -16,10 +16,10 @@ from tests.simulation.bugs.registry import BUGS
 from tests.simulation.plan import Result, run_seed
 
 ROUND = 8
-"""Seeds that each process is given at a time: few, so that a deadline is kept and none waits for long."""
+"""Seeds that a process gets at a time: few, so that it keeps the deadline and none waits for long."""
 
 SEEDS_A_DOT = 10
-"""A dot is written for so many seeds that are done: `tests.__main__` takes silence for a hang."""
+"""Print a dot for so many finished seeds: `tests.__main__` takes silence for a hang."""
 
 
 def main(arguments: list[str]) -> int:
@@ -38,12 +38,16 @@ def main(arguments: list[str]) -> int:
         "--bug", choices=sorted(BUGS), help="plant a bug: the run succeeds if a seed finds it"
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (as many as there are processors)"
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of processes (default: the number of processors)",
     )
     parser.add_argument(
-        "--events", type=Path, metavar="DIR", help="write each seed's event log to a folder in this one"
+        "--events", type=Path, metavar="DIR", help="write each seed's event log to a sub-folder of DIR"
     )
     options = parser.parse_args(arguments)
+    started = time.monotonic()
     first, last = 0, None
     if options.seeds:
         first, last = (int(part) for part in options.seeds.split(":"))
@@ -51,7 +55,7 @@ def main(arguments: list[str]) -> int:
     if one is not None:
         first, last = one, one + 1
     elif last is None and options.seconds is None:
-        parser.error("say which seeds: --seed, --seeds, --replay or --seconds")
+        parser.error("one of --seed, --seeds, --replay and --seconds is required")
     deadline = None if options.seconds is None else time.monotonic() + options.seconds
     if one is not None:
         results: Iterator[Result] = iter(
@@ -59,7 +63,6 @@ def main(arguments: list[str]) -> int:
         )
     else:
         results = run_seeds(first, last, deadline, options.bug, options.jobs, options.events)
-    started = time.monotonic()
     totals: dict[str, int] = {}
     done = 0
     failed: list[int] = []
@@ -93,7 +96,7 @@ def run_seeds(
     jobs: int,
     events: Path | None = None,
 ) -> Iterator[Result]:
-    """Run seeds in order, in several processes, until the last one or until a time has come."""
+    """Run seeds in order, in several processes, up to the last one or the deadline."""
     seeds = iter(itertools.count(first) if last is None else range(first, last))
     with Pool(jobs) as pool:
         while deadline is None or time.monotonic() < deadline:
@@ -104,7 +107,7 @@ def run_seeds(
 
 
 def report(result: Result) -> None:
-    """Print a failure with what is needed to see it again."""
+    """Print a failure with the command that replays it."""
     print(f"\nseed {result.seed} FAILED (hash {result.digest}): {result.failure}")
     print(f"replay: python -m tests.simulation --replay {result.seed} --trace\n", flush=True)
 

@@ -97,7 +97,7 @@ def test_a_lock_is_as_before_after_a_roll_back() -> None:
         story.checker.settle_answered(lock, "complete", story.now_ms, "com.microsoft:message-lock-lost")
 
 
-def test_nobody_else_can_settle_what_is_in_a_transaction() -> None:
+def test_what_a_transaction_settles_no_other_client_can_settle() -> None:
     story, _, lock = begun()
     story.checker.settling(lock, "complete")
     story.checker.settle_answered(lock, "complete", story.now_ms, "com.microsoft:message-lock-lost")
@@ -106,7 +106,7 @@ def test_nobody_else_can_settle_what_is_in_a_transaction() -> None:
 def test_a_commit_must_not_be_refused_for_nothing() -> None:
     story, unit, _ = begun()
     story.checker.units.discharging(unit, fail=False)
-    with pytest.raises(Violation, match="for nothing"):
+    with pytest.raises(Violation, match="without a reason"):
         story.checker.units.discharged(unit, "amqp:transaction:rollback")
 
 
@@ -211,7 +211,7 @@ def cancelling() -> tuple[Story, Unit]:
 def test_a_cancellation_must_not_act_before_the_commit() -> None:
     """Req: C30"""
     story, unit = cancelling()
-    with pytest.raises(Violation, match="gone and nobody asked"):
+    with pytest.raises(Violation, match="gone without a request"):
         story.commit(((QUEUE, 1),))
     story, unit = cancelling()
     story.checker.units.discharging(unit, fail=False)
