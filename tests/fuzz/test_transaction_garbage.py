@@ -1,4 +1,5 @@
-"""Damaged transactions against a whole broker: nothing escapes, its indexes agree, others are served."""
+"""Damaged transactions against a whole broker: no exception escapes, indexes agree, other connections are
+served."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def broker_with_a_message() -> InProcessBroker:
 
 
 class Recorder(LiveHarness):
-    """A desk that keeps what its client writes."""
+    """A harness that keeps its client's output."""
 
     written = b""
 
@@ -42,7 +43,7 @@ class Recorder(LiveHarness):
 
 @cache
 def recorded() -> tuple[bytes, bytes]:
-    """Give what a client writes until it has declared a transaction, and what it writes then.
+    """Return what a client writes until it has declared a transaction, and what it writes then.
 
     The broker's tokens come from a seed: against another broker the same bytes mean the same.
     """

@@ -1,4 +1,4 @@
-"""The event log over the deaths of whoever writes it, and the judge of that."""
+"""The event log when the broker and the exporter are killed, and the judge of that."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class TestJudge:
     @pytest.mark.parametrize(
         ("kinds", "why"),
         [
-            (("completed",), "0 rows say that it was enqueued"),
-            (("enqueued", "enqueued", "completed"), "2 rows say that it was enqueued"),
-            (("enqueued",), "0 rows say that it was completed"),
-            (("enqueued", "completed", "completed"), "2 rows say that it was completed"),
+            (("completed",), "0 rows record that it was enqueued"),
+            (("enqueued", "enqueued", "completed"), "2 rows record that it was enqueued"),
+            (("enqueued",), "0 rows record that it was completed"),
+            (("enqueued", "completed", "completed"), "2 rows record that it was completed"),
             (("enqueued", "completed", "gap"), "batches are missing"),
         ],
     )
@@ -66,7 +66,7 @@ class TestJudge:
         rows = self.rows("enqueued", "completed") + [
             row | {"batch_no": 2} for row in self.rows("enqueued", number=8)
         ]
-        with pytest.raises(Broken, match="nobody ever saw"):
+        with pytest.raises(Broken, match="no client ever saw"):
             judge(rows, self.ledger())
 
     def test_a_missing_segment_is_found(self, tmp_path: Path) -> None:

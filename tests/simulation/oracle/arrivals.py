@@ -37,7 +37,6 @@ class Arrivals:
         for uid, first in known:
             # The first one counts from some time in its batch on, this one was let in at some time in its
             # own. No step of the clock changes that; a restart goes by the instant that was stored.
-            # step of the clock changes that; a restart goes by the instant that was stored.
             lag_ms = commit.taken_ms - first.opened_ms
             if commit.clock.epoch != first.clock.epoch:
                 lag_ms = commit.taken_ms + commit.clock.offset_ms - first.earliest_ms

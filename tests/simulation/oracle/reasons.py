@@ -117,7 +117,6 @@ class Reasons:
         """Judge what a batch has put into new places, and the numbers it took. Raises: Violation."""
         # By name: in one batch an entity may go and another come under its name, and their records do not
         # tell which of the two a message passed.
-        # the same to who looks at the records.
         numbered: dict[str, int] = {}
         groups: set[int] = set()
         for record in outcome.born:
