@@ -111,7 +111,7 @@ class Client:
     def transactions(self, queue: str, count: int, at_once: int, payload: bytes) -> float:
         """Commit transactions, each of two sends and one complete on a queue; return the seconds it took.
 
-        The queue must hold `count` messages. `at_once` transactions are under way all the time.
+        The queue must hold `count` messages. `at_once` transactions are in flight all the time.
         """
         coordinator = self._attach(Role.SENDER, Source("bench"), Coordinator())
         sender = self._attach(Role.SENDER, Source("bench"), Target(queue))

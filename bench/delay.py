@@ -12,7 +12,7 @@ from collections.abc import Iterator
 def delayed_path(port: int, one_way_s: float) -> Iterator[int]:
     """Forward connections to 127.0.0.1:`port`, each direction `one_way_s` late; yield the port to connect to.
 
-    Bandwidth is not limited. The loop lives in a thread of its own while the body runs.
+    Bandwidth is not limited. The loop runs in its own thread.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

@@ -217,7 +217,7 @@ def commands(make: Callable[[int], Filter], count: int) -> None:
     gc.collect()
     size_bytes = (tracemalloc.get_traced_memory()[0] - before) / count
     tracemalloc.stop()
-    print(f"{size_bytes:12,.0f} bytes  a subscription, with what the store is told of it")
+    print(f"{size_bytes:12,.0f} bytes  a subscription, with its stored records")
     del made
 
     core = _namespace()

@@ -77,17 +77,17 @@ class Exchange:
 
     def send(self, count: int) -> None:
         """Send messages in one read."""
-        self._tell(self.follow(self.send_frames(count)))
+        self._to_client(self.follow(self.send_frames(count)))
 
     def receive(self, count: int) -> list[DeliveryReceived]:
         """Give credit for so many more messages; return the deliveries."""
         self._client.flow(0, self._receiver, count)
-        told = self._tell(self.follow(self._client.data_to_send()))
-        return [event for event in told if isinstance(event, DeliveryReceived)]
+        events = self._to_client(self.follow(self._client.data_to_send()))
+        return [event for event in events if isinstance(event, DeliveryReceived)]
 
     def complete(self, deliveries: list[DeliveryReceived]) -> None:
         """Accept deliveries in one read."""
-        self._tell(self.follow(self.complete_frames(deliveries)))
+        self._to_client(self.follow(self.complete_frames(deliveries)))
 
     def send_frames(self, count: int) -> bytes:
         """Return the client's frames for so many messages."""
@@ -165,13 +165,13 @@ class Exchange:
 
     def _settle_down(self) -> list[Any]:
         """Exchange bytes until both ends are silent; return the client's events."""
-        told: list[Any] = []
+        events: list[Any] = []
         while data := self._client.data_to_send():
             self._connection.write(data)
-            told += self._client.receive(self._connection.read(), self._broker.clock.now_ms)
-        return told
+            events += self._client.receive(self._connection.read(), self._broker.clock.now_ms)
+        return events
 
-    def _tell(self, data: bytes) -> list[Any]:
+    def _to_client(self, data: bytes) -> list[Any]:
         return self._client.receive(data, self._broker.clock.now_ms)
 
 

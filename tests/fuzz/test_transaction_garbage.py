@@ -66,7 +66,7 @@ def recorded() -> tuple[bytes, bytes]:
 
 @few
 @given(st.data())
-def test_a_damaged_transaction_harms_nobody_else(data: st.DataObject) -> None:
+def test_a_damaged_transaction_harms_no_other_connection(data: st.DataObject) -> None:
     """Req: F-03, R-05."""
     before, after = recorded()
     damaged = data.draw(mutated(after))
@@ -82,7 +82,7 @@ def test_a_damaged_transaction_harms_nobody_else(data: st.DataObject) -> None:
 
 @few
 @given(st.data())
-def test_a_damaged_beginning_of_one_harms_nobody_else(data: st.DataObject) -> None:
+def test_a_damaged_beginning_of_one_harms_no_other_connection(data: st.DataObject) -> None:
     """Req: R-05."""
     before, after = recorded()
     broker = broker_with_a_message()

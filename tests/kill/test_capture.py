@@ -14,7 +14,7 @@ from tests.kill.ledger import Broken, Ledger
 pytestmark = pytest.mark.kill
 
 
-def test_the_log_is_complete_and_without_duplicates_whoever_is_killed_when(tmp_path: Path) -> None:
+def test_the_log_is_complete_and_without_duplicates_after_kills(tmp_path: Path) -> None:
     """Req: X-03"""
     figures = asyncio.run(CaptureLoop(tmp_path, seed=3).run(5))
     assert figures["accepted"] > 200
@@ -62,7 +62,7 @@ class TestJudge:
         with pytest.raises(Broken, match="twice"):
             judge([*rows, rows[0]], self.ledger())
 
-    def test_a_message_that_nobody_saw_is_found(self) -> None:
+    def test_a_message_that_no_client_saw_is_found(self) -> None:
         rows = self.rows("enqueued", "completed") + [
             row | {"batch_no": 2} for row in self.rows("enqueued", number=8)
         ]

@@ -21,7 +21,7 @@ def in_partition(position: int, partition: int, order: int, **changed: object) -
 
 
 def counters(**nexts: int) -> dict[int, list[int]]:
-    """Tell what each partition issues next; `p3=5`: the third issues 5."""
+    """Return what each partition issues next; `p3=5`: the third issues 5."""
     return {QUEUE: [nexts.get(f"p{partition}", 1) for partition in range(16)]}
 
 

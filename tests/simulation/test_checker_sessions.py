@@ -14,7 +14,7 @@ pytestmark = pytest.mark.simulation
 
 
 def story_of_sessions(*uids: int) -> Story:
-    """Tell of messages of the session `red`, all stored."""
+    """Return a history of stored messages of the session `red`."""
     story = Story({"requires_session": True})
     if uids:
         story.send(*uids, session_id="red")

@@ -198,7 +198,7 @@ def buried(uid: int, position: int, queue_id: int, hops: int) -> Record:
 
 
 def round_story(*rulings: Ruling, most: int = 30) -> Story:
-    """Let `some` forward to its own topic."""
+    """Make `some` forward to its own topic."""
     story = story_with(*rulings, forward_to="news")
     story.checker.reasons.copies.most = most
     story.send(1, queue="news", traits=A_RED)
@@ -206,7 +206,7 @@ def round_story(*rulings: Ruling, most: int = 30) -> Story:
 
 
 def ends_of_a_circle() -> list[Record]:
-    """Give what becomes of a message that `all` has of each hop and `some` passes on."""
+    """Return the copies of a message that `all` gets at each hop and `some` passes on."""
     return [copy(1, 1 + hops, ALL, 1, sequence_number=1 + hops, hops=hops) for hops in range(5)]
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.simulation
 
 
 def begun() -> tuple[Story, Unit, Lock]:
-    """Tell of a transaction that completes uid 1, and sends uids 2 and 3."""
+    """Return a history of a transaction that completes uid 1, and sends uids 2 and 3."""
     story = Story()
     story.send(1)
     story.commit(record(1))
@@ -146,7 +146,7 @@ def state(position: int, uid: int) -> object:
 
 
 def setting(*uids: int) -> tuple[Story, Unit]:
-    """Tell of a transaction that sets the states of these uids, one after the other."""
+    """Return a history of a transaction that sets the states of these uids, one after the other."""
     story = Story({"requires_session": True})
     story.send(8, session_id="red")
     story.commit(record(1, slot=7, session_id="red"))
@@ -197,7 +197,7 @@ def test_a_committed_state_must_be_durable() -> None:
 
 
 def cancelling() -> tuple[Story, Unit]:
-    """Tell of a transaction that cancels the scheduled message with number 1."""
+    """Return a history of a transaction that cancels the scheduled message with number 1."""
     story = Story()
     story.send(1)
     story.checker.sent[1].scheduled_broker_ms = 50_000

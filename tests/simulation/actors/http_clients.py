@@ -306,7 +306,7 @@ class HttpReceiver(HttpClient):
 
         def answered(found: Answered | None) -> None:
             if found is None:
-                return  # never known: the lock may be longer than told
+                return  # never known: the lock may be longer than answered
             status, until_ms = found.response.status, found.until_ms
             if status != 200 and condition_of(status) != LOCK_LOST[0]:
                 self._check_refusal("a renewal", address, status)

@@ -1,4 +1,4 @@
-"""Clients that work on one message for hours, and renew its lock meanwhile (L-18)."""
+"""Clients that work on one message for hours and keep renewing its lock (L-18)."""
 
 from __future__ import annotations
 

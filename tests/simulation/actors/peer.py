@@ -254,7 +254,7 @@ class Peer:
         )
 
     def start(self) -> None:
-        """Say hello."""
+        """Send the hello."""
         self.connection.open()
         self.flush()
 

@@ -67,7 +67,7 @@ def renew(actor: Actor, address: str, lock: Lock, then: Callable[[bool], None] =
 
     def answered(status: int, condition: str | None, body: Any) -> None:
         if status == 0:
-            return  # never known: the lock may be longer than told
+            return  # never known: the lock may be longer than answered
         actor.world.note(f"{actor.name}: renewal of uid {lock.uid} {status} {condition} {body}")
         if (status, condition) == LOST:
             actor.checker.renew_answered(lock, asked_ms, None, connection, renewal)
