@@ -67,7 +67,7 @@ class Run:
         print(f"  {scenario}: FAILED: {error}", flush=True)
 
     def each(self, scenario: str, step: Callable[[System], None]) -> None:
-        """Run a step on the systems in turns; one that fails is named and left out of the rest of the scenario."""
+        """Run a step on the systems in turns; one that fails is named, and left out from then on."""
         taking_part = list(self.systems)
         for _ in range(self.rounds):
             for system in list(taking_part):

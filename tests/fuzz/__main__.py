@@ -28,12 +28,19 @@ def attempt(seed: int) -> str:
 
 def main(arguments: list[str]) -> int:
     """Play the requested number of sequences; exit status 1 when one found a defect."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Play valid performatives with boundary values."
+    )
     parser.add_argument(
         "--sequences", type=int, default=CONNECTIONS, help="number of sequences, rounded up to whole seeds"
     )
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: %(default)s)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of processes (default: the number of processors)",
+    )
     options = parser.parse_args(arguments)
     seeds = range(options.seed, options.seed + -(-options.sequences // CONNECTIONS))
     started = time.monotonic()

@@ -126,9 +126,13 @@ async def _until(true: Callable[[], bool]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Play the requested number of sequences, half of them on each durability; exit status 1 for a defect."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.wired", description=__doc__)
-    parser.add_argument("--sequences", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz.wired", description="Play valid performatives against broker processes."
+    )
+    parser.add_argument(
+        "--sequences", type=int, default=200, help="number of sequences (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: %(default)s)")
     options = parser.parse_args(arguments)
     failures = 0
     for durability in ("fsync", "os"):

@@ -53,7 +53,7 @@ def browse(receiver: Any) -> list[tuple[str, int]]:
 def test_an_id_that_was_seen_is_accepted_and_dropped(
     any_client: Links, make_queue: Callable[..., str], kind: str
 ) -> None:
-    """In every way of sending it again: alone, in a batch, twice in one batch, scheduled; and after its message is
+    """Sent again in every way: alone, in a batch, twice in one batch, scheduled; and after its message is
     completed. A dropped message takes no number; scheduling it again answers the first number.
 
     Req: D-01, S-01, S-02, S-05, T-07

@@ -514,8 +514,8 @@ def test_a_change_of_the_topic_drops_the_locks_in_its_subscriptions(
 def test_what_cannot_be_done_with_a_topic_or_a_subscription_is_refused(
     client: Links, make_topic: Callable[..., str], broker: BrokerProcess
 ) -> None:
-    """Neither a topic nor its dead-letter queue can be received from or browsed; a subscription cannot be sent to;
-    one that is missing is not found.
+    """Neither a topic nor its dead-letter queue can be received from or browsed; a subscription cannot be
+    sent to; one that is missing is not found.
 
     Source: wire contract 1.7, 2.2: what does not exist may be refused when the token is put.
 

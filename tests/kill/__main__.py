@@ -35,11 +35,21 @@ AUDITED = ("messages", "http", "transactions", "topics")
 
 def main(arguments: list[str]) -> int:
     """Run one loop; exit status 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kill",
+        description="Kill the real broker again and again under clients, and check the result.",
+    )
     parser.add_argument("loop", choices=LOOPS, help="what the clients do")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--durability", choices=("fsync", "os"), default="fsync")
+    parser.add_argument("--rounds", type=int, default=10, help="number of kills (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the clients' choices (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--durability",
+        choices=("fsync", "os"),
+        default="fsync",
+        help="durability of the broker (default: %(default)s)",
+    )
     parser.add_argument(
         "--large", action="store_true", help="with batches of over 1 MiB, on the premium tier"
     )

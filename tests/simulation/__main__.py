@@ -24,7 +24,9 @@ SEEDS_A_DOT = 10
 
 def main(arguments: list[str]) -> int:
     """Run what the command line asks for; exit status 1 when a seed failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description="Run seeds of the deterministic simulation."
+    )
     parser.add_argument("--seed", type=int, help="run one seed")
     parser.add_argument("--seeds", metavar="A:B", help="run seeds A to B - 1")
     parser.add_argument(
@@ -35,7 +37,10 @@ def main(arguments: list[str]) -> int:
         "--seconds", type=float, help="run as many seeds as fit, from A on (0 without --seeds)"
     )
     parser.add_argument(
-        "--bug", choices=sorted(BUGS), help="plant a bug: the run succeeds if a seed finds it"
+        "--bug",
+        choices=sorted(BUGS),
+        metavar="NAME",
+        help="plant a bug (an unknown NAME lists all): the run succeeds if a seed finds it",
     )
     parser.add_argument(
         "--jobs",
