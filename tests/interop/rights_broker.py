@@ -1,4 +1,4 @@
-"""A broker whose keys do not have all rights: `python -m tests.interop.rights_broker DATA CONFIG`."""
+"""A broker whose keys lack rights: `python -m tests.interop.rights_broker DATA CONFIG`."""
 
 from __future__ import annotations
 
