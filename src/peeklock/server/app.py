@@ -54,9 +54,9 @@ from peeklock.server.memory import memory_bytes
 from peeklock.server.net.amqp import AmqpConnection, Buffered
 from peeklock.server.net.auth_throttle import AuthThrottle
 from peeklock.server.net.listener import raise_descriptor_limit
-from peeklock.server.net.ports import Ports, PortsRefused
+from peeklock.server.net.ports import Ports
 from peeklock.server.net.refusal_log import Note, RefusalLog
-from peeklock.server.settings import Settings
+from peeklock.server.settings import CaptureSettings, Settings, StartFailed
 from peeklock.server.shard.definitions import DefinitionLog
 from peeklock.server.shard.shard import Shard
 from peeklock.store.base import Store, StoreDamaged, StoreError, StoreGone
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from peeklock.auth.authority import WebTokens
     from peeklock.config.file import Config
     from peeklock.rest.receives import Receives
-    from peeklock.server.capture import Capture, CaptureSettings
+    from peeklock.server.capture import Capture
     from peeklock.server.keys.jwt_keys import JwtKeys
     from peeklock.server.net.api_hub import ApiHub
     from peeklock.server.net.http_bodies import BodyBudget
@@ -100,10 +100,6 @@ RULE_KEY_BYTES = 32
 
 TOKENS_A_DRAW = 256
 """Lock tokens drawn from the operating system at once: one system call for 256 deliveries."""
-
-
-class StartFailed(Exception):
-    """The broker cannot start; the message says what happened, to what, and what to do."""
 
 
 class _Tokens:
@@ -479,17 +475,14 @@ class Broker:
                 self._api_hub,
             )
 
-        try:
-            ports = Ports(
-                self._settings,
-                self._new_amqp,
-                http,
-                lambda address: self._throttle.wait_s(address, self._clock.now_ms()),
-                self._refusals.of_connection(),
-            )
-            await ports.open()
-        except PortsRefused as failure:
-            raise StartFailed(str(failure)) from failure
+        ports = Ports(
+            self._settings,
+            self._new_amqp,
+            http,
+            lambda address: self._throttle.wait_s(address, self._clock.now_ms()),
+            self._refusals.of_connection(),
+        )
+        await ports.open()
         self.amqp_port, self.http_port = ports.amqp_port, ports.http_port
         return ports
 

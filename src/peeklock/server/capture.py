@@ -19,12 +19,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from peeklock.server import log
 from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.settings import CaptureSettings
 from peeklock.server.shard.shard import Shard
 
 RETRY_S_MIN = 1.0
@@ -38,30 +38,6 @@ million events that wait."""
 
 OPEN_AGAIN = 0.5
 """Sends that were refused are taken again below this share of the limit."""
-
-Policy = Literal["block", "drop-and-say"]
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureSettings:
-    """What `peeklock serve` was asked for about the event log."""
-
-    folder: Path
-    bodies: tuple[str, ...] = ()
-    """Entities whose messages are captured whole; `*` = all."""
-    backlog_bytes: int = 1024**3
-    policy: Policy = "block"
-    interval_s: float = 10.0
-    """How long at most until what happened can be read there."""
-    keep_days: float | None = None
-    keep_bytes: int | None = None
-
-    def captures_body(self) -> Callable[[str], bool]:
-        """Give what says of an entity's name whether its messages are captured whole."""
-        if "*" in self.bodies:
-            return lambda name: True
-        wanted = frozenset(name.lower() for name in self.bodies)
-        return lambda name: bool(wanted) and name.lower() in wanted
 
 
 class Capture:

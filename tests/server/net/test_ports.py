@@ -27,8 +27,8 @@ import pytest
 
 from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
 from peeklock.server.net.listener import AMQP_TLS_HEADER, Listener
-from peeklock.server.net.ports import Ports, PortsRefused
-from peeklock.server.settings import Settings
+from peeklock.server.net.ports import Ports
+from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.tls.certificates import make_pair, names_in
 
 
@@ -296,7 +296,7 @@ def test_a_port_that_needs_a_permission_is_told_with_how_to_give_it(
         await Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None).open()
 
     monkeypatch.setattr(Listener, "bind", bind)
-    with pytest.raises(PortsRefused, match=r"ip_unprivileged_port_start=443.*CAP_NET_BIND_SERVICE"):
+    with pytest.raises(StartFailed, match=r"ip_unprivileged_port_start=443.*CAP_NET_BIND_SERVICE"):
         asyncio.run(ports())
 
 

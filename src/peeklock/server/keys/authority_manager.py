@@ -10,7 +10,6 @@ import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
 
 from peeklock.auth import Authority, OpenAuthority, Right, SasRule
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, WebTokens
@@ -20,8 +19,7 @@ from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
 from peeklock.server.keys.keys import KeyFile, KeysRefused
 from peeklock.server.origins import OriginPolicy
-
-AuthMode = Literal["off", "sas", "jwt"]
+from peeklock.server.settings import AuthMode
 
 _SECRETS: frozenset[AuthMode] = frozenset({"sas", "jwt"})
 

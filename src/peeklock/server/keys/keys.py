@@ -160,6 +160,16 @@ class KeyFile:
             Right.MANAGE in other.rights for other in left
         )
 
+    @staticmethod
+    def shown(*rules: SasRule) -> str:
+        """Return a line for each rule and each of its keys, as a connection string has them."""
+        lines = []
+        for rule in rules:
+            lines.append(f"{rule.name} ({', '.join(right.value for right in Right if right in rule.rights)})")
+            for which, key in zip(("primary", "secondary"), rule.keys, strict=False):
+                lines.append(f"  {which:9}  SharedAccessKeyName={rule.name};SharedAccessKey={key}")
+        return "\n".join(lines)
+
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold off others that would change the file at the same time. Raises: KeysRefused."""
@@ -225,14 +235,6 @@ class KeyFile:
         if os.geteuid() == 0:
             owner = self.path.parent.stat()
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-def shown(rule: SasRule) -> list[str]:
-    """Write a rule with its rights and keys, as a connection string has them, a line each."""
-    lines = [f"{rule.name} ({', '.join(right.value for right in Right if right in rule.rights)})"]
-    for which, key in zip(("primary", "secondary"), rule.keys, strict=False):
-        lines.append(f"  {which:9}  SharedAccessKeyName={rule.name};SharedAccessKey={key}")
-    return lines
 
 
 def _named(rules: list[SasRule], name: str) -> SasRule:

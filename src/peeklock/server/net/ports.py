@@ -10,17 +10,14 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from peeklock.config.hosts import host_of
 from peeklock.server import log
 from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.net.listener import Listener, ProtocolFactory
 from peeklock.server.net.refusal_log import Note
+from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.tls.contexts import CA_KEY_FILE, LOOK_S, TlsFiles
-
-if TYPE_CHECKING:
-    from peeklock.server.settings import Settings
 
 USUAL_PORTS = (5671, 443)
 """AMQP over TLS, and HTTPS and WebSocket: what clients take that cannot be told a port."""
@@ -28,10 +25,6 @@ USUAL_PORTS = (5671, 443)
 PLAIN_PORT = 80
 """Where .NET's administration client goes with `UseDevelopmentEmulator=true`: always up to 7.19, later where
 no port is given. Source: wire contract C38."""
-
-
-class PortsRefused(Exception):
-    """The ports cannot be opened; the message says which and what to do."""
 
 
 class Ports:
@@ -47,7 +40,7 @@ class Ports:
     ) -> None:
         """Make them, to be opened by `open`; `amqp`, `http`, `wait_s` and `note` are as of `Listener`.
 
-        Raises: PortsRefused, for TLS files that cannot be used.
+        Raises: StartFailed, for TLS files that cannot be used.
         """
         self._settings = settings
         self._files = TlsFiles(
@@ -70,7 +63,7 @@ class Ports:
             try:
                 self._listener.use(self._files.load())  # a wrong pair is told now, not to the first client
             except OSError as failure:  # ssl.SSLError is one
-                raise PortsRefused(f"TLS: {failure}; give a PEM certificate chain and its private key") from (
+                raise StartFailed(f"TLS: {failure}; give a PEM certificate chain and its private key") from (
                     failure
                 )
         self.amqp_port = self.http_port = 0
@@ -83,7 +76,7 @@ class Ports:
     async def open(self) -> None:
         """Have the TLS files on disk, then listen: clients read them once the broker is ready.
 
-        Raises: PortsRefused.
+        Raises: StartFailed.
         """
         try:
             self._load_now = await asyncio.to_thread(self._files.make_files)
@@ -118,7 +111,7 @@ class Ports:
             )
 
     def _refuse_open_keys(self) -> None:
-        """See that private keys are their owner's alone. Raises: PortsRefused, for those that we made."""
+        """See that private keys are their owner's alone. Raises: StartFailed, for those that we made."""
         for file in self._files.open_keys():
             if self._settings.tls_cert is not None:
                 do = f"`chmod 600 {file}`, and a new pair if they may have read it"
@@ -128,7 +121,7 @@ class Ports:
                 then = f"delete {file.parent}, and tell every client to trust the new authority"
             else:
                 then = "delete it too: the start makes another"
-            raise PortsRefused(
+            raise StartFailed(
                 f"{file} can be read by others than its owner: say `chmod 600 {file}`; if somebody may have "
                 f"read it, {then}"
             )
@@ -159,7 +152,7 @@ class Ports:
         except OSError as failure:
             self._listener.close()
             why, do = failure.strerror or failure, _what_to_do(failure, option, port)
-            raise PortsRefused(f"cannot listen on {host}:{port}: {why}; {do}") from failure
+            raise StartFailed(f"cannot listen on {host}:{port}: {why}; {do}") from failure
 
     async def follow_tls(self) -> None:
         """See to the TLS files for as long as the broker runs, beside the loop."""
