@@ -236,7 +236,7 @@ def serve(context: click.Context, /, **given: Any) -> None:
 
     settings = Settings(capture=_capture_settings(context, given), **given)
     _check(settings)
-    from peeklock.server.app import serve as run
+    from peeklock.server.process import serve as run
     from peeklock.server.settings import StartFailed
 
     with reported(StartFailed):

@@ -51,7 +51,7 @@ def _repair(folder: Path, report: Report) -> int:
     if report.stops:
         said = "peeklock: --repair is for damaged bodies, and this is other damage; nothing was changed"
         if not report.is_gone:  # else the damage names the ways on
-            said += ". Restore a copy of the folder, or start with what can be read: serve --accept-loss"
+            said += ". Put back a copy of the folder, or start with what can be read: serve --accept-loss"
         click.echo(said, err=True)
         return 1
     with reported(StoreError):

@@ -84,6 +84,11 @@ class Settings:
     """Start with what can be read of a damaged store."""
 
     @property
+    def own_names(self) -> tuple[str, ...]:
+        """Names of this broker beside `localhost`."""
+        return (*self.host_names, *self.tls_names, self.host)
+
+    @property
     def history_size(self) -> int:
         """Messages remembered after they left; 0 = none."""
         return self.history if self.history is not None else 0 if self.auth else HISTORY

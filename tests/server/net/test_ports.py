@@ -123,7 +123,7 @@ def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path)
             f"peeklock: {authority} is not a PEM certificate; put a sound copy back"
         )
         broker.start()
-        (told,) = until(lambda: lines(broker, "no TLS connection can be taken"))
+        (told,) = until(lambda: lines(broker, "no TLS connection can be accepted"))
         assert told["level"] == "error"
         assert told["reason"].startswith(f"{authority} is not a PEM certificate; put a sound copy back")
         with pytest.raises(urllib.error.URLError, match=r"(?i)alert internal error"):
@@ -131,7 +131,7 @@ def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path)
         with urllib.request.urlopen(f"http://localhost:{broker.http_port}/health", timeout=10) as answer:
             figures = json.load(answer)
         assert (figures["status"], figures["failed_handshakes"]) == ("ok", 1)
-        assert figures["tls"] == "no TLS connection can be taken; the log says why"
+        assert figures["tls"] == "no TLS connection can be accepted; the log says why"
         (line,) = lines(broker, "a TLS hand-shake failed")
         assert line["reason"].startswith(f"{authority} is not a PEM certificate")
 

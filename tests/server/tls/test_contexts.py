@@ -306,7 +306,7 @@ def test_what_is_wrong_with_the_authority_is_told_by_file_and_nothing_is_replace
     encrypted = load_pem_private_key(sound[key], None).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
     )
-    again = "to have a new authority made, which every client then has to be told to trust"
+    again = "to have a new authority made, which every client then has to trust"
     mend = f"; put a sound copy back, or delete ca.pem and ca-key.pem there {again}"
     for file, data, said in (
         (ca, b"nonsense", f"{ca} is not a PEM certificate{mend}"),

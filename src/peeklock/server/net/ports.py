@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from peeklock.config.hosts import host_of
 from peeklock.server import log
 from peeklock.server.keys.authority_manager import is_loopback
+from peeklock.server.line_limits import Note
 from peeklock.server.net.listener import Listener, ProtocolFactory
-from peeklock.server.net.refusal_log import Note
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.tls.contexts import CA_KEY_FILE, LOOK_S, TlsFiles
 
@@ -182,7 +182,7 @@ class Ports:
     def health(self) -> dict[str, int | str]:
         """Give what was refused since the start and what is wrong, for `GET /health`."""
         # The log names the file; whoever may ask for this need not know our folders.
-        wrong = "no TLS connection can be taken; the log says why" if self._listener.tls_fails else ""
+        wrong = "no TLS connection can be accepted; the log says why" if self._listener.tls_fails else ""
         return {**self._listener.figures(), **({"tls": wrong} if wrong else {})}
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from websockets.protocol import OPEN, Event, Protocol, Side
 from websockets.utils import accept_key
 
 from peeklock.admin.api import Response
+from peeklock.server.line_limits import Note
 from peeklock.server.loop.tasks import call_for
 from peeklock.server.loop.turns import Turns
 from peeklock.server.net.amqp import AmqpConnection
@@ -62,8 +63,6 @@ SUBPROTOCOLS = ("AMQPWSB10", "amqp")
 """Azure's, and that of the OASIS binding; the first that the peer offers is taken."""
 
 _VERSION = ("Sec-WebSocket-Version", "13")
-
-Note = Callable[[str, Mapping[str, Any]], None]
 
 
 def accept(
