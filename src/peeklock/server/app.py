@@ -31,7 +31,7 @@ from peeklock.server.keys.keys import KeysRefused
 from peeklock.server.line_limits import DefectLog, RefusalLog
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.tasks import tell_failure
-from peeklock.server.loop.ticks import tick_round
+from peeklock.server.loop.timers import tick_round
 from peeklock.server.loop.turns import Turns
 from peeklock.server.net.ports import Ports
 from peeklock.server.net.protocols import Protocols

@@ -455,7 +455,7 @@ def test_a_new_pair_that_does_not_do_is_told_once_and_mended_later(
     assert files.follow() is None
     assert files.follow() is None
     (record,) = caplog.records
-    assert record.message == "the TLS files cannot be used; the old pair is shown on"
+    assert record.message == "the TLS files cannot be used; the old pair stays in use"
     assert str(key) in vars(record)["fields"]["reason"]
     key.write_bytes(new_key)
     context = files.follow()

@@ -29,7 +29,7 @@ from peeklock.api.exchange import JSON
 from peeklock.rest.api import Receive
 from peeklock.rest.errors import RETRY_AFTER_S
 from peeklock.server.line_limits import Note
-from peeklock.server.loop.deadline import Deadline
+from peeklock.server.loop.timers import Deadline
 from peeklock.server.net.http_bodies import CHUNKS_MAX, MIB, UNKNOWN_BODY_BYTES_MAX, Body, Excess
 from peeklock.server.net.http_dispatch import Dispatch, HttpContext, accepted, defect, is_websocket
 from peeklock.server.net.http_heads import (

@@ -12,7 +12,7 @@ from peeklock.api.exchange import EVENTS, Stream
 from peeklock.rest.broker_properties import write_date
 from peeklock.rest.exchange import Receive
 from peeklock.rest.receives import Receives
-from peeklock.server.loop.deadline import Deadline
+from peeklock.server.loop.timers import Deadline
 from peeklock.server.net.hub import Answered, ApiHub, Hub, Waiting
 
 HEARTBEAT_S = 15.0
