@@ -29,7 +29,8 @@ from peeklock.server.net.http_bodies import BodyBudget
 from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.listener import Listener
 from peeklock.server.origins import OriginPolicy
-from peeklock.server.tls.contexts import CERTIFICATE_FILE, FOLDER, server_context
+from peeklock.server.tls.contexts import CERTIFICATE_FILE, FOLDER
+from tests.server.contexts import server_context
 from tests.server.stepping import raised
 
 

@@ -241,11 +241,11 @@ class Broker:
 
     async def _listen(self, namespace: str, store: Store) -> None:
         self.protocols = Protocols(
-            self._settings,
-            self.shard,
-            self._turns,
-            self._clock,
-            self.authority_manager,
+            settings=self._settings,
+            shard=self.shard,
+            turns=self._turns,
+            clock=self._clock,
+            authority_manager=self.authority_manager,
             namespace=namespace,
             created_at_ms=store.created_at_ms or self._started_at_ms,
             defects=self.defects,
@@ -263,18 +263,12 @@ class Broker:
     # Running
 
     async def _tick(self) -> None:
-        ticked = (
-            self.shard,
-            self._definitions,
-            self.authority_manager,
-            self._refusals,
-            self.defects,
-        )
+        parts = (self.shard, self._definitions, self.authority_manager, self._refusals, self.defects)
         while True:
             await tick_round(self.protocols.connections, self._clock.now_ms, asyncio.sleep, TICK_S)
             self._follow_clock(self._clock.adjust())
             now_ms = self._clock.now_ms()
-            for part in ticked:
+            for part in parts:
                 part.tick(now_ms)
 
     def _follow_clock(self, step_ms: int) -> None:

@@ -95,7 +95,7 @@ class RefusalLog(LineLimit):
         self._now_ms = now_ms
 
     def of_connection(self) -> Note:
-        """Return the log of one connection, which has a limit of its own below that of all."""
+        """Return the log of one connection, which has a lower limit than all together."""
         window = lines = 0
 
         def note(event: str, fields: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ import uvloop
 from peeklock.server.net import listener as listening
 from peeklock.server.net.listener import AMQP_TLS_HEADER, Listener
 from peeklock.server.net.sockets import is_loopback_address, raise_descriptor_limit
-from peeklock.server.tls.contexts import server_context
+from tests.server.contexts import server_context
 
 ELSEWHERE = "192.0.2.1"
 """An address that no machine has. Source: RFC 5737."""

@@ -9,7 +9,6 @@ section 4.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import ssl
 import threading
@@ -18,6 +17,7 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -89,8 +89,8 @@ class JwtKeys:
         """In a row."""
         self._fetching: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
-        self._asked_issuer = False
-        """Whether a thread waits for the issuer, perhaps abandoned."""
+        self._asked: Future[KeySet] | None = None
+        """The result of the last thread, perhaps abandoned."""
 
     def __call__(self, kid: str | None) -> Sequence[Key]:
         """Return all keys, for a token that names this one or none; fetch them if it is unknown.
@@ -188,32 +188,20 @@ class JwtKeys:
 
     def _in_thread(self) -> asyncio.Future[KeySet]:
         """Fetch in a daemon thread, which may hang longer than the time-out and even the broker's stop."""
-        if self._asked_issuer:
+        if self._asked is not None and not self._asked.done():
             raise FetchFailed(f"{self._issuer} has still not answered the request before")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[KeySet] = loop.create_future()
-
-        def tell(found: KeySet | None, failure: Exception | None) -> None:
-            self._asked_issuer = False
-            if answer.done():
-                return  # timed out
-            if found is not None:
-                answer.set_result(found)
-            elif failure is not None:
-                answer.set_exception(failure)
+        fetched: Future[KeySet] = Future()
+        self._asked = fetched
+        fetched.set_running_or_notify_cancel()  # so that a time-out does not cancel it
 
         def work() -> None:
-            found, failed = None, None
             try:
-                found = fetch_keys(self._issuer)
-            except Exception as failure:  # raised where the answer is awaited
-                failed = failure
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(tell, found, failed)
+                fetched.set_result(fetch_keys(self._issuer))
+            except Exception as failure:  # raised where the result is awaited
+                fetched.set_exception(failure)
 
-        self._asked_issuer = True
         threading.Thread(target=work, name="keys of the issuer", daemon=True).start()
-        return answer
+        return asyncio.wrap_future(fetched)
 
 
 def fetch_keys(issuer: str) -> KeySet:

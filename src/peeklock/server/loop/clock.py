@@ -26,7 +26,7 @@ clock twice within a second."""
 _passed: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-"""Returns the seconds since some instant, suspension included where the system has such a clock."""
+"""Returns the seconds since some instant, suspension included if the system can count it."""
 
 
 class SlewedClock:

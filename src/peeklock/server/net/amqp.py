@@ -106,16 +106,15 @@ class AmqpConnection(asyncio.Protocol):
         return self._gateway.known
 
     @property
-    def peer(self) -> str:
-        """The address of the other end; empty = unknown."""
-        name = None if self._transport is None else self._transport.get_extra_info("peername")
-        return str(name[0]) if name else ""
-
-    @property
     def endpoint(self) -> str:
         """Address and port of the other end, for the log; empty = unknown."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if name else ""
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end; empty = unknown."""
+        return self.endpoint.rpartition(":")[0]
 
     # From the transport
 

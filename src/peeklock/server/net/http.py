@@ -290,7 +290,7 @@ class HttpProtocol(asyncio.Protocol):
         assert head is not None
         if excess is Excess.CHUNKS:
             self._refuse(413, f"the body has more than {CHUNKS_MAX} chunks")
-        elif excess is Excess.ROOM:
+        elif excess is Excess.BUDGET:
             text, again = "too many messages are being received", ("Retry-After", str(RETRY_AFTER_S))
             self._dispatch.note_refusal(503, text, self._peer)
             self._end_with(Response(503, "text/plain", text.encode(), (again,)))

@@ -20,7 +20,7 @@ class Excess(Enum):
 
     SIZE = 0
     CHUNKS = 1
-    ROOM = 2
+    BUDGET = 2
     """The budget of all bodies is used up."""
 
 
@@ -78,7 +78,7 @@ class Body:
             return Excess.CHUNKS
         if self.is_message:
             if not self._budget.take(len(data)):
-                return Excess.ROOM
+                return Excess.BUDGET
             self._taken += len(data)
         return None
 

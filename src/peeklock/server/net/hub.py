@@ -34,8 +34,7 @@ class Requests(Protocol):
     def begin(self, asked: Any, /) -> int | Response:
         """Begin a request; return its number, or its answer."""
 
-    def time_out(self, number: int) -> None:
-        """End a wait."""
+    def time_out(self, number: int) -> None: ...
 
     def cancel(self, number: int) -> None:
         """Forget a request whose client is gone."""
@@ -43,8 +42,7 @@ class Requests(Protocol):
     def end_all(self) -> None:
         """End all waits."""
 
-    def handle(self, effect: Effect, body: Callable[[Message], bytes | None]) -> None:
-        """Take an effect."""
+    def handle(self, effect: Effect, body: Callable[[Message], bytes | None]) -> None: ...
 
     def bodies_wanted(self) -> set[int]:
         """Return the body rows that answers wait for."""
@@ -72,14 +70,7 @@ class Hub(Generic[R]):
         shard: Shard,
         on_defect: OnDefect,
     ) -> None:
-        """Begin with none.
-
-        Args:
-            make: makes the requests from a connection id and `on_defect`.
-            new_connection_id: returns an unused id; called with the first request.
-            shard: is joined with the first request.
-            on_defect: takes a defect and its fields.
-        """
+        """Begin with none; `make` gets a new connection id and `on_defect` with the first request."""
         self._make = make
         self._new_connection_id = new_connection_id
         self._shard = shard
@@ -166,10 +157,7 @@ class ApiHub(Hub[Waits]):
     ) -> int | Response:
         """Begin a request; return its number, or its answer.
 
-        Args:
-            asked: the request.
-            answered: is called later, once; for a stream only if it is refused before its first event.
-            on_event: takes the events of a stream.
+        `answered` is called later, once; for a stream, whose events `on_event` takes, only with a refusal.
         """
         number = super().begin(asked, answered)
         if isinstance(number, int) and on_event is not None:

@@ -252,7 +252,7 @@ class Listener:
             self._pressing = self._loop.call_at(since + HANDSHAKE_S_PRESSED, self._press)
 
     def _press(self) -> None:
-        """Close newcomers that have held a place for too long; each makes room for another."""
+        """Close newcomers that have held a place for too long; each frees a place."""
         self._pressing = None
         too_long = self._loop.time() - HANDSHAKE_S_PRESSED
         for newcomer in [newcomer for newcomer, since in self._encrypting.items() if since <= too_long]:

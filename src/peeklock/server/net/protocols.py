@@ -8,6 +8,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,58 +42,32 @@ STOP_S_MAX = 10.0
 managers."""
 
 
+@dataclass(eq=False)
 class Protocols:
     """Makes the protocol of each connection, and keeps the AMQP connections that are open."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        shard: Shard,
-        turns: Turns,
-        clock: SlewedClock,
-        authority_manager: AuthorityManager,
-        *,
-        namespace: str,
-        created_at_ms: int,
-        defects: DefectLog,
-        refusals: RefusalLog,
-        history: History | None,
-        gateway_limits: GatewayLimits | None,
-        health: Callable[[], Awaitable[dict[str, Any]]],
-        stops: Callable[[], bool],
-    ) -> None:
-        """Make no protocol yet.
+    settings: Settings
+    shard: Shard
+    turns: Turns
+    clock: SlewedClock
+    authority_manager: AuthorityManager
+    namespace: str
+    """Its name."""
+    created_at_ms: int
+    """Of the namespace."""
+    defects: DefectLog
+    refusals: RefusalLog
+    history: History | None
+    """Messages that left, for the API; None = it is off."""
+    gateway_limits: GatewayLimits | None
+    """Bounds of each AMQP connection."""
+    health: Callable[[], Awaitable[dict[str, Any]]]
+    """Returns the figures for `/health`."""
+    stops: Callable[[], bool]
+    """Whether the broker stops."""
 
-        Args:
-            settings: of the broker.
-            shard: applies commands.
-            turns: shares the loop's time among the connections.
-            clock: of the broker.
-            authority_manager: has the authority and the policy for web pages.
-            namespace: the name of the namespace.
-            created_at_ms: when the namespace was created.
-            defects: logs defects that end a connection.
-            refusals: logs what is refused over HTTP.
-            history: messages that left, for the API; None = it is off.
-            gateway_limits: bounds of each AMQP connection.
-            health: returns the figures for `/health`.
-            stops: whether the broker stops.
-        """
-        self._settings = settings
-        self._shard = shard
-        self._turns = turns
-        self._clock = clock
-        self._authority_manager = authority_manager
-        self._namespace = namespace
-        self._created_at_ms = created_at_ms
-        self._defects = defects
-        self._refusals = refusals
-        self._history = history
-        self._gateway_limits = gateway_limits
-        self._health = health
-        self._stops = stops
-        self._limits = TIERS[settings.tier]
-        self._buffers = Buffers.of_memory(memory_bytes(), self._limits)
+    def __post_init__(self) -> None:
+        self._buffers = Buffers.of_memory(memory_bytes(), TIERS[self.settings.tier])
         self._buffered = Buffered()
         self._first_uses: set[str] = set()
         self._throttle = AuthThrottle()
@@ -104,7 +79,7 @@ class Protocols:
 
     def wait_s(self, address: str) -> float | None:
         """Return how long a new connection from an address must wait, s; None = it is turned away."""
-        return self._throttle.wait_s(address, self._clock.now_ms())
+        return self._throttle.wait_s(address, self.clock.now_ms())
 
     def figures(self) -> dict[str, int]:
         """Return figures for `GET /health`."""
@@ -120,31 +95,31 @@ class Protocols:
         """Return the protocol of a new AMQP connection."""
         connection_id = self._new_id()
         connection = self.connections[connection_id] = AmqpConnection(
-            connection_id, self._shard, self._turns, self._gateway, self._closed, self._buffered
+            connection_id, self.shard, self.turns, self._gateway, self._closed, self._buffered
         )
         return connection
 
     def _gateway(self, connection_id: int, now_ms: int) -> Gateway:
         return Gateway(
             connection_id,
-            namespaces=OneNamespace(self._authority_manager.authority),
+            namespaces=OneNamespace(self.authority_manager.authority),
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
             now_ms=now_ms,
-            limits=self._gateway_limits,
+            limits=self.gateway_limits,
             bears_refusal=lambda: self._bears_refusal(self.connections[connection_id].peer),
             peer=lambda: self.connections[connection_id].endpoint,
             on_defect=partial(self._met_defect, connection_id),
             buffers=self._buffers,
             first_uses=self._first_uses,
-            ahead_ms=lambda: self._clock.ahead_ms,
+            ahead_ms=lambda: self.clock.ahead_ms,
         )
 
     def _met_defect(self, connection_id: int, defect: Exception, tracking_id: str) -> None:
         """Log a defect in the gateway, which has closed this connection."""
         connection = self.connections.get(connection_id)
         peer = "" if connection is None else connection.endpoint
-        self._defects.add(defect, {"tracking_id": tracking_id, "connection": connection_id, "peer": peer})
+        self.defects.add(defect, {"tracking_id": tracking_id, "connection": connection_id, "peer": peer})
 
     def _closed(self, connection_id: int) -> None:
         del self.connections[connection_id]
@@ -156,7 +131,7 @@ class Protocols:
         return self._last_id
 
     def _bears_refusal(self, peer: str) -> bool:
-        return self._throttle.refused(peer, self._clock.now_ms())
+        return self._throttle.refused(peer, self.clock.now_ms())
 
     # HTTP, whose modules are imported with the first connection
 
@@ -166,7 +141,7 @@ class Protocols:
 
         if self._http_context is None:
             self._http_context = self._make_http_context()
-        return HttpProtocol(self._http_context, self._refusals.of_connection())
+        return HttpProtocol(self._http_context, self.refusals.of_connection())
 
     def _make_http_context(self) -> HttpContext:
         from peeklock.rest.receives import Receives
@@ -174,36 +149,35 @@ class Protocols:
         from peeklock.server.net.http_dispatch import HttpContext
         from peeklock.server.net.hub import ApiHub, Hub
 
-        shard = self._shard
         return HttpContext(
-            submit=shard.submit,
-            submit_for=shard.ask,
+            submit=self.shard.submit,
+            submit_for=self.shard.ask,
             administration=self._administration,
-            health=self._health,
-            now_ms=self._clock.wall_ms,
-            origin_policy=self._authority_manager.origin_policy,
-            stops=self._stops,
+            health=self.health,
+            now_ms=self.clock.wall_ms,
+            origin_policy=self.authority_manager.origin_policy,
+            stops=self.stops,
             amqp=self.amqp,
-            turns=self._turns,
+            turns=self.turns,
             bears_refusal=self._bears_refusal,
             bodies=BodyBudget(self._buffers.known.limit),
-            receives=Hub(Receives, self._new_id, shard, self._defects.add),
-            api=ApiHub(self._new_id, shard, self._defects.add),
-            history=self._history,
+            receives=Hub(Receives, self._new_id, self.shard, self.defects.add),
+            api=ApiHub(self._new_id, self.shard, self.defects.add),
+            history=self.history,
         )
 
     def _administration(self, note: Note) -> Administration:
         from peeklock.admin.api import Administration
 
         return Administration(
-            self._authority_manager.authority,
+            self.authority_manager.authority,
             tracking=lambda: str(uuid.uuid4()),
             keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
-            owns=HostNames(self._settings.own_names).owns,
+            owns=HostNames(self.settings.own_names).owns,
             log=note,
-            namespace=self._namespace,
-            limits=self._limits,
-            created_at_ms=self._created_at_ms,
+            namespace=self.namespace,
+            limits=TIERS[self.settings.tier],
+            created_at_ms=self.created_at_ms,
         )
 
     def _hubs(self) -> list[Any]:
@@ -221,7 +195,7 @@ class Protocols:
 
     async def shut_down(self) -> None:
         """Tell AMQP clients that the broker stops, and wait a moment for them to read it."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         for connection in list(self.connections.values()):
             connection.shut_down(now_ms)
         if self.connections:

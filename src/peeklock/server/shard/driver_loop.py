@@ -87,7 +87,7 @@ class DriverLoop:
         self._turns.begin()
         driver, clock_s = self._driver, self._turns.clock_s
         next_run = self._next_run  # once a turn: effects handed out in parts have one part in each
-        planned, next_run.planned = next_run.planned, True  # commands offered meanwhile need no other run
+        planned, next_run.planned = next_run.planned, True  # commands offered until then need no other run
         now_ms = self._now_ms()
         until_s = clock_s() + HAND_OUT_S
         while True:

@@ -45,6 +45,12 @@ _BACKDATED = datetime.timedelta(days=1)
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
 """What `cryptography` raises for a damaged file."""
 
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+"""All usages of a key. Source: RFC 5280 4.2.1.3."""
+
 _Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
@@ -84,7 +90,7 @@ def keep_pair(folder: Path, names: Sequence[str], now: datetime.datetime) -> Non
             ca_key, ca = folder / CA_KEY_FILE, folder / CA_FILE
             raise refused(
                 f"{ca_key} is missing, and a new certificate is needed ({why}); put it back, or delete {ca} "
-                "to have a new authority made, which every client then has to trust"
+                "to have a new authority made, which every client must then trust"
             )
         chain, key_pem = _issue(authority, authority.key, names, now)
         # A crash between the two leaves a pair that does not match, and the next start makes another.
@@ -128,7 +134,8 @@ def _keep_authority(folder: Path, now: datetime.datetime) -> Authority:
     if key is not None and not ca.exists():  # also after a crash between the two
         made = Authority(_certify_authority(key, now), key)
         files.replace(ca, made.pem(), 0o644)
-        _say("local authority made", ca, made)
+        fields = {"file": str(ca), "sha256": fingerprint(made.certificate)}
+        log.info("local authority made", fields | {"ends": made.certificate.not_valid_after_utc.isoformat()})
         return made
     try:
         certificate = x509.load_pem_x509_certificate(ca.read_bytes())
@@ -142,7 +149,7 @@ def _keep_authority(folder: Path, now: datetime.datetime) -> Authority:
     if _public(key.public_key()) != _public(certificate.public_key()):
         raise refused(
             f"{ca_key} is not the key of {ca}; put the right one back, or delete both to have a new "
-            "authority made, which every client then has to trust"
+            "authority made, which every client must then trust"
         )
     ends = certificate.not_valid_after_utc
     if now < ends - datetime.timedelta(CA_RENEW_DAYS):
@@ -165,24 +172,16 @@ def _certify_authority(key: _Key, now: datetime.datetime) -> x509.Certificate:
     """Return the self-signed certificate of an authority. Source: RFC 5280 4.2.1; our choice of names."""
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     # Trust stores look for an issuer by its name first, so each authority has another name.
+    own = f"peeklock local authority {identifier.digest[:4].hex()}"
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "peeklock"),
-            x509.NameAttribute(
-                NameOID.COMMON_NAME, f"peeklock local authority {identifier.digest[:4].hex()}"
-            ),
+            x509.NameAttribute(NameOID.COMMON_NAME, own),
         ]
     )
-    return (
-        _validity(x509.CertificateBuilder(), now, now - _BACKDATED + datetime.timedelta(CA_VALID_DAYS))
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(authority=True), critical=True)
-        .add_extension(identifier, critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    ends = now - _BACKDATED + datetime.timedelta(CA_VALID_DAYS)
+    builder = _builder(key, name, name, now, ends, authority=True)
+    return builder.sign(key, hashes.SHA256())
 
 
 def _read_through(certificate: x509.Certificate) -> None:
@@ -212,19 +211,7 @@ def _read_authority_key(file: Path) -> _Key:
 def _damaged(file: Path, fault: str) -> ssl.SSLError:
     return refused(
         f"{file} {fault}; put a sound copy back, or delete {CA_FILE} and {CA_KEY_FILE} there to have a new "
-        "authority made, which every client then has to trust"
-    )
-
-
-def _say(event: str, file: Path, authority: Authority) -> None:
-    certificate = authority.certificate
-    log.info(
-        event,
-        {
-            "file": str(file),
-            "sha256": fingerprint(certificate),
-            "ends": certificate.not_valid_after_utc.isoformat(),
-        },
+        "authority made, which every client must then trust"
     )
 
 
@@ -271,19 +258,14 @@ def _issue(
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate
     ends = min(now - _BACKDATED + datetime.timedelta(VALID_DAYS), issuer.not_valid_after_utc)
-    subject_key = x509.SubjectKeyIdentifier.from_public_key(issuer.public_key())
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "peeklock")])
+    issuer_key = x509.SubjectKeyIdentifier.from_public_key(issuer.public_key())
     certificate = (
-        _validity(x509.CertificateBuilder(), now, ends)
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "peeklock")]))
-        .issuer_name(issuer.subject)
-        .public_key(key.public_key())
+        _builder(key, own, issuer.subject, now, ends, authority=False)
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(subject_key), critical=False
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key), critical=False
         )
         .sign(signing_key, hashes.SHA256())
     )
@@ -300,27 +282,24 @@ def _general(name: str) -> x509.GeneralName:
 # Both
 
 
-def _validity(
-    builder: x509.CertificateBuilder, now: datetime.datetime, ends: datetime.datetime
+def _builder(
+    key: _Key,
+    subject: x509.Name,
+    issuer: x509.Name,
+    now: datetime.datetime,
+    ends: datetime.datetime,
+    *,
+    authority: bool,
 ) -> x509.CertificateBuilder:
+    usage = dict.fromkeys(_USAGES, False)
+    usage |= {"digital_signature": not authority, "key_cert_sign": authority, "crl_sign": authority}
     return (
-        builder.serial_number(x509.random_serial_number())
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
         .not_valid_after(ends)
-    )
-
-
-def _usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(x509.BasicConstraints(authority, 0 if authority else None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

@@ -55,7 +55,15 @@ class TlsFiles:
         *,
         for_others: bool = False,
     ) -> None:
-        """Take the arguments of `server_context`; `for_others`: other machines can connect."""
+        """Read nothing yet.
+
+        Args:
+            data: the folder with the local authority; None = it is not kept.
+            certificate: a PEM file, instead of what the authority signs.
+            key: a PEM file; None = in the same file as the certificate.
+            names: names in the authority's certificate, beside this machine's.
+            for_others: other machines can connect, so the certificate needs this machine's addresses.
+        """
         self._data = data
         self._certificate = certificate
         self._key = key
@@ -68,7 +76,10 @@ class TlsFiles:
         self._kept_at_s = 0.0
 
     def load(self, now_s: float | None = None) -> ssl.SSLContext:
-        """Return a context from the present files. Raises: as `server_context`."""
+        """Return a context from the present files, for a certificate made at `now_s`, UTC; None = now.
+
+        Raises: OSError (file not readable), ssl.SSLError (not a PEM pair, or not matching), with the file.
+        """
         now_s = time.time() if now_s is None else now_s
         before = self._stamps()
         if self._certificate is None:
@@ -86,7 +97,7 @@ class TlsFiles:
         """Make the local authority and its certificate unless they look sound; return whether they were made.
 
         The certificate has the names that are known at once. `load` looks up the others, which may take
-        seconds, and replaces it if one is missing. Raises: as `server_context`.
+        seconds, and replaces it if one is missing. Raises: as `load`.
         """
         if self.looks_sound():
             return False
@@ -164,26 +175,6 @@ class TlsFiles:
             else:
                 stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
         return stamps
-
-
-def server_context(
-    data: Path | None,
-    certificate: Path | None = None,
-    key: Path | None = None,
-    names: Sequence[str] = (),
-    *,
-    now_s: float | None = None,
-) -> ssl.SSLContext:
-    """Return the context for incoming TLS connections: from the given files, else by the local authority.
-
-    `data`: the folder with the authority; None = it is not kept. `names`: names in the certificate beside
-    this machine's. `now_s`: UTC, for its validity; None = the machine's clock.
-
-    Raises: OSError (file not readable), ssl.SSLError (not a PEM pair, or not matching); both name the file.
-    """
-    if certificate is not None:
-        return _context(certificate, key or certificate)
-    return _own_context(data, _unique([*host_names(), *names]), time.time() if now_s is None else now_s)
 
 
 def _unique(names: Sequence[str]) -> list[str]:
