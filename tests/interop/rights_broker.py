@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from peeklock.auth import Authority, Right, SasRule
-from peeklock.server.app import serve
+from peeklock.server.process import serve
 from peeklock.server.settings import Settings
 
 RULES = (

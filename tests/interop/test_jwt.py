@@ -329,4 +329,4 @@ def test_a_wrong_file_ends_the_start_with_what_to_do(tmp_path: Path) -> None:
     command = [program(), "serve", "--durability=memory", "--auth=jwt", f"--jwt={tmp_path / 'jwt.toml'}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1
-    assert f"peeklock: --jwt: {tmp_path / 'jwt.toml'}: `isuer`: it is not known" in ended.stderr
+    assert f"peeklock: --jwt: {tmp_path / 'jwt.toml'}: `isuer`: unknown key" in ended.stderr

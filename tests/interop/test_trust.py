@@ -158,7 +158,7 @@ def test_python_without_it_does_not_connect(broker: BrokerProcess, kind: str) ->
 
 
 def test_python_by_the_bundle_of_certifi(broker: BrokerProcess, page: str, tmp_path: Path) -> None:
-    (line,) = lines(page, "Python, without touching the code")
+    (line,) = lines(page, "Python, without changing the code")
     # A copy of the module, so that this installation does not keep trusting the broker.
     import certifi
 
@@ -189,7 +189,7 @@ def test_java(broker: BrokerProcess, page: str, tmp_path: Path) -> None:
     program = tmp_path / "Trust.java"
     program.write_text(JAVA)
     command = ["java", str(program), str(broker.amqp_port)]
-    done = run(command, *lines(page, "Java, a trust store of its own"))
+    done = run(command, *lines(page, "Java, a new trust store"))
     assert done.stdout.splitlines()[-1] == "200", done.stderr
     without = run(command)
     assert without.returncode == 1
