@@ -130,10 +130,8 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
             if m.session_id is None and m.dead_letter_source is None:
                 stored[queue_id].append(record)
             else:
-                session_place = texts.setdefault(m.session_id, len(texts))
-                source_place = texts.setdefault(m.dead_letter_source, len(texts))
-                record += records.PLACES.pack(session_place, source_place)
-                with_texts[queue_id].append(record)
+                places = [texts.setdefault(text, len(texts)) for text in (m.session_id, m.dead_letter_source)]
+                with_texts[queue_id].append(record + records.PLACES.pack(*places))
         elif type(change) is MessageRemoved:
             removed[change.queue_id].append(change.message.position)
         elif type(change) is MessageIdSeen:
