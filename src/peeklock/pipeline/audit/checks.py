@@ -27,7 +27,7 @@ class Check(IntEnum):
     NO_BEGINNING = 5, "Events of a message come after it was enqueued or scheduled."
     LOCK_OVERDUE = (
         6,
-        "A lock ends by a settlement, or lapses when its time is up, or the grace of its connection.",
+        "A lock ends by a settlement, or lapses at the end of its time or of its connection's grace.",
     )
     EXPIRY_OVERDUE = 7, "A message expires when its time-to-live is over."
     DOUBLE_SETTLEMENT = 8, "A message ends once, and is not settled after that."
@@ -40,7 +40,7 @@ class Check(IntEnum):
     LOCK_ENDED = 15, "A message is settled before its lock ends, not at that instant or later."
     LOCK_CUT_SHORT = (
         16,
-        "A lock lasts until its time is up, or the grace of its connection, or until its entity goes.",
+        "A lock that is not settled lasts to the end of its time, its connection's grace or its entity.",
     )
     TAKEN_UNDER_LOCK = 17, "A locked message does not expire; no purge or claim takes it."
     WRONG_COUNT = (
@@ -56,7 +56,7 @@ class Check(IntEnum):
     DEAD_LETTER_LOST = 24, "A dead-lettered message arrives in the dead-letter queue with the same commit."
     DEAD_LETTER_UNEXPLAINED = 25, "A message that arrives in a dead-letter queue was dead-lettered."
     FORWARD_LOST = 26, "A forwarded or activated message arrives in its new place with the same commit."
-    COPIES_WRONG = 27, "A topic's message arrives in as many subscriptions as it was forwarded to."
+    COPIES_WRONG = 27, "A topic's message arrives in its subscriptions in as many copies as the topic made."
     SESSION_SHARED = 28, "A session has one holder until its lock ends, and only the holder gets messages."
     SESSION_ORDER = 29, "Messages of a session are delivered in the order in which they arrived."
     DUPLICATE = (
