@@ -10,7 +10,7 @@ locks       on locks: receive, renew, settle, stream
 sessions    on sessions
 search      on the messages of all entities
 scheduled   on scheduled messages: move them in time
-history     on messages that left lately
+history     on messages that left recently
 model       messages as JSON
 instants    instants as text
 schema      the part of JSON Schema that is used

@@ -215,6 +215,6 @@ def read_body(operation: Operation, body: bytes, content_type: str, named: Mappi
     if not body and not operation.body_required:
         return {}
     if not re.fullmatch(r"application/json\s*(;\s*charset=\"?utf-8\"?\s*)?", content_type.strip(), re.I):
-        raise MediaTypeUnsupported(f"A body here is JSON: send it with the header 'Content-Type: {JSON}'.")
+        raise MediaTypeUnsupported(f"The body must be JSON: send it with the header 'Content-Type: {JSON}'.")
     value = read_json(body, "The body")
     return check(value, operation.body, named) if operation.checks_body else value
