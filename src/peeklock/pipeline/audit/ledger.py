@@ -99,7 +99,7 @@ def with_namespace(table: DataFrame, log: Log) -> DataFrame:
     if len(names) == 1:
         return table.withColumn("namespace", F.coalesce("namespace", F.lit(names[0])))
     if table.where(F.col("namespace").isNull()).limit(1).count():
-        raise AuditInput(f"the log is of {len(names)} namespaces: each row must name its namespace")
+        raise AuditInput(f"the log has {len(names)} namespaces: each row must name its own")
     return table
 
 
