@@ -249,7 +249,9 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
             continue
         place = log.places.setdefault(row.place, Place(row.place, row.namespace, row.entity))
         if (place.namespace, place.entity) != (row.namespace, row.entity):
-            raise AuditInput(f"'{place.entity}' and '{row.entity}' have the same digest: audit them separately")
+            raise AuditInput(
+                f"'{place.entity}' and '{row.entity}' have the same digest: audit them separately"
+            )
         place.events[row.event_type] = place.events.get(row.event_type, 0) + row.events
         place.sessions += row.sessions
         if row.event_type not in _OF_ENTITIES:
