@@ -129,7 +129,7 @@ def check(
     fitting = [(rule, key) for rule in rules for key in rule.keys if token.signed_with(key)]
     if not fitting:
         raise SignatureInvalid(
-            "InvalidSignature: The token has an invalid signature. It fits no key of a rule "
+            "InvalidSignature: The token has an invalid signature. It matches no key of a rule "
             f"'{shown_rule(token.key_names[-1])}' that applies here: check key name and key."
         )
     if token.expires_at_ms <= now_ms:

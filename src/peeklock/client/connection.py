@@ -137,7 +137,7 @@ class BlockingConnection:
             if self._engine is not None:
                 self._engine.close()
                 self.flush()
-                self._lose(self.error(CONNECTION_LOST, "the connection was closed by its own side", ""))
+                self._lose(self.error(CONNECTION_LOST, "this client closed the connection", ""))
 
     # For links
 

@@ -229,8 +229,8 @@ def resubmit(
             )
         if outcome.missing:
             tell(
-                f"peeklock: {outcome.missing:,} of the chosen were not received: other receivers hold them "
-                "or have settled them. Run the command again later."
+                f"peeklock: {outcome.missing:,} of the chosen were not received: other receivers have "
+                "locked or settled them. Run the command again later."
             )
     if outcome.unsettled or outcome.missing:
         sys.exit(1)
