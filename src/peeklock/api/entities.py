@@ -1,4 +1,4 @@
-"""Operations on entities: list them, show one with its figures."""
+"""Operations on entities: list them, show one with its settings and counts."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Operation:
     id: str
     method: str
     path: str
-    """Below `ROOT`; `{name}` stands for one segment, percent-encoded."""
+    """Below `ROOT`; `{name}` is one segment, percent-encoded."""
     summary: str
     right: Right
     """On the entity that the request names; without one, Manage on the namespace is needed."""

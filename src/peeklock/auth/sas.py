@@ -69,7 +69,7 @@ class SasToken:
         if missing:
             raise TokenMalformed(f"MalformedToken: The token lacks {', '.join(missing)}.")
         expiry = unquote_plus(fields["se"])
-        # Base64 has no space: it stands for a plus sign that an encoder left bare.
+        # Base64 has no space: it was a plus sign that an encoder left as it is.
         signature = unquote_plus(fields["sig"]).replace(" ", "+")
         return SasToken(fields["sr"], expiry, _expiry_ms(expiry), _decodings(fields["skn"]), signature)
 

@@ -1,6 +1,6 @@
 """Writes the event log: from the store's event rows to segments in a folder.
 
-Batches are numbered without gaps, and the name of a segment has its numbers; the exporter goes on after the
+Batches are numbered without gaps, and the name of a segment has its numbers; the exporter continues after the
 folder's highest number. A segment gets its name only when it is durable, and only then the broker learns that
 it may delete the rows. So whenever the broker or the exporter dies, each row is in the log once, or still in
 the store.

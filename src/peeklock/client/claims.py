@@ -173,7 +173,7 @@ class Cursor:
     def start_commit(self, up_to: int) -> None:
         """Ask the broker to remove the messages of the claims up to a number.
 
-        The first answer is enough: the broker goes on removing by itself.
+        The first answer is enough: the broker continues the removal by itself.
         """
         if up_to <= max(self.committed, self._committing):
             return

@@ -1,4 +1,4 @@
-"""One blocking AMQP connection to a namespace: the socket, tokens, waiting, and coming back after a break.
+"""One blocking AMQP connection to a namespace: the socket, tokens, waiting, and reconnecting.
 
 The sans-IO engine of `peeklock.amqp` speaks the protocol, in the client's role. All work happens inside a
 call: `wait` writes, reads and hands out events until the answer is there. A lock is held during a call. A

@@ -1,4 +1,4 @@
-"""What a rescue lost, as lines for people, and the names of queues and messages in such lines.
+"""What a rescue lost, as lines of text, and the names of queues and messages in such lines.
 
 A lost batch leaves no trace of its content: how many messages it stored or removed is unknown. A lost body is
 known by its message, whose record is in the journal.
@@ -82,7 +82,7 @@ class Losses:
 
 
 def queue_name(queue_id: int, names: Mapping[int, str]) -> str:
-    """Return the name of a queue for people; `names`: of entities, by id."""
+    """Return the name of a queue as users know it; `names`: of entities, by id."""
     entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
     return f"'{names[entity_id]}'" + _SUB_QUEUES[sub_queue]
 

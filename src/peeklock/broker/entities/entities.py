@@ -139,7 +139,7 @@ class Entities:
         return queue
 
     def require_room(self, entity: Entity, size_bytes: int) -> None:
-        """Check the room for so many bytes more. Raises: QuotaExceeded."""
+        """Check that so many more bytes fit. Raises: QuotaExceeded."""
         entity = entity.topic or entity  # a subscription counts for its topic
         if self.is_full(entity, size_bytes):
             raise QuotaExceeded(

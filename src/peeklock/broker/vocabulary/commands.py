@@ -1,4 +1,4 @@
-"""Commands: what can be asked of the broker, as plain values named by imperatives.
+"""Commands: requests to the broker, as plain values named by imperatives.
 
 `LinkId` and `ReplyTo` are opaque to the core, which returns them in effects. No command refers to a live
 object, so that one node can relay it to another.
@@ -461,7 +461,7 @@ class CountDroppedSend:
 
 @dataclass(slots=True)
 class LimitSending:
-    """Set why new sends are refused (R-06); settlements go on. No answer."""
+    """Set why new sends are refused (R-06); settlements continue. No answer."""
 
     low_space: bool = field(default=False)
     lagging: bool = field(default=False)

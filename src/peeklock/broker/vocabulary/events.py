@@ -1,8 +1,8 @@
 """Events: what happened to each message, session and entity, for the event log.
 
 Changes state how things *are*, which is what a restart needs; events state what *happened*, and why. They are
-recorded only while capture is on (see `recorder`) and are durable with the batch of their changes. An event
-without a durable change (a delivery, a renewal) waits for the next batch, `FLUSH_MS` at most.
+recorded only while capture is on (`queue.recorder`) and are durable with the batch of their changes. An
+event without a durable change (a delivery, a renewal) waits for the next batch, `FLUSH_MS` at most.
 
 An event is a plain tuple with the fields of `Event`, since three are made for each message.
 """

@@ -2,9 +2,10 @@
 
 A ledger is a table (Parquet, or JSON lines) with a row for each action of a client with a known outcome:
 
-    namespace        optional in an audit of one namespace client           name, only shown action
-    `sent`, `send_refused`, `send_unknown` (no answer), `received`, `completed` (acknowledged).
-                     `OTHERS` are not compared.
+    namespace        optional in an audit of one namespace
+    client           name, only shown
+    action           `sent`, `send_refused`, `send_unknown` (no answer), `received`, `completed`
+                     (acknowledged); `OTHERS` are not compared
     entity           path of the queue, sub-queue, topic or subscription
     message_id       of the three send actions
     sequence_number  of all others
