@@ -33,7 +33,7 @@ from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An entity, and what its description depends on beside it."""
+    """An entity, and what else its description depends on."""
 
     view: EntityView
     host: str

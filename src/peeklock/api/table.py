@@ -85,7 +85,7 @@ class Operation:
     streams: bool = False
     """Its answer is a stream of events."""
     problems: tuple[int, ...] = (404, 409)
-    """Statuses of its refusals, beside those that all operations share."""
+    """Statuses of its refusals, besides those that all operations share."""
 
     @property
     def answer_type(self) -> str | None:

@@ -69,7 +69,7 @@ class Report:
         self.exit_status = DAMAGED
 
     def know(self, line: str, messages: int) -> None:
-        """Add a damaged body whose messages, so many, are dead-lettered already."""
+        """Add a damaged body whose messages are dead-lettered already; `messages`: their number."""
         self.handled += messages
         self.lines.append(f"KNOWN: {line}")
 

@@ -18,7 +18,7 @@ MESSAGES_NAMED_MAX = 20
 """Messages without a body that are named; the rest is counted. Our choice: one line of a log."""
 
 NONE_MISSING = "no acknowledged message is missing"
-"""The line that says so begins with this."""
+"""Beginning of the line that reports it."""
 
 _SUB_QUEUES = ("", " (dead letters)", " (transfer dead letters)", " (session states)")
 _UNKNOWN = "the messages that they stored are lost, an unknown number; messages that they removed may be back"

@@ -149,7 +149,7 @@ class Entities:
             )
 
     def is_full(self, entity: Entity, size_bytes: int) -> bool:
-        """Return whether so many bytes more exceed the entity's size, if quotas are enforced (A-05)."""
+        """Return whether so many more bytes exceed the entity's size, if quotas are enforced (A-05)."""
         if not self._enforce_quotas:
             return False
         return entity.size_bytes() + size_bytes > entity.size_bytes_max()

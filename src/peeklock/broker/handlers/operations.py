@@ -310,9 +310,7 @@ class Operations:
     def release(self, command: ask.Release, out: Outcome) -> None:
         lock = self._held(command.queue_id, command.lock_token, out.now_ms)
         if lock.session is None:
-            lock.queue.ready_queue.receivers.go_last(
-                lock.holder
-            )  # who does not want it is not asked first again
+            lock.queue.ready_queue.receivers.go_last(lock.holder)  # so that another receiver gets it next
         lock.queue.give_back(lock, out, counted=False, why=EventType.RELEASED)
         if command.reply_to is not None:
             out.effects.append(Settled(command.reply_to))

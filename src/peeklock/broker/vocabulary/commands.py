@@ -40,7 +40,7 @@ from peeklock.broker.vocabulary.extension_commands import ReleaseCursor as Relea
 from peeklock.broker.vocabulary.message import Message
 
 DELIVERY_BYTES = 256
-"""What a delivery counts beside its message: about its cost in memory and on the wire. Without it a quarter
+"""What a delivery counts besides its message: about its cost in memory and on the wire. Without it a quarter
 of a million of the smallest messages go out at once, which takes a second. Our choice."""
 
 
@@ -110,7 +110,7 @@ class SetCredit:
     deliveries_max: int
     """Deliveries that the link may get in all."""
     bytes_max: int
-    """No delivery is made once those of the link have so many bytes, each with `DELIVERY_BYTES`."""
+    """No delivery is made once those of the link have this many bytes, each with `DELIVERY_BYTES`."""
     drain: bool = False
 
 
@@ -207,7 +207,7 @@ class Abandon:
 
 @dataclass(slots=True)
 class Defer:
-    """Set a message aside until it is asked for by number, counted (L-08, L-10)."""
+    """Set a message aside until its number is requested, counted (L-08, L-10)."""
 
     queue_id: int
     lock_token: bytes
