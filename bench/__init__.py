@@ -1,9 +1,38 @@
 """Benchmarks: `./run bench [--quick] [SCENARIO...]`.
 
-Measures the broker as a process from outside: rates, latencies, CPU, memory, disk. `systems` starts what is
-measured, `loadgen` drives it, or `client` where that cannot, `scenarios` names what is done, `report` writes
-`bench/results/`, `against` compares two commits. Knows the broker's command line and the wire, nothing of its
-insides.
+They measure the broker as a process from outside: rates, latencies, CPU, memory, disk. They know the broker's
+command line and the wire; `stages`, `calls` and `micro_*` call its packages.
+
+    run            one run: its systems, turns, sizes
+    systems        the measured brokers as processes: peeklock, RabbitMQ; artemis: Apache Artemis
+    machine        the machine, the interpreter, the calibration loop
+    results        rows of samples; report: writes them to bench/results/
+    regressions    CPU figures that have grown since the last committed run
+    against        compares this work tree with a commit
+
+    scenarios      a plain queue, and the list of all scenarios
+    queue_kinds    sessions, duplicates, partitions, forwarding, purges, transactions
+    topics         topics and subscriptions
+    awaited        programs that await each answer
+    over_http      HTTP compared with AMQP
+    transports     TLS and WebSocket
+    entities       many entities
+    capture        the event log
+    crowd, floods  many connections, hostile peers
+
+    loadgen        runs the load generator (loadgen.c, amqp.h, wire.h)
+    client         a client for what it cannot do; administration, http_pool: HTTP clients
+    flood          hostile peers (flood.c)
+    delay          a TCP path with a delay
+    disk, stalls   the disk's own speed; stalls of the broker's loop
+
+By hand, with `python -m bench.NAME`
+    stages         CPU time of a message, stage by stage
+    calls          Python calls of a message
+    micro_amqp     the AMQP engine; micro_broker: the core; micro_store: engine and store
+    micro_rules    rules; micro_topics: sends to topics; rule_mix: their filters
+    spark_browse   a batch read; spark_stream: a stream; spark_jobs: audit, metrics, sink
+    three_loops    three ways to send over a slow path
 """
 
 from __future__ import annotations

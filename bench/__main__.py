@@ -23,21 +23,23 @@ from bench.systems import Peeklock, RabbitNode, RabbitQueue, StartFailed, System
 
 
 def main(arguments: list[str]) -> int:
-    """Run what the command line names; 0 if everything was measured."""
-    parser = argparse.ArgumentParser(prog="./run bench", description="Measure the broker, beside its peers.")
+    """Run what the command line names; return 0 if everything was measured."""
+    parser = argparse.ArgumentParser(
+        prog="./run bench", description="Measure the broker and its competitors."
+    )
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages, one round")
     parser.add_argument(
-        "--only", choices=("peeklock", "artemis", "rabbitmq"), help="leave the other brokers out"
+        "--only", choices=("peeklock", "artemis", "rabbitmq"), help="leave out the other brokers"
     )
-    parser.add_argument("--list", action="store_true", help="name the scenarios and what they do")
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument(
-        "--folder", type=Path, default=BUILD, help="where the brokers' data goes (default: %(default)s)"
+        "--folder", type=Path, default=BUILD, help="folder of the brokers' data (default: %(default)s)"
     )
     parser.add_argument(
         "--against",
         metavar="COMMIT",
-        help="measure this work tree and that commit in turns; print the ratios of all measures, or of those "
+        help="compare this work tree with COMMIT in turns; print the ratios of all measures, or of those "
         f"named: {', '.join(against.MEASURES)}",
     )
     options = parser.parse_args(arguments)
@@ -50,7 +52,7 @@ def main(arguments: list[str]) -> int:
     if unknown:
         parser.error(f"no such {kind}: {', '.join(sorted(unknown))} (there are {', '.join(known)})")
     if not Path("/proc/self/stat").exists():
-        parser.error("CPU and memory are read from /proc, which this system does not have")
+        parser.error("CPU and memory are read from /proc, which this system lacks")
     options.folder.mkdir(parents=True, exist_ok=True)
     try:
         compile_loadgen()
@@ -60,7 +62,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="run-") as folder:
         if options.against:
             if options.only:
-                parser.error("--against takes no --only")
+                parser.error("--against cannot be combined with --only")
             return against.compare(options.against, Path(folder), options.scenarios, quick=options.quick)
         print(f"bench: {interpreter()}")
         before = regressions.committed(report.FOLDER / "results.json")
@@ -71,7 +73,7 @@ def main(arguments: list[str]) -> int:
         finally:
             for system in run.systems:
                 system.stop()
-            # Only a whole run may replace the figures that the project quotes.
+            # Only a whole run may replace the published figures.
             whole = not (options.scenarios or options.quick or options.only)
             names = [system.name for system in run.systems]
             table = report.write(run.results, names, run.quick, "results" if whole else "partial")
@@ -88,12 +90,12 @@ def _prepare(folder: Path, only: str | None, quick: bool) -> Run:
         systems.append(Peeklock(folder / "peeklock", ("bench",)))
     if only in (None, "artemis"):
         if missing := artemis_missing():
-            print(f"bench: without Artemis: {missing}")
+            print(f"bench: leaving out Artemis: {missing}")
         else:
             systems.append(Artemis(folder / "artemis", ("bench",)))
     if only in (None, "rabbitmq"):
         if missing := rabbitmq_missing():
-            print(f"bench: without RabbitMQ: {missing}")
+            print(f"bench: leaving out RabbitMQ: {missing}")
         else:
             node = RabbitNode(folder / "rabbitmq", ("bench",))
             systems += [RabbitQueue(node, "classic"), RabbitQueue(node, "quorum")]

@@ -51,7 +51,7 @@ class Administration:
         self._socket.close()
 
     def create_subscription(self, topic: str, name: str) -> None:
-        """Create a subscription that takes what has its name as correlation id. Raises: LoadFailed."""
+        """Create a subscription for messages with its name as correlation id. Raises: LoadFailed."""
         self._ask("PUT", f"/{topic}/Subscriptions/{name}", _SUBSCRIPTION.format(name))
 
     def put_queue(self, name: str, note: str, *, exists: bool) -> None:

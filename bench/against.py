@@ -1,10 +1,10 @@
-"""`./run bench --against COMMIT [MEASURE...]`: what a change costs, as ratios of this work tree to a commit.
+"""`./run bench --against COMMIT [MEASURE...]`: the cost of a change, as ratios of this work tree to a commit.
 
 Owns: an environment for each of the two, their turns, and the measures. Must not know: what a stage is.
 
-Both are installed in the same way, each in a virtual environment of its own, and measured in turns. Each
-round gives a ratio of every measure; the table has the median of these ratios. A slow minute of the machine
-meets both sides.
+Both are installed in the same way, each in its own virtual environment, and measured in turns. Each round
+gives a ratio of every measure; the table has the median of these ratios. A slow minute of the machine affects
+both sides.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _KEEP_PAGES = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
     "MALLOC_TOP_PAD_": "100000000",
 }
-"""For the C library of Linux: memory that was freed is not given back. Else it depends on where the heap
-happens to end whether each read of some 100 KB takes 30 page faults or none, half of a stage's time."""
+"""For the C library of Linux: keep freed memory. Else the end of the heap decides whether each read of some
+100 KB takes 30 page faults or none, half of a stage's time."""
 
 
 class CannotCompare(Exception):
@@ -54,7 +54,7 @@ class Side:
 
     @contextmanager
     def broker(self, folder: Path, *options: str) -> Iterator[Peeklock]:
-        """Run a broker of this side, warm, on a folder of its own."""
+        """Run a warm broker of this side, on its own folder."""
         broker = Peeklock(folder, ("bench",), options=options, program=self.python.with_name("peeklock"))
         broker.start()
         try:
@@ -97,7 +97,7 @@ def queue(side: Side, folder: Path, messages: int) -> Figures:
 
 
 def awaited(side: Side, folder: Path, messages: int) -> Figures:
-    """Return what programs cost that await each answer, without fsync; and what one send takes beside it."""
+    """Return the cost of programs that await each answer, without fsync, and the parts of one send."""
     found: Figures = {}
     with side.broker(folder / "os", "--durability", "os") as broker:
         for pattern in PATTERNS:
@@ -129,16 +129,16 @@ MEASURES: dict[str, Callable[[Side, Path, int], Figures]] = {
     "awaited": awaited,
     "rate": rate,
 }
-"""By name; each gets a folder of its own and the messages of the largest load."""
+"""By name; each gets its own folder and the messages of the largest load."""
 
 
 def compare(commit: str, folder: Path, names: Sequence[str], *, quick: bool) -> int:
-    """Measure this work tree and a commit in turns, and print the ratios; 0 if all was measured.
+    """Measure this work tree and a commit in turns, and print the ratios; return 0 if all was measured.
 
     Args:
         names: of the measures; none are all.
     """
-    # What is installed is what is to run, on both sides.
+    # The installed package must run, on both sides.
     os.environ.pop("PYTHONPATH", None)
     tree = folder / "before"
     rounds, messages = (1, MESSAGES // 10) if quick else (ROUNDS, MESSAGES)
@@ -164,7 +164,7 @@ def medians(
     rounds: list[tuple[dict[str, float], dict[str, float]]],
 ) -> dict[str, tuple[float, float, float]]:
     """Return the medians before and after, and the median of the ratios, of each measure that both sides
-    have; one that takes no time before is none.
+    have; one that took no time before is left out.
 
     Args:
         rounds: the figures before and after, by measure, of each round.
@@ -184,7 +184,7 @@ def _measure(sides: tuple[Side, Side], names: Sequence[str], folder: Path, round
     found: list[tuple[dict[str, float], dict[str, float]]] = []
     for number in range(rounds):
         figures: dict[str, dict[str, float]] = {}
-        # Who comes first changes, so that neither always has the warmer machine.
+        # The order alternates, so that neither side always has the warmer machine.
         for side in sides if number % 2 == 0 else sides[::-1]:
             print(f"  round {number + 1} of {rounds}: {side.name}", flush=True)
             data = folder / f"data-{number}-{sides.index(side)}"

@@ -1,4 +1,4 @@
-"""Apache Artemis beside the others: its release from Maven Central, an instance made by its own tool.
+"""Apache Artemis for comparison: its release from Maven Central, an instance created by its own tool.
 
 Owns: the download, once, and a broker's configuration, start and end. Must not know: scenarios.
 """
@@ -28,7 +28,7 @@ FETCH_S_MAX = 300
 
 
 def artemis_missing() -> str | None:
-    """Return why Artemis cannot take part here; None if it can. Fetches it the first time."""
+    """Return why Artemis cannot take part here; None if it can. Fetch it the first time."""
     for program, package in (("java", "default-jre-headless"), ("mvn", "maven")):
         if shutil.which(program) is None:
             return f"no {program} (Debian: apt-get install {package})"
@@ -84,7 +84,7 @@ class Artemis:
     queues: tuple[str, ...]
     name: str = "Artemis"
     warm_s: float = 45
-    """The virtual machine compiles what runs often, in steps, for tens of seconds."""
+    """The virtual machine compiles hot code, in steps, for tens of seconds."""
     answers: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     port: int = 0
@@ -120,7 +120,8 @@ class Artemis:
         return queue
 
     def _create(self) -> None:
-        """Make the instance. Its journal is asynchronous where libaio is installed, as its makers advise."""
+        """Create the instance. Its journal is asynchronous where libaio is installed, as its makers
+        advise."""
         (self.port,) = free_ports(1)
         command = [str(home() / "bin" / "artemis"), "create", str(self.folder), "--silent", "--require-login"]
         command += ["--user", "guest", "--password", "guest", "--host", "127.0.0.1"]
@@ -132,4 +133,4 @@ class Artemis:
 
 
 OTHER_ACCEPTORS = ("amqp", "hornetq", "mqtt", "stomp")
-"""Ports of one protocol each; the one that is left takes all protocols."""
+"""Ports of one protocol each; the remaining one takes all protocols."""

@@ -1,10 +1,10 @@
-"""What programs see that wait for each answer: one sender or handler, and eight.
+"""Programs that wait for each answer: one sender or handler, and eight.
 
 Owns: these patterns. Must not know: bytes; the load generator writes what .NET's client does.
 
-Windows of 1,000 measure what a broker can take; most programs await each send, and handle one message after
+Windows of 1,000 measure the capacity of a broker; most programs await each send, and handle one message after
 the other. Eight senders are eight connections. Eight handlers are one processor: they share a link, as in
-.NET, and its credit is the number of those who wait.
+.NET, and its credit is the number of waiting handlers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
 """By name: options of the load generator. Handlers take what the senders before them have sent."""
 
 CROSSING = ("8 handlers",)
-"""Where requests and deliveries cross on their way: RabbitMQ 3 then gives more than the credit."""
+"""Patterns where requests and deliveries cross on their way: RabbitMQ 3 then exceeds the credit."""
 
 MESSAGES = 10_000
-"""Of each pattern."""
+"""Messages of each pattern."""
 
 
 def drive_pattern(system: System, pattern: str, messages: int) -> Load:
@@ -42,7 +42,7 @@ def drive_pattern(system: System, pattern: str, messages: int) -> Load:
 
 
 def sends(pattern: str) -> bool:
-    """Return whether it is one of senders."""
+    """Return whether a pattern is one of senders."""
     return "sender" in pattern
 
 

@@ -1,5 +1,5 @@
-"""`python -m bench.calls`: how many functions of the broker one send and one complete go through, and in how
-many modules.
+"""`python -m bench.calls`: the number of the broker's functions, and modules, that one send and one complete
+call.
 
 Owns: the count, from the bytes of one frame to the bytes of its answer. Must not know: what a function does.
 A reader follows these calls, and each costs some 50 ns. `--list` names them in order.
@@ -16,18 +16,19 @@ from types import FrameType
 import peeklock
 from bench.stages import Exchange
 
-ROOM = str(Path(peeklock.__file__).parent)
-RIG = str(Path(ROOM, "testing"))
+PACKAGE = str(Path(peeklock.__file__).parent)
+RIG = str(Path(PACKAGE, "testing"))
 
 
 def traced(work: Callable[[], object]) -> list[tuple[str, str]]:
-    """Do it, and return module and qualified name of each Python function of the broker that was called."""
+    """Run `work`, and return module and qualified name of each Python function of the broker that was
+    called."""
     calls: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(ROOM) and not code.co_filename.startswith(RIG):
-            calls.append((code.co_filename.removeprefix(ROOM + "/"), code.co_qualname))
+        if event == "call" and code.co_filename.startswith(PACKAGE) and not code.co_filename.startswith(RIG):
+            calls.append((code.co_filename.removeprefix(PACKAGE + "/"), code.co_qualname))
 
     sys.setprofile(note)
     try:

@@ -1,7 +1,7 @@
-"""What the event log costs the broker that writes one. Peeklock alone.
+"""The cost of the event log for the broker that writes one. Peeklock alone.
 
-A broker with an exporter and one without take turns, each being the first every other time; what is quoted is
-the median of the ratios of a turn.
+A broker with an exporter and one without take turns, in alternating order; the quoted figure is the median of
+the ratios of a turn.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _rates(broker: Peeklock, messages: int) -> dict[str, float]:
 
 
 def _exporter_us(broker: Peeklock) -> float:
-    """CPU time of the broker's child processes so far."""
+    """Return the CPU time of the broker's child processes so far."""
     pid = broker.endpoint().pid
     ticks = 0
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():

@@ -1,7 +1,7 @@
 """A client for what the load generator cannot do: management requests and transactions.
 
-Owns: one connection, blocking, by the engine that the broker has too, in the client role. It costs far more
-than the load generator: what it drives is not to be limited by it, or the figure has to say so.
+Owns: one blocking connection, with the broker's engine in the client role. It costs far more than the load
+generator: a figure that it limits must say so.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Client:
         self._attached = 0
         self._tags = 0
         self._deliveries: list[DeliveryReceived] = []
-        self._outcomes: dict[tuple[Role, int], Outcome] = {}  # by the role of whoever tells it
+        self._outcomes: dict[tuple[Role, int], Outcome] = {}  # by the role of its sender
         self._opened = False
         self._amqp = Connection(
             "client",
@@ -83,7 +83,7 @@ class Client:
         self._socket.close()
 
     def request(self, entity: str, operation: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the management node of an entity something, and wait for the answer.
+        """Send a request to the management node of an entity, and wait for the answer.
 
         Raises:
             LoadFailed: the answer is no success.
@@ -109,9 +109,9 @@ class Client:
         return answer
 
     def transactions(self, queue: str, count: int, at_once: int, payload: bytes) -> float:
-        """Commit transactions, each of two sends and one complete on a queue; give the seconds it took.
+        """Commit transactions, each of two sends and one complete on a queue; return the seconds it took.
 
-        The queue must hold `count` messages. `at_once` transactions are under way all the time.
+        The queue must hold `count` messages. `at_once` transactions are in flight all the time.
         """
         coordinator = self._attach(Role.SENDER, Source("bench"), Coordinator())
         sender = self._attach(Role.SENDER, Source("bench"), Target(queue))
@@ -141,8 +141,8 @@ class Client:
                 TransactionalState(state.txn_id, ACCEPTED),
                 settled=False,
             )
-            self._flush()  # the engine keeps dispositions back, so that it can merge them
-            # Not waiting for the three answers: the broker takes all of it in this order.
+            self._flush()  # the engine delays dispositions, so that it can merge them
+            # No wait for the three answers: the broker processes all of it in this order.
             discharge = encode_message(value=Described(ULong(DISCHARGE), [state.txn_id, False]))
             self._send(coordinator, discharge, committed)
 
@@ -166,7 +166,7 @@ class Client:
         return time.perf_counter() - started
 
     def send_all(self, queue: str, payload: bytes, count: int, at_once: int, message_format: int = 0) -> None:
-        """Send the same delivery `count` times; `at_once` of them are under way all the time.
+        """Send the same delivery `count` times; `at_once` of them are in flight all the time.
 
         Raises:
             LoadFailed: one is not accepted.
@@ -225,7 +225,7 @@ class Client:
             self._socket.sendall(out)
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Exchange bytes until something is so."""
+        """Exchange bytes until a condition holds."""
         while not done():
             self._flush()
             data = self._socket.recv(1 << 18)

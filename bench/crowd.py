@@ -1,4 +1,4 @@
-"""Many connections at once, and peers that mean no good while others work."""
+"""Many connections at once, and hostile peers beside a working client."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bench.run import MB, Run
 from bench.systems import Peeklock, rss_bytes
 
 OFFERED = 500
-"""Messages a second of the client that shall not notice."""
+"""Messages a second of the client that must not be affected."""
 
 AT_ONCE = 500
-"""Connections of a flood; each comes back as soon as it is turned away."""
+"""Connections of a flood; each comes back as soon as it is refused."""
 
 
 def crowd(run: Run) -> None:
-    """Hold 5,000 connections with a link each, half of them within TLS, and look at the memory."""
+    """Hold 5,000 connections with a link each, half of them within TLS, and measure the memory."""
     count = run.scaled(5_000) // 2
     broker = run.fresh_peeklock()
     name = f"{2 * count} connections"
@@ -38,7 +38,7 @@ def crowd(run: Run) -> None:
 
 
 def floods(run: Run) -> None:
-    """Offer 500 messages a second beside bad peers that come again and again, or send without a pause."""
+    """Offer 500 messages a second beside hostile peers that reconnect, or send without a pause."""
     _coming_again(run, 2 if run.quick else 3)
     without_pause(run, 1.5 if run.quick else 4)
 
@@ -70,7 +70,7 @@ def _coming_again(run: Run, seconds: int) -> None:
 
 
 def _p99_us(broker: Peeklock, seconds: int) -> float:
-    """Give the 99th percentile from the intended time of a send to its answer, over so many seconds."""
+    """Return the 99th percentile from the intended time of a send to its answer, over so many seconds."""
     with offered(broker.endpoint(), "bench", OFFERED, seconds + 5) as offer:
         time.sleep(seconds)
     return offer.load.latency_us["p99"]

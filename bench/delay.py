@@ -1,4 +1,4 @@
-"""A TCP path that takes its time: what goes in one end comes out of the other end later, in order."""
+"""A TCP path with a delay: what goes in one end comes out of the other end later, in order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def delayed_path(port: int, one_way_s: float) -> Iterator[int]:
-    """Forward connections to 127.0.0.1:`port`, each direction `one_way_s` late; gives the port to connect to.
+    """Forward connections to 127.0.0.1:`port`, each direction `one_way_s` late; yield the port to connect to.
 
-    Bandwidth is not limited. The loop lives in a thread of its own while the body runs.
+    Bandwidth is not limited. The loop runs in its own thread.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -43,7 +43,7 @@ async def _forward(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int, one_way_s: float
 ) -> None:
     far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-    # Either end may reset the connection once it has what it wants, and the owner may stop us at any time.
+    # Either end may reset the connection when it is done, and the owner may stop us at any time.
     with contextlib.suppress(OSError, asyncio.CancelledError):
         await asyncio.gather(_pipe(reader, far_writer, one_way_s), _pipe(far_reader, writer, one_way_s))
     writer.close()

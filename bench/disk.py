@@ -1,4 +1,4 @@
-"""What the disk itself can do, for figures that are limited by it."""
+"""The disk's own speed, for figures that it limits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 PACE_S = 0.001
-"""Between two, for a load of 1,000 messages a second."""
+"""Pause between two, for a load of 1,000 messages a second."""
 
 
 def fsync_us(folder: Path, samples: int = 1000, pace_s: float = PACE_S) -> float:
-    """Median microseconds of appending 4 KiB to a file in `folder` and forcing it to stable storage.
+    """Return the median microseconds of appending 4 KiB to a file in `folder` and forcing it to stable
+    storage.
 
     As often as the load that it is compared with: a device that is kept busy answers sooner.
     """

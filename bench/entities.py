@@ -1,4 +1,4 @@
-"""Many entities: how the administration copes, and what they cost a start.
+"""Many entities: the rates of the administration, and the cost of a start.
 
 Owns: which requests are made, and how many. Must not know: HTTP (`administration`), how a broker is started.
 """
@@ -23,10 +23,10 @@ ENTITIES = 10_000
 PAGE = 100
 CONNECTIONS = 4
 REQUESTS = 2_000
-"""Of each kind, over all connections."""
+"""Requests of each kind, over all connections."""
 
 CLAIMS, CLAIM_MESSAGES = 5, 2_000
-"""Made, read and committed; of so many messages each, as Spark's are at most."""
+"""Claims made, read and committed; each of as many messages as Spark's have at most."""
 
 Step = Callable[[Administration, int], object]
 
@@ -73,7 +73,7 @@ def administration(run: Run) -> None:
 
 
 def _pages(endpoint: Endpoint, count: int) -> Iterator[float]:
-    """Go through the list, and give how long each page took, in ms."""
+    """Read the list, and return how long each page took, in ms."""
     with Administration(endpoint) as client:
         for skip in range(0, count, PAGE):
             started = time.perf_counter()
@@ -82,7 +82,7 @@ def _pages(endpoint: Endpoint, count: int) -> Iterator[float]:
 
 
 def _health(endpoint: Endpoint) -> None:
-    """Ask for the figures of all entities again and again."""
+    """Request the figures of all entities again and again."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)) as connection:
         for _ in range(20):
             connection.request("GET", "/health")
@@ -109,7 +109,7 @@ def _claims(endpoint: Endpoint, queue: str) -> None:
 
 
 def _seconds(endpoint: Endpoint, step: Step, requests: int) -> float:
-    """Make numbered requests over some connections at once, and give how long that took."""
+    """Make numbered requests over some connections at once, and return how long that took."""
 
     def some(connection: int) -> None:
         with Administration(endpoint) as client:

@@ -1,7 +1,7 @@
-"""Peers that mean no good, as a process of its own: `python -m bench.flood PORT KIND AT_ONCE`.
+"""Hostile peers in their own process: `python -m bench.flood PORT KIND AT_ONCE`.
 
-Owns: what they send, and that they come back as soon as they are turned away. Must not know: what is measured
-meanwhile. It runs until its standard input ends, and then prints as JSON what it came to.
+Owns: what they send, and that they reconnect as soon as they are refused. Must not know: what is measured
+meanwhile. It runs until its standard input ends, and then prints its result as JSON.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ REQUESTS_A_CONNECTION = 50
 READ_BYTES = 65_536
 
 SOURCE = "127.0.0.9"
-"""Where the flood comes from: bad tokens are counted by address, and the others have another one."""
+"""Source address of the flood: bad tokens are counted by address, and other clients have another one."""
 
 HELLO_S = 0.2
-"""How long a peer is waited for when what it answers is recorded."""
+"""How long to wait for a peer when its answers are recorded."""
 
 
 def bad_keys(port: int) -> bytes:
-    """SASL PLAIN with a key that is wrong."""
+    """SASL PLAIN with a wrong key."""
     return _recorded(port, "PLAIN", b"\0RootManageSharedAccessKey\0wrong", tokens=0)
 
 
@@ -52,7 +52,7 @@ def bad_requests(port: int) -> bytes:
 
 
 def silent(port: int) -> bytes:
-    """Nothing at all."""
+    """No bytes."""
     return b""
 
 
@@ -94,7 +94,7 @@ def flood(endpoint: Endpoint, kind: str, at_once: int) -> Iterator[dict[str, flo
 
 
 def _recorded(port: int, mechanism: str, response: bytes, *, tokens: int) -> bytes:
-    """Give what a client sends until it is refused, so that it can be sent again in one go.
+    """Return what a client sends until it is refused, so that it can be sent again at once.
 
     The broker's answers decide nothing in it: clients pipeline.
     """

@@ -1,4 +1,4 @@
-"""Peers that send without a pause, and what a good client notices: `python -m bench.floods [ATTACK...]`.
+"""Peers that send without a pause, and the effect on a good client: `python -m bench.floods [ATTACK...]`.
 
 Owns: the attacks, the figures of one, and the command that runs some by hand. Must not know: how frames are
 made (`flood.c`).
@@ -37,7 +37,7 @@ CROWDS = (1, 6)
 """Peers at a time."""
 
 POLL_S = 2.0
-"""Between two requests to `/health`: each costs the broker a few ms."""
+"""Pause between two requests to `/health`: each costs the broker a few ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,13 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the good client and the broker noticed; latencies from when a send is due to its answer."""
+    """What the good client and the broker measured; latencies from when a send is due to its answer."""
 
     p999_ms: float
     max_ms: float
     refused: int
     health: Health
-    sent: dict[str, Any] = field(default_factory=dict)  # what the flood reports
+    sent: dict[str, Any] = field(default_factory=dict)  # the report of the flood
 
     @property
     def frames_per_s(self) -> float:
@@ -112,7 +112,7 @@ class Figures:
 
 
 def measure(endpoint: Endpoint, seconds: float, attack: Attack | None = None, peers: int = 0) -> Figures:
-    """Offer messages for so long, with so many peers meanwhile.
+    """Offer messages for so long, beside so many peers.
 
     Raises:
         LoadFailed: the good client or the peers could not run to the end.
@@ -129,7 +129,7 @@ def measure(endpoint: Endpoint, seconds: float, attack: Attack | None = None, pe
 
 
 def prepare(endpoint: Endpoint, attack: Attack) -> None:
-    """Have the slowest done, the broker's first messages and figures, and fill the queue that is attacked."""
+    """Run the slow first steps, the broker's first messages and figures, and fill the attacked queue."""
     connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=STALL_S_MAX)
     with contextlib.closing(connection):
         _read_health(connection)
@@ -208,7 +208,7 @@ def _flooded(endpoint: Endpoint, attack: Attack, peers: int) -> Iterator[dict[st
 
 @contextlib.contextmanager
 def _watched_health(port: int) -> Iterator[Health]:
-    """Ask `/health` from time to time while the body runs, and once more behind it."""
+    """Request `/health` from time to time while the body runs, and once more after it."""
     found = Health()
     over = threading.Event()
 

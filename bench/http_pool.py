@@ -1,7 +1,7 @@
-"""An HTTP client that is not itself the bottleneck: open connections, one request at a time on each.
+"""A fast HTTP client that is not the bottleneck: open connections, one request at a time on each.
 
-Owns: bytes of requests, the end of an answer, who waits for one. Must not know: what is measured, what is
-asked. A request is one write; of an answer's head only status and length are read.
+Owns: bytes of requests, the end of an answer, which connections wait for one. Must not know: what is measured
+or requested. A request is one write; of an answer's head only status and length are read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Peer:
         self.socket.sendall(request)
 
     def answer(self) -> int:
-        """Read what is there; return the status of a whole answer, before that 0. Raises: LoadFailed."""
+        """Read the available bytes; return the status of a whole answer, before that 0. Raises:
+        LoadFailed."""
         data = self.socket.recv(READ_BYTES)
         if not data:
             raise LoadFailed("the broker ended an HTTP connection")
@@ -86,7 +87,7 @@ class Pool:
         return head.encode() + body
 
     def answered(self, timeout_s: float = STALL_S_MAX) -> list[tuple[Peer, int]]:
-        """Return whoever has an answer by now, with its status; none of them after a time-out.
+        """Return the connections that have an answer by now, with its status; none of them after a time-out.
 
         Raises: LoadFailed.
         """
@@ -98,7 +99,7 @@ class Pool:
         return found
 
     def drive(self, count: int, request: Callable[[int], bytes], expected: int = 201) -> None:
-        """Have `count` requests answered, one under way on each connection; their number makes them.
+        """Run `count` requests, one in flight on each connection; `request` makes them by number.
 
         Raises: LoadFailed: another status, or no answer.
         """

@@ -153,7 +153,7 @@ typedef struct {
     long total, started, done, outstanding; // messages: to do, sent or received, settled, neither yet
     long credit;         // as sender: what the peer allows. As receiver: what we gave and is not used
     uint32_t delivery_count;
-    uint32_t partial_id; // delivery under way over several frames
+    uint32_t partial_id; // delivery in progress over several frames
     long session;        // that it receives from; -1: none
     // Where the broker gives it one session after the other:
     long attaches, received; // so far; messages of this session
@@ -184,7 +184,7 @@ struct Connection {
     long delivery_count, deliveries_max;
     uint32_t next_out, peer_window, next_in; // session: transfer ids, and transfers the peer still takes
     uint32_t first_in;                       // the peer's first delivery id
-    uint32_t ack_first, ack_count;           // accepted and not told yet
+    uint32_t ack_first, ack_count;           // accepted and not acknowledged yet
     double last_write_s;
 };
 
@@ -196,7 +196,7 @@ static long latency_count;
 static double clock_s;   // time of the turn: one look at the clock serves all frames of a read
 static double started_s; // when every link stood
 
-// Ask for a link; a receiver's session is the one named, or the next where -1 stands and the mode is that.
+// Attach a link; a receiver's session is the named one, or the next where it is -1 and the mode is that.
 static void write_attach(Link *l) {
     Connection *c = l->on;
     Buffer *b = &c->out;
@@ -409,7 +409,7 @@ static double intended_s(const Connection *c, long n) {
     return opt.rate > 0 ? started_s + (double)(n * opt.senders + c->id) / opt.rate : clock_s;
 }
 
-// Where message n of this sender stands among `groups` that get one in turn.
+// The place of message n of this sender among `groups` that get one in turn.
 static uint32_t in_turn(const Connection *c, long n, long groups) {
     return groups ? (n * opt.senders + c->id) % groups : 0;
 }
@@ -431,7 +431,7 @@ static void pump(Connection *c) {
     }
 }
 
-// Count deliveries first..last as settled, each of which must be under way.
+// Count deliveries first..last as settled, each of which must be in flight.
 static void settle(Connection *c, uint32_t first, uint32_t last) {
     for (uint32_t id = first;; id++) {
         uint32_t n = id - (c->sends ? 0 : c->first_in);

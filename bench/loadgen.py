@@ -1,4 +1,4 @@
-"""Compiles the C programs, and calls the load generator `loadgen.c`.
+"""The C programs: compiles them, and runs the load generator `loadgen.c`.
 
 Owns its command line; knows no scenario.
 """
@@ -23,12 +23,12 @@ STALL_S_MAX = 60
 
 
 class LoadFailed(Exception):
-    """The load generator did not end well; the text is what it said."""
+    """The load generator failed; the text is its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where and as whom to connect, and which broker process to charge the CPU time to."""
+    """The address and key to connect with, and the broker process to charge the CPU time to."""
 
     port: int
     user: str
@@ -38,7 +38,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one run came to: rates in messages/s, CPU in microseconds a message, latencies in microseconds."""
+    """The result of one run: rates in messages/s, CPU in microseconds a message, latencies in
+    microseconds."""
 
     count: int
     send_rate: float
@@ -53,12 +54,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class HandOut:
-    """What handing out sessions came to: sessions/s, waits in seconds, CPU in microseconds a hand-out."""
+    """The result of handing out sessions: sessions/s, waits in seconds, CPU in microseconds a hand-out."""
 
     steady_rate: float  # while each session is filled again after it was drained; 0 where none is
     drain_rate: float  # after that
     receive_rate: float  # messages/s over both
-    wait_s: dict[str, float]  # from when a session could be had to when a receiver had it: p50, max
+    wait_s: dict[str, float]  # from when a session was available to when a receiver had it: p50, max
     times_handed_out: dict[str, int]  # of one session: min, max
     broker_us: float
     client_us: float
@@ -86,7 +87,7 @@ def compiled(name: str) -> Path:
     BUILD.mkdir(exist_ok=True)
     fresh = BUILD / f"{name}-{os.getpid()}"  # several processes may find it missing at the same time
     command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(fresh), str(source)]
-    # TLS where the headers of OpenSSL are installed; without them `-E` says what is missing.
+    # TLS where the headers of OpenSSL are installed; without them `-E` reports what is missing.
     for options in (["-DWITH_TLS", "-lssl", "-lcrypto"], []):
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         if done.returncode == 0:
@@ -131,7 +132,7 @@ def hand_out(
 
 
 class Offer:
-    """Messages offered at a rate while other things go on; `load` is what came of it, at the end."""
+    """Messages offered at a rate while other things go on; `load` has the result, at the end."""
 
     load: Load
 

@@ -1,9 +1,9 @@
-"""Which machine and interpreter run the benchmarks, and how fast they are at the moment.
+"""The machine and interpreter of the benchmarks, and their speed at the moment.
 
 Owns: the calibration loop. Must not know: what is measured beside it.
 
-A machine that others share is up to a third faster in one minute than in the next. The loop is work of the
-kind that the broker does, always the same: what takes more CPU time beside it than before costs more.
+A shared machine is up to a third faster in one minute than in the next. The loop does work like the broker's,
+always the same: a figure that needs more CPU time beside it than before has risen.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROUNDS = 250_000
-"""Of the loop: 0.2 s on the machine of the published results."""
+"""CPU time of the loop: 0.2 s on the machine of the published results."""
 
 KEPT_S = 2.0
-"""How long a time of the loop counts as that of the moment."""
+"""How long a time of the loop counts as the present one."""
 
 
 def machine() -> dict[str, str]:
@@ -46,7 +46,7 @@ def interpreter() -> str:
     ]
     build = " and ".join(optimized) or "no PGO, no LTO"
     if not optimized and "deb_system" in sysconfig.get_scheme_names():
-        build = "Debian's build (PGO and LTO)"  # which its options do not say
+        build = "Debian's build (PGO and LTO)"  # which its options do not show
     version = f"{platform.python_implementation()} {platform.python_version()}"
     return f"{version}, {platform.python_compiler()}, {build}"
 
@@ -59,7 +59,7 @@ class _Item:
 
 
 def calibration_s(rounds: int = ROUNDS) -> float:
-    """Return the CPU seconds of the loop: small objects, bytes packed and unpacked, a dict in motion."""
+    """Return the CPU seconds of the loop: small objects, bytes packed and unpacked, dict changes."""
     head = struct.Struct(">BIQ")
     items: dict[int, _Item] = {}
     started = time.thread_time()
@@ -75,13 +75,13 @@ def calibration_s(rounds: int = ROUNDS) -> float:
 
 @dataclass(slots=True)
 class Calibration:
-    """The loop's time of the moment."""
+    """The loop's present time."""
 
     taken_at: float = float("-inf")
     seconds: float = 0
 
     def __call__(self) -> float:
-        """Return the time of the loop, run anew unless that was just done."""
+        """Return the time of the loop, run again unless that was just done."""
         if time.monotonic() - self.taken_at > KEPT_S:
             self.seconds = calibration_s()
             self.taken_at = time.monotonic()

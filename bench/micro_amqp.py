@@ -1,7 +1,6 @@
 """Measure the AMQP engine's hot paths in this process: microseconds per operation, no sockets.
 
-Compare figures only within one run: the machine decides the scale. `--profile NAME` shows where one of them
-goes.
+Compare figures only within one run: the machine decides the scale. `--profile NAME` profiles one of them.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from peeklock.amqp.types import Role
 
 MESSAGES = 20_000
 BATCH = 100
-"""Deliveries in one read or write, as a busy connection has them."""
+"""Deliveries in one read or write, as on a busy connection."""
 
 Case = Callable[[], int]
-"""Run one measurement; give how many operations it made."""
+"""Run one measurement; return how many operations it made."""
 
 
 def connected(role: Role, *, credit: int) -> tuple[Connection, Connection]:
-    """Give a client and a server with one link on channel 0, handle 0; `role` is the client's."""
+    """Return a client and a server with one link on channel 0, handle 0; `role` is the client's."""
     limits = Limits(incoming_window=2 * MESSAGES)
     client = Connection("client", container_id="client", now_ms=0, limits=limits)
     server = Connection("server", container_id="server", now_ms=0)
@@ -142,7 +141,7 @@ def large_case(size: int) -> Case:
 
 
 def cases() -> dict[str, Callable[[], Case]]:
-    """Name every measurement and what prepares it."""
+    """Return every measurement by name, with its preparation."""
     message = encode_message(data=b"x" * 1024)
     return {
         "receive 1 KiB transfer": lambda: receive_case(message),
@@ -158,7 +157,9 @@ def cases() -> dict[str, Callable[[], Case]]:
 def main() -> None:
     """Print the table, or one profile."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--profile", metavar="NAME", help="profile the first measurement that starts so")
+    parser.add_argument(
+        "--profile", metavar="NAME", help="profile the first measurement whose name starts with this"
+    )
     name = parser.parse_args().profile
     if name is not None:
         prepare = next(prepare for title, prepare in cases().items() if title.startswith(name))

@@ -1,7 +1,7 @@
-"""`python -m bench.micro_broker`: what a command costs the core, and a stored message in memory; both for a
-plain queue, what commands cost also for others.
+"""`python -m bench.micro_broker`: the cost of a command in the core, and of a stored message in memory, for a
+plain queue; the cost of commands also for other kinds.
 
-Owns: the figures that the budgets of the broker room are held against. Knows nothing of wire, engine, store.
+Owns: the figures for the budgets of the package `broker`. Knows nothing of wire, engine, store.
 
 Each figure is the best of several rounds, as `timeit` advises: the rest is noise of the machine.
 """
@@ -59,7 +59,7 @@ class Kind:
     """So many, in turn, each with a receiver; 0: one receiver without a session."""
 
     def namespace(self) -> Namespace:
-        """Make a namespace with one such queue and a sender."""
+        """Return a namespace with one queue of this kind and a sender."""
         made = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
         made.apply(CreateEntity(self.description, ReplyTo(1, 0, 0)), NOW_MS)
         made.apply(OpenSender(SENDER, Address("orders")), NOW_MS)
@@ -68,14 +68,14 @@ class Kind:
     def receivers(self, core: Namespace) -> list[LinkId]:
         """Open the receivers."""
         named = [SessionRequest(_session_id(number), FAR_MS) for number in range(self.sessions)]
-        wishes: Sequence[SessionRequest | None] = named or [None]
-        links = [LinkId(1, number) for number, _ in enumerate(wishes, 1)]
-        for link, wish in zip(links, wishes, strict=True):
-            core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, wish), NOW_MS)
+        requests: Sequence[SessionRequest | None] = named or [None]
+        links = [LinkId(1, number) for number, _ in enumerate(requests, 1)]
+        for link, request in zip(links, requests, strict=True):
+            core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, request), NOW_MS)
         return links
 
     def sends(self, count: int) -> list[Send]:
-        """Make commands as the gateway would, each with a size of its own that no other object shares."""
+        """Return commands as the gateway would make them, each with its own size object."""
         commands = []
         for n in range(count):
             message = Message(1000 + n % 500)
@@ -111,7 +111,7 @@ KINDS = {
 
 
 def timed(count: int, work: Callable[[], None]) -> float:
-    """Give the microseconds per item."""
+    """Return the microseconds per item."""
     gc.collect()
     start = time.perf_counter()
     work()
@@ -146,7 +146,7 @@ def one_round(kind: Kind, count: int) -> dict[str, float]:
             apply(command, NOW_MS)
 
     figures["complete"] = timed(count, complete)
-    # One message in two was completed; each record is an object of its own, as it comes out of a journal.
+    # One message in two was completed; each record is a separate object, as it comes out of a journal.
     records: list[Change] = [
         MessageStored(QUEUE_ID, change.message) for change in changes if isinstance(change, MessageStored)
     ]
@@ -182,18 +182,18 @@ def round_trip(kind: Kind, count: int) -> float:
 
 
 def hand_out(count: int) -> float:
-    """Give sessions of one message to whoever wants the next: accept, receive, complete, leave."""
+    """Give sessions of one message to waiting receivers: accept, receive, complete, leave."""
     core = KINDS["1,000 sessions"].namespace()
     for n in range(count):
         message = Message(1000)
         message.routing = Routing(_message_id(n), _session_id(n))
         core.apply(Send(QUEUE_ID, message, Sections(b""), None), NOW_MS)
-    wish = SessionRequest(None, FAR_MS)
+    request = SessionRequest(None, FAR_MS)
 
     def cycle() -> None:
         for number in range(1, count + 1):
             link = LinkId(1, number)
-            core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, wish), NOW_MS)
+            core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, request), NOW_MS)
             (delivered, _) = core.apply(SetCredit(link, 10, 1 << 60, drain=True), NOW_MS)[1]
             core.apply(Complete(QUEUE_ID, delivered.lock_token, ReplyTo(*link, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]
             core.apply(CloseLink(link), NOW_MS)
@@ -204,7 +204,8 @@ def hand_out(count: int) -> float:
 
 
 def bytes_per_message(count: int) -> float:
-    """Give the memory of one stored message: its record, all indexes, and what the engine writes into it."""
+    """Return the memory of one stored message: its record, all indexes, and what the engine writes into
+    it."""
     core = PLAIN.namespace()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]

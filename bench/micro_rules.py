@@ -1,6 +1,6 @@
-"""`python -m bench.micro_rules`: what a rule costs when it is defined, and when a message is held against it.
+"""`python -m bench.micro_rules`: the cost of defining a rule, and of evaluating it for a message.
 
-Owns: the figures that the budgets of the rules are held against. Knows nothing of topics.
+Owns: the figures for the budgets of the rules. Knows nothing of topics.
 
 Each figure is the best of several rounds, as `timeit` advises: the rest is noise of the machine.
 """
@@ -60,7 +60,7 @@ class BenchMessage:
 
 
 def best_us(work: Callable[[], object], count: int, rounds: int) -> float:
-    """Give the microseconds of one call, the best of several rounds."""
+    """Return the microseconds of one call, the best of several rounds."""
     best = float("inf")
     for _ in range(rounds):
         start = time.perf_counter()
@@ -71,7 +71,7 @@ def best_us(work: Callable[[], object], count: int, rounds: int) -> float:
 
 
 def indexes() -> dict[str, RuleIndex[int]]:
-    """Make indexes of many rules; a message matches one, but for the last, where it matches all."""
+    """Return indexes of many rules; a message matches one, except the last, where it matches all."""
     rules: dict[str, Callable[[int], Filter]] = {
         "correlation, by label": lambda n: CorrelationFilter(label="order" if n == 77 else f"label-{n}"),
         "correlation, by label and customer": lambda n: CorrelationFilter(
@@ -91,7 +91,8 @@ def indexes() -> dict[str, RuleIndex[int]]:
 
 
 def mixed(rounds: int) -> None:
-    """Print what a message costs among more and more filters of the mix, and what one filter more or less."""
+    """Print the cost of a message among more and more filters of the mix, and of adding or removing a
+    filter."""
     messages = [BenchMessage(user) for user in properties(200)]
     print("\na mix of comparisons:")
     for count in (1, 10, 100, 1_000, 10_000):
@@ -131,7 +132,7 @@ def _changed(
 
 
 def first_text_ms() -> float:
-    """Give what the first expression of a process waits for: lark and the table of the grammar."""
+    """Return how long the first expression of a process waits: for lark and the table of the grammar."""
     assert "lark" not in sys.modules
     start = time.perf_counter()
     parse_filter("a = 1")

@@ -1,7 +1,7 @@
-"""`python -m bench.micro_store`: what durability costs, and how long a start takes.
+"""`python -m bench.micro_store`: the cost of durability, and the time of a start.
 
-Owns: the figures that the budgets of the engine and store rooms are held against. Knows nothing of the wire.
-Data are on a real disk (`--data`), with fsync.
+Owns: the figures for the budgets of the packages `engine` and `store`. Knows nothing of the wire. Data are on
+a real disk (`--data`), with fsync.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ UNLIMITED = 1 << 60
 
 
 def namespace() -> Namespace:
-    """Make an empty namespace."""
+    """Return an empty namespace."""
     return Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
 
 
 def opening() -> list[Command]:
-    """Give the commands that make a queue and attach to it."""
+    """Return the commands that create a queue and attach to it."""
     return [
         CreateEntity(QueueDescription("orders", lock_duration_ms=300_000), ReplyTo(1, 0, 0)),
         *attaching(),
@@ -68,7 +68,7 @@ def opening() -> list[Command]:
 
 
 def attaching() -> list[Command]:
-    """Give the commands that attach a sender and a receiver to the queue."""
+    """Return the commands that attach a sender and a receiver to the queue."""
     return [
         OpenSender(SENDER, Address("orders")),
         OpenReceiver(RECEIVER, Address("orders"), ReceiveMode.PEEK_LOCK),
@@ -76,7 +76,7 @@ def attaching() -> list[Command]:
 
 
 def send(n: int) -> Send:
-    """Make a send as the gateway would."""
+    """Return a send as the gateway would make it."""
     return Send(QUEUE_ID, Message(len(PAYLOAD)), Sections(PAYLOAD), ReplyTo(1, 0, n))
 
 
@@ -84,7 +84,7 @@ def show(what: str, figure: str) -> None:
     print(f"{what:58} {figure}", flush=True)
 
 
-# What a cycle costs
+# The cost of a cycle
 
 
 def cost(count: int) -> None:
@@ -142,7 +142,7 @@ SUBSCRIPTIONS = 100
 
 
 def fan_out(count: int) -> None:
-    """Tell what each of a topic's copies costs, in the core and in what follows it, batches of ten sends."""
+    """Print the cost of each of a topic's copies, in the core and after it, batches of ten sends."""
     runs = [_fan_out(count) for _ in range(3)]
     core, engine, encoding, removals = (min(figures) for figures in zip(*runs, strict=True))
     what = f"a copy, one of {SUBSCRIPTIONS}:"
@@ -197,7 +197,7 @@ class Broker:
         self.engine = Engine(namespace(), BodyCache())
         self.driver = Driver(self.engine)
         self.driver.connect(RECEIVER.connection_id)
-        self.driver.rest()  # what is due is no part of these figures
+        self.driver.rest()  # timers are no part of these figures
         self.commits = 0
         self.slowest_ms = 0.0
 
@@ -206,7 +206,7 @@ class Broker:
         await self.engine.recover(self.store, NOW_MS)
 
     async def commit(self) -> list[Effect]:
-        """Commit what is open, reclaim what should be, until nothing is left to do; return the effects."""
+        """Commit what is open and reclaim space until nothing is left to do; return the effects."""
         driver, now = self.driver, NOW_MS + int(time.monotonic() * 1000)
         effects: list[Effect] = []
         actions = driver.step(now)
@@ -240,7 +240,7 @@ class Broker:
 
 
 async def throughput(folder: Path, count: int, window: int) -> None:
-    """Keep `window` messages on their way from send to complete."""
+    """Keep `window` messages in flight from send to complete."""
     broker = Broker(folder)
     await broker.open()
     broker.offer([*opening(), SetCredit(RECEIVER, UNLIMITED, UNLIMITED)])
@@ -261,7 +261,7 @@ async def throughput(folder: Path, count: int, window: int) -> None:
 
 
 async def fill(folder: Path, count: int, touches: int) -> None:
-    """Store `count` messages, and then as many further records for each as `touches` says."""
+    """Store `count` messages, and then `touches` more records for each."""
     broker = Broker(folder)
     await broker.open()
     broker.offer(opening())
@@ -326,7 +326,7 @@ async def drain(folder: Path) -> None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Add up the sizes of the files in a folder."""
+    """Return the total size of the files in a folder."""
     return sum(file.stat().st_size for file in folder.iterdir())
 
 

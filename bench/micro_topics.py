@@ -1,5 +1,5 @@
-"""`python -m bench.micro_topics`: what a message sent to a topic costs line by line, from the transfer to the
-frame; and what commands cost that concern a topic of many subscriptions.
+"""`python -m bench.micro_topics`: the cost of a send to a topic, part by part, from the transfer to the
+frame; and of commands that concern a topic with many subscriptions.
 
 Owns: these figures. Nothing is written and nothing is received: the figures are of single calls, the best of
 several rounds, as `timeit` advises. `bench.topics` measures the whole process.
@@ -49,10 +49,10 @@ from peeklock.store.encoding.frames import encode
 NOW_MS = 1_700_000_000_000
 TOPIC_QUEUE_ID = 4
 BATCH = 20
-"""Messages that one commit takes, about as many as come while another one is under way."""
+"""Messages in one commit, about as many as come during another one."""
 
 BLOCK_MS_MAX = 50.0
-"""A command may keep all others waiting for so long."""
+"""A command may block all others for so long."""
 
 COPY_US_MAX = 4.0
 """From a send to its frame, for each copy."""
@@ -134,7 +134,7 @@ def _topic(make: Callable[[int], Filter], count: int) -> tuple[Namespace, list[C
 
 
 def one_round(core: Namespace, make: Callable[[int], Filter], count: int, sends: int) -> dict[str, float]:
-    """Give the microseconds of each part of `sends` sends, in all."""
+    """Return the microseconds of each part of `sends` sends, in total."""
     engine = Engine(core, BodyCache())
     spent = dict.fromkeys(("take in", "apply", "record", "numbers", "encode"), 0.0)
     spent["copies"] = 0
@@ -164,10 +164,10 @@ def one_round(core: Namespace, make: Callable[[int], Filter], count: int, sends:
 
 
 def send(make: Callable[[int], Filter], count: int, sends: int, rounds: int) -> None:
-    """Print what sends to a topic cost, for each part."""
+    """Print the cost of sends to a topic, for each part."""
     core, _ = _topic(make, count)
     gc.collect()
-    gc.freeze()  # as the server does once it is up
+    gc.freeze()  # as the server does after its start
     gc.set_threshold(10_000, 10, 50)
     found = [one_round(core, make, count, sends) for _ in range(rounds)]
     copies = found[0].pop("copies")
@@ -181,7 +181,7 @@ def send(make: Callable[[int], Filter], count: int, sends: int, rounds: int) -> 
 
 
 def subject(rounds: int) -> None:
-    """Print what reading a message for its rules costs."""
+    """Print the cost of reading a message for its rules."""
     message, sections = take_in(_payload(_equal, 1, 10), reads_routing=True)
     message.enqueued_at_ms = NOW_MS
 
@@ -209,7 +209,7 @@ def _timed(call: Callable[[], object], times: int, rounds: int) -> float:
 
 
 def commands(make: Callable[[int], Filter], count: int) -> None:
-    """Print what commands cost that concern a topic of many subscriptions, once each, and memory."""
+    """Print the cost of commands that concern a topic with many subscriptions, once each, and its memory."""
     asked = _create(make, count)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -217,7 +217,7 @@ def commands(make: Callable[[int], Filter], count: int) -> None:
     gc.collect()
     size_bytes = (tracemalloc.get_traced_memory()[0] - before) / count
     tracemalloc.stop()
-    print(f"{size_bytes:12,.0f} bytes  a subscription, with what the store is told of it")
+    print(f"{size_bytes:12,.0f} bytes  a subscription, with its stored records")
     del made
 
     core = _namespace()

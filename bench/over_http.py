@@ -1,4 +1,4 @@
-"""Messages over HTTP beside the same over AMQP, and requests that wait for messages.
+"""Messages over HTTP compared with AMQP, and requests that wait for messages.
 
 Owns: the scenarios and their aims, which are ratios within one run. Must not know: how bytes are made
 (`http_pool`, `loadgen`, `client`).
@@ -24,7 +24,7 @@ from peeklock.amqp.messaging import Properties
 NAME = "over HTTP"
 
 CONNECTIONS = 16
-"""That stay open, each with one request at a time."""
+"""Connections that stay open, each with one request at a time."""
 
 BODY_BYTES = 1024
 BATCH = 100
@@ -33,16 +33,16 @@ BATCH = 100
 BATCH_FORMAT = 0x80013700
 
 TURNS = 5
-"""Of HTTP and AMQP, within one sample."""
+"""Samples of HTTP and AMQP, one after the other."""
 
 POLLS = 5_000
 """Requests that wait at a time."""
 
 PACE_S = 0.005
-"""Between two sends to those that wait."""
+"""Pause between two sends to the waiting requests."""
 
 SETTLE_S = 2.0
-"""Without an answer: all wait then."""
+"""Time without an answer after which all are known to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _add_ratio(run: Run, what: str, http: Cost, amqp: Cost, aim: float) -> None:
 
 
 def _in_turns(broker: Peeklock, count: int, *steps: Step) -> list[Cost]:
-    """Take both by turns, so that a slow moment of the machine meets both; return their medians."""
+    """Run both in turns, so that a slow moment of the machine affects both; return their medians."""
     taken = list(zip(*([step(broker, count // TURNS) for step in steps] for _ in range(TURNS)), strict=True))
     return [
         Cost(
@@ -130,7 +130,7 @@ def _measured(broker: Peeklock, count: int, drive: Callable[[], None]) -> Cost:
 
 
 def amqp_sends(broker: Peeklock, count: int) -> Cost:
-    """Have one under way on each connection, as over HTTP."""
+    """Keep one in flight on each connection, as over HTTP."""
     load = drive_queue(broker, "send", count, "-S", str(CONNECTIONS), "-w", "1")
     return Cost(load.broker_us, load.client_us, load.send_rate)
 
@@ -166,7 +166,7 @@ def http_batches(broker: Peeklock, count: int) -> Cost:
 
 
 def amqp_batches(broker: Peeklock, count: int) -> Cost:
-    """Send batches of `BATCH`, so many of them under way. Raises: LoadFailed."""
+    """Send batches of `BATCH`, so many of them in flight. Raises: LoadFailed."""
     member = encode_message(
         message_annotations={"x-opt-partition-key": "pk-0001"},
         properties=Properties(message_id="0" * 32, content_type="application/json"),
@@ -181,16 +181,16 @@ def amqp_batches(broker: Peeklock, count: int) -> Cost:
 
 
 def woken(pool: Pool, waiting: int, count: int) -> list[float]:
-    """Have so many requests wait, send so many messages; return the seconds until each was received."""
+    """Start so many waiting requests, send so many messages; return the seconds until each was received."""
     sender = pool.peers[0]
     wait = pool.request("POST", "/bench/messages/head?timeout=60")
     send = pool.request("POST", "/bench/messages", body=b"x" * BODY_BYTES)
     for _ in range(waiting):
-        pool.connect().ask(wait)  # at once: of those who say nothing, the broker keeps 4,096
+        pool.connect().ask(wait)  # stated in the request: without a time, the broker keeps at most 4,096
     while pool.answered(SETTLE_S):
         pass  # all wait now
     found: list[float] = []
-    sent_at_s: deque[float] = deque()  # of messages that nobody has received yet
+    sent_at_s: deque[float] = deque()  # of messages that no request has received yet
     sent, idle, due_s = 0, True, time.perf_counter()
     while len(found) < count:
         if idle and sent < count and time.perf_counter() >= due_s:
@@ -206,7 +206,7 @@ def woken(pool: Pool, waiting: int, count: int) -> list[float]:
                 found.append(time.perf_counter() - sent_at_s.popleft())
                 peer.ask(wait)
         if sent_at_s and time.perf_counter() - sent_at_s[0] > STALL_S_MAX:
-            raise LoadFailed("a message reached nobody who waits")
+            raise LoadFailed("a message reached no waiting request")
     return found
 
 

@@ -1,8 +1,8 @@
-"""What is done to queues that are more than plain: sessions, duplicate detection, partitions, forwarding; and
-purges and transactions. Peeklock alone.
+"""Queues with more features: sessions, duplicate detection, partitions, forwarding; and purges and
+transactions. Peeklock alone.
 
-Rates of one kind of queue are taken in turns with those of a plain queue and stand as a ratio a turn: a
-machine's speed drifts by more in a minute than what is looked for.
+Rates of one kind of queue are measured in turns with those of a plain queue and reported as a ratio per turn:
+a machine's speed drifts more in a minute than the differences of interest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bench.systems import Peeklock, rss_bytes
 from peeklock.amqp.message_writing import encode_message
 
 Rates = dict[str, float]
-"""Messages/s by what was done."""
+"""Messages/s by operation."""
 
 SESSIONS = {"sessions": {"RequiresSession": True}}
 HELD = ("-G", "-w", "5")
-"""A receiver for each of 1,000 sessions, with a credit of 5: 5,000 messages under way in all."""
+"""A receiver for each of 1,000 sessions, with a credit of 5: 5,000 messages in flight in all."""
 
 OFFERED_RATE = 1000
-"""Messages a second that another queue gets while one is purged."""
+"""Messages a second to another queue during a purge."""
 
 PURGE_S_MAX = 60
 
@@ -39,7 +39,7 @@ def _in_turns(
     other: Callable[[], Rates],
     aims: Rates | None = None,
 ) -> None:
-    """Let a plain queue and another take turns, each being the first every other time.
+    """Run a plain queue and another in turns, in alternating order.
 
     `aims` are for the other's rates, as shares of the plain one's.
     """
@@ -72,7 +72,7 @@ def _rates(
 
 
 def hand_out_sessions(run: Run) -> None:
-    """10,000 sessions to be had, 100 receivers that take the next one again and again: rate, longest wait."""
+    """10,000 available sessions, 100 receivers that take the next one again and again: rate, longest wait."""
     broker = run.fresh_peeklock(SESSIONS)
     active, times = 10_000, 2 if run.quick else 6
     receivers = ("-l", "100", "-R", "4", *settle_options(broker))
@@ -89,8 +89,8 @@ def hand_out_sessions(run: Run) -> None:
                     add(name, measure, "sessions/s", of, rate, better="higher", aim=3000)
                 add(name, "wait until handed out, median", "s", of, load.wait_s["p50"])
                 add(name, "wait until handed out, longest", "s", of, load.wait_s["max"])
-                # Nobody starves: what is handed out in the order in which it could be had comes round as
-                # often as all else, or once less.
+                # No session starves: handed out in the order in which they became available, each comes
+                # round as often as all others, or once less.
                 fewest = load.times_handed_out["min"]
                 measure = f"times handed out, of {times} on average, fewest"
                 add(name, measure, "", of, fewest, better="higher", aim=times - 1)
@@ -166,7 +166,7 @@ def duplicates(run: Run) -> None:
         "RequiresDuplicateDetection": True,
         "DuplicateDetectionHistoryTimeWindow": "P1D",
     }
-    # One broker for each, so that what differs in memory is the ids.
+    # One broker for each, so that the ids are the only difference in memory.
     detecting, plain = run.fresh_peeklock({"ids": window}), run.fresh_peeklock({"ids": {}})
     name, portions = f"{ids:,} ids in the window", 10
     with contextlib.ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""What costs more CPU than in the last committed run, whatever the machine does at the moment.
+"""CPU figures that are higher than in the last committed run, independent of the machine's present speed.
 
-Owns: the comparison. Must not know: who measures.
+Owns: the comparison. Must not know: what is measured.
 
 A figure is divided by the time of the calibration loop beside it. The medians of these ratios are compared.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from bench.results import Row
 
 ALLOWED = 0.10
-"""Of more CPU. Less than that is what two runs of the same code differ by."""
+"""Allowed growth: two runs of the same code differ by that much."""
 
 OURS = "peeklock"
 

@@ -1,4 +1,4 @@
-"""Writes what was measured: a table for people, JSON for programs, a plot for the README."""
+"""Writes the results: a table for people, JSON for programs, a plot for the README."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.results import Results, Row
 FOLDER = Path(__file__).with_name("results")
 
 PEERS = {"Artemis": "Artemis", "RabbitMQ quorum": "quorum"}
-"""Whose figures ours are divided by, and how the column names them."""
+"""Systems that ours are divided by, and their column titles."""
 
 
 def write(results: Results, systems: list[str], quick: bool, stem: str) -> Path:
@@ -158,12 +158,12 @@ PANELS = (
 
 
 def plot(rows: list[Row], systems: list[str], path: Path) -> None:
-    """Draw what was measured of the three comparisons as grouped bars.
+    """Draw the three comparisons as grouped bars.
 
     Raises:
         ImportError: matplotlib is not installed.
     """
-    import matplotlib as mpl  # here: it takes a second, and is not installed everywhere
+    import matplotlib as mpl  # here: the import takes a second, and the library is not installed everywhere
 
     mpl.use("Agg")
     from matplotlib import pyplot

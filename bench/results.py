@@ -1,6 +1,6 @@
-"""What was measured: rows of samples, with their aims.
+"""Results: rows of samples, with their aims.
 
-Owns: what a row is. Must not know: who measures, or how it is shown.
+Owns: what a row is. Must not know: how it is measured or shown.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Row:
     aim_ratio: float | None = None  # at least so many times RabbitMQ's quorum queue
     samples: dict[str, list[float]] = field(default_factory=dict)
     loops_s: dict[str, list[float]] = field(default_factory=dict)
-    """Beside each sample: the time that the calibration loop took then. Empty without calibration."""
+    """For each sample: the time of the calibration loop then. Empty without calibration."""
 
     def median(self, system: str) -> float | None:
-        """Median of a system's samples; None if it has none."""
+        """Return the median of a system's samples; None if it has none."""
         values = self.samples.get(system)
         return statistics.median(values) if values else None
 
@@ -40,7 +40,7 @@ class Results:
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     calibrate: Callable[[], float] | None = None
-    """Returns the time of the calibration loop at the moment."""
+    """Returns the present time of the calibration loop."""
 
     def add(
         self,
@@ -54,7 +54,7 @@ class Results:
         aim: float | None = None,
         aim_ratio: float | None = None,
     ) -> None:
-        """Add a sample and show it."""
+        """Add a sample and print it."""
         row = self.rows.setdefault((scenario, measure), Row(scenario, measure, unit, better, aim, aim_ratio))
         row.samples.setdefault(system, []).append(value)
         if self.calibrate is not None:

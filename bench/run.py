@@ -18,7 +18,7 @@ from bench.systems import Peeklock, Settings, StartFailed, System, Topics
 MB = 1_000_000  # the aims are in decimal megabytes
 
 WARM_MESSAGES = 5_000
-"""Of each portion by which a broker is warmed up."""
+"""Messages of each portion that warms a broker up."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Run:
         topics: Topics | None = None,
         options: tuple[str, ...] = (),
     ) -> Peeklock:
-        """A broker on an empty folder of its own; the scenario stops it.
+        """Return a broker on its own empty folder; the scenario stops it.
 
         It has the queue `bench`, those for which there are settings, by name, and the topics.
         """
@@ -62,12 +62,12 @@ class Run:
         self.warmed.append(system)
 
     def left_out(self, scenario: str, error: Exception) -> None:
-        """Note what could not be measured, and why."""
+        """Record what could not be measured, and why."""
         self.results.left_out.append(f"{scenario}: {error}")
         print(f"  {scenario}: FAILED: {error}", flush=True)
 
     def each(self, scenario: str, step: Callable[[System], None]) -> None:
-        """Let the systems take turns; one that fails is named and left out of the rest of the scenario."""
+        """Run a step on the systems in turns; one that fails is named, and left out from then on."""
         taking_part = list(self.systems)
         for _ in range(self.rounds):
             for system in list(taking_part):
@@ -80,7 +80,7 @@ class Run:
 
 
 def settle_options(system: System) -> tuple[str, ...]:
-    """Options of the load generator to settle each message by itself and wait for the answer.
+    """Return options of the load generator to settle each message separately and wait for the answer.
 
     RabbitMQ refuses receiver-settle-mode second, but answers the same dispositions on a link in mode first.
     Artemis answers none: its clients settle by themselves, and so does the load generator there.
@@ -89,7 +89,7 @@ def settle_options(system: System) -> tuple[str, ...]:
 
 
 def warm_up(system: System, seconds: float) -> None:
-    """Drive a broker for a while: caches fill, and a virtual machine compiles what is called often."""
+    """Drive a broker for a while: caches fill, and a virtual machine compiles hot code."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         drive_queue(system, "both", WARM_MESSAGES, *settle_options(system))

@@ -1,8 +1,8 @@
-"""What is done to the brokers, and what is measured while it is done: a plain queue, beside RabbitMQ's.
+"""The scenarios of a plain queue, beside RabbitMQ's: the load, and what is measured.
 
 Each scenario adds rows to `Results`. Systems take turns within a scenario, A B A B, so that a slow minute of
-the machine meets all of them; the report quotes medians. What other queues cost is in `queue_kinds`, what
-topics cost in `topics`, what an event log costs in `capture`.
+the machine affects all of them; the report quotes medians. Other queues are in `queue_kinds`, topics in
+`topics`, the event log in `capture`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def latency(run: Run) -> None:
 
 
 def start_up(run: Run) -> None:
-    """Spawn to ready on an empty store, idle memory, and 2,000 connections that do nothing."""
+    """Spawn to ready on an empty store, idle memory, and 2,000 idle connections."""
     name, add = "start-up", run.results.add
     for _ in range(2 * run.rounds + 1):
         broker = run.fresh_peeklock()
@@ -163,10 +163,10 @@ def backlog(run: Run) -> None:
         )
         add(name, "RSS, peak of filling", "MB", broker.name, rss(peak=True) / MB, aim=500)
         _add_memory_and_disk(run, broker, "full")
-        # What filling left to be written back by the system is no property of a deep queue.
+        # What filling left for the system to write back is no property of a deep queue.
         os.sync()
-        # A second broker, whose queue is empty, takes turns with it: a machine's speed drifts by more in a
-        # minute than what is looked for.
+        # A second broker, whose queue is empty, takes turns with it: a machine's speed drifts more in a
+        # minute than the differences of interest.
         empty.start()
         for _ in range(run.rounds + 2):
             probe_rates(empty, "empty queue")
@@ -190,7 +190,8 @@ def backlog(run: Run) -> None:
         add_recovery("after SIGTERM")
         broker.kill()
         add_recovery("after SIGKILL")
-        # Replace the whole backlog: the journal has then grown to where it is cut, three records a live one.
+        # Replace the whole backlog: the journal has then grown to where it is cut, three records per live
+        # one.
         churned = drive_queue(broker, "both", depth, *settle, timeout_s=300)
         add(name, "end to end rate over it", "msg/s", broker.name, churned.receive_rate, better="higher")
         broker.kill()

@@ -1,4 +1,5 @@
-"""`python -m bench.spark_browse`: rows a second that a batch read in mode browse gives, beside the broker.
+"""`python -m bench.spark_browse`: rows a second of a batch read in mode browse, with the broker on the same
+machine.
 
 Owns: one queue of rich messages of 1 KiB in a broker process, and reads of all its columns by a local Spark
 of two workers. The figure is the best of several rounds: the rest is noise of the machine.
@@ -43,7 +44,7 @@ def fill(connection_string: str, count: int) -> None:
 
 
 def main() -> None:
-    """Measure, and print what came out."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,7 +1,7 @@
-"""`python -m bench.spark_jobs`: audit and metrics over a long event log, and the sink beside a broker.
+"""`python -m bench.spark_jobs`: audit and metrics over a long event log, and the sink with a broker.
 
-Owns: a made-up log of some millions of events, rows of 1 KiB for the sink, a local Spark of two workers. Each
-job is run in a session that has run nothing before: as a user starts it, but without Spark's own start.
+Owns: a synthetic log of some millions of events, rows of 1 KiB for the sink, a local Spark of two workers.
+Each job runs in a fresh session, as a user starts it, without Spark's own start.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def sink(folder: Path, messages: int, rounds: int) -> None:
 
 
 def main() -> None:
-    """Measure, and print what came out."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--log-messages", type=int, default=2_600_000, help="four events each, about")
     parser.add_argument("--messages", type=int, default=200_000, help="for the sink")

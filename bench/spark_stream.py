@@ -1,4 +1,5 @@
-"""`python -m bench.spark_stream`: a queue streamed into Parquet in cursor mode, beside the broker.
+"""`python -m bench.spark_stream`: a queue streamed into Parquet in cursor mode, with the broker on the same
+machine.
 
 Owns: one queue of rich messages of 1 KiB in a broker process, a local Spark of two workers, two figures: how
 many messages a second arrive and are settled, and how long a trigger with 500 messages takes.
@@ -25,12 +26,12 @@ RATE_AIM = 10_000
 
 TRIGGER_MESSAGES = 500
 TRIGGER_MS_AIM = 400
-"""Median. Source: figures of the pipeline; they say until the first row, this is the whole
-trigger, into a sink that keeps nothing."""
+"""Median. Source: figures of the pipeline, which say "until the first row"; this is the whole trigger, into a
+sink that keeps nothing."""
 
 
 def left(connection_string: str) -> int:
-    """Give how many messages the cursor still holds."""
+    """Return how many messages the cursor still holds."""
     connection = BlockingConnection(ConnectionString.parse(connection_string))
     cursors = connection.management(QUEUE).request("peeklock:cursor-list", {}).body["cursors"]
     connection.close()
@@ -38,7 +39,7 @@ def left(connection_string: str) -> int:
 
 
 def main() -> None:
-    """Measure, and print what came out."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -95,7 +96,7 @@ def main() -> None:
 
 
 def show(query: Any) -> None:
-    """Print how the triggers spent their time."""
+    """Print the time of each phase of the triggers."""
     for progress in query.recentProgress:
         spent = {name: ms for name, ms in progress["durationMs"].items() if ms > 20}
         print(f"  {progress['numInputRows']:>7} rows {spent}", flush=True)

@@ -1,4 +1,4 @@
-"""`python -m bench.stages [--json]`: where the CPU time of a message goes inside the broker, stage by stage.
+"""`python -m bench.stages [--json]`: the CPU time of a message inside the broker, stage by stage.
 
 Owns: one connection's path through gateway, core, engine and frame encoding, in this thread: no socket, no
 disk, no event loop. Must not know: how a stage works. `bench.against` compares the figures of two commits.
@@ -31,10 +31,10 @@ from peeklock.store.encoding import frames
 from peeklock.testing.inprocess import InProcessBroker
 
 STAGES = ("decode", "gateway", "apply", "batch", "dispatch", "encode")
-"""Of one read of the connection and what follows from it, in order."""
+"""Stages of one read of the connection, in order."""
 
 READ = 100
-"""Messages, credits or dispositions in one read, as a busy connection has them."""
+"""Messages, credits or dispositions in one read, as on a busy connection."""
 
 
 class Exchange:
@@ -77,17 +77,17 @@ class Exchange:
 
     def send(self, count: int) -> None:
         """Send messages in one read."""
-        self._tell(self.follow(self.send_frames(count)))
+        self._to_client(self.follow(self.send_frames(count)))
 
     def receive(self, count: int) -> list[DeliveryReceived]:
         """Give credit for so many more messages; return the deliveries."""
         self._client.flow(0, self._receiver, count)
-        told = self._tell(self.follow(self._client.data_to_send()))
-        return [event for event in told if isinstance(event, DeliveryReceived)]
+        events = self._to_client(self.follow(self._client.data_to_send()))
+        return [event for event in events if isinstance(event, DeliveryReceived)]
 
     def complete(self, deliveries: list[DeliveryReceived]) -> None:
         """Accept deliveries in one read."""
-        self._tell(self.follow(self.complete_frames(deliveries)))
+        self._to_client(self.follow(self.complete_frames(deliveries)))
 
     def send_frames(self, count: int) -> bytes:
         """Return the client's frames for so many messages."""
@@ -97,7 +97,7 @@ class Exchange:
         return self._client.data_to_send()
 
     def complete_frames(self, deliveries: list[DeliveryReceived]) -> bytes:
-        """Return the client's frames that accept deliveries, one each, which asks for the answer."""
+        """Return the client's frames that accept deliveries, one each, with a request for the answer."""
         out = bytearray()
         for delivery in deliveries:
             number = delivery.delivery_id
@@ -164,19 +164,19 @@ class Exchange:
         return out
 
     def _settle_down(self) -> list[Any]:
-        """Exchange bytes until both ends are silent; return what the client was told."""
-        told: list[Any] = []
+        """Exchange bytes until both ends are silent; return the client's events."""
+        events: list[Any] = []
         while data := self._client.data_to_send():
             self._connection.write(data)
-            told += self._client.receive(self._connection.read(), self._broker.clock.now_ms)
-        return told
+            events += self._client.receive(self._connection.read(), self._broker.clock.now_ms)
+        return events
 
-    def _tell(self, data: bytes) -> list[Any]:
+    def _to_client(self, data: bytes) -> list[Any]:
         return self._client.receive(data, self._broker.clock.now_ms)
 
 
 def operations(exchange: Exchange, count: int) -> Iterator[tuple[str, dict[str, int]]]:
-    """Send to an empty queue, then receive, then complete; yield what each took."""
+    """Send to an empty queue, then receive, then complete; yield the time of each."""
     exchange.take()
     for _ in range(0, count, READ):
         exchange.send(READ)
@@ -207,9 +207,13 @@ def measure(count: int, rounds: int, say: Callable[[str], None] = lambda line: N
 def main() -> None:
     """Print the table, or the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.stages", description=__doc__.splitlines()[0])
-    parser.add_argument("--messages", type=int, default=10_000, help="of a round (default: %(default)s)")
+    parser.add_argument(
+        "--messages", type=int, default=10_000, help="messages of a round (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="write microseconds by name, for programs")
+    parser.add_argument(
+        "--json", action="store_true", help="print microseconds by name as JSON, for programs"
+    )
     options = parser.parse_args()
     figures = measure(options.messages, options.rounds)
     if options.json:

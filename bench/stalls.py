@@ -1,8 +1,8 @@
-"""How long the broker's loop is away, as whoever asks it something meanwhile finds out.
+"""Stalls of the broker's loop, as a client of the loop sees them.
 
-Owns: a thread that asks `/health` something again and again, over one connection, by a method that it does
-not take. The refusal needs no disk and waits for nothing but the loop; the figures of `/health` would cost
-the loop itself 2 to 5 us an entity.
+Owns: a thread that sends requests to `/health` again and again, over one connection, with a method that is
+refused. The refusal needs no disk and waits for nothing but the loop; the figures of `/health` would cost the
+loop itself 2 to 5 us an entity.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator
 
 PAUSE_S = 0.001
-"""Between an answer and the next request: a stall is met by at least that much less than it lasts."""
+"""Pause between an answer and the next request: a stall appears shorter by at most that."""
 
 
 @contextlib.contextmanager
 def answer_times(port: int) -> Iterator[list[float]]:
-    """Ask while the body runs; the list holds the seconds that each answer took."""
+    """Send requests while the body runs; the list has the seconds that each answer took."""
     times: list[float] = []
     over = threading.Event()
 

@@ -1,7 +1,7 @@
-"""The brokers that are measured, each a process of its own on a folder of its own.
+"""The measured brokers, each a process on its own folder.
 
 Owns their command lines, start, readiness and end. Knows nothing of scenarios. Everything is ephemeral: ports
-chosen by the system, folders under the run's temporary one, processes ended by their own pid.
+chosen by the system, folders under the run's temporary one, processes ended by pid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from peeklock.store.sqlite.read_only import open_read_only
 PROGRAM = Path(sys.executable).with_name("peeklock")
 """The broker's command of the installation that runs this benchmark."""
 
-# The keys that the emulator has, which a broker without a configured key takes.
+# The keys of the emulator, which a broker without a configured key accepts.
 KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 RABBITMQ_SERVER = Path(
     "/usr/lib/rabbitmq/bin/rabbitmq-server"
@@ -40,19 +40,19 @@ Settings = Mapping[str, Mapping[str, object]]
 """Settings of queues as in Config.json, by name of the queue."""
 
 Topics = Mapping[str, Sequence[Mapping[str, object]]]
-"""The rules of topics as in Config.json, by name of the topic, for each rule a subscription of its name."""
+"""The rules of topics as in Config.json, by name of the topic; each rule gets a subscription of its name."""
 
 
 class StartFailed(Exception):
-    """The broker did not come up; the text ends with what it logged last."""
+    """The broker did not start; the text ends with the end of its log."""
 
 
 class System(Protocol):
-    """One broker, or one queue type of a broker, under the name it has in the tables."""
+    """One broker, or one queue type of a broker, under its name in the tables."""
 
     name: str
     warm_s: float
-    """Seconds of load until a broker is as fast as it gets."""
+    """Seconds of load until a broker has its full speed."""
     answers: tuple[str, ...]
     """Options of the load generator under which the broker answers each unsettled disposition."""
 
@@ -63,7 +63,7 @@ class System(Protocol):
         """End the broker if it is running."""
 
     def endpoint(self) -> Endpoint:
-        """Where the running broker is."""
+        """The address of the running broker."""
 
     def address(self, queue: str) -> str:
         """Return the AMQP address of a queue that was declared at the start."""
@@ -133,7 +133,7 @@ class Peeklock:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a power cut would, for what a restart finds then."""
+        """End it as a power cut would, for the measurement of a restart."""
         self._end(signal.SIGKILL)
 
     def _end(self, how: signal.Signals) -> None:
@@ -157,7 +157,7 @@ class Peeklock:
         return queue
 
     def disk_bytes(self) -> int:
-        """Bytes that the data folder takes on disk (blocks, not lengths)."""
+        """Bytes of the data folder on disk (blocks, not lengths)."""
         files = (self.folder / "data").rglob("*")
         return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
 
@@ -170,7 +170,7 @@ class Peeklock:
 
 @dataclass(slots=True)
 class RabbitNode:
-    """A RabbitMQ node of our own with the AMQP 1.0 plugin; its queues come from a definitions file."""
+    """A RabbitMQ node with the AMQP 1.0 plugin; its queues come from a definitions file."""
 
     folder: Path
     queues: tuple[str, ...]
@@ -180,7 +180,8 @@ class RabbitNode:
     start_s: float = field(default=0.0)
 
     def start(self) -> float:
-        """Start node and name server, and wait until a connection is taken; seconds from spawn to that."""
+        """Start node and name server, and wait until it accepts a connection; return the seconds from spawn
+        to that."""
         if self.process is not None:
             return 0.0
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -213,7 +214,7 @@ class RabbitNode:
             self.process = subprocess.Popen(
                 [str(RABBITMQ_SERVER)], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        if takes_connections(self.process, self.port, 90):  # its listeners open last, behind the definitions
+        if takes_connections(self.process, self.port, 90):  # its listeners open last, after the definitions
             return time.monotonic() - started
         self.stop()
         raise StartFailed(f"RabbitMQ did not start: {log_tail(self.folder / 'console.txt')}")
@@ -278,7 +279,7 @@ class RabbitQueue:
 
 
 def rabbitmq_missing() -> str | None:
-    """Why RabbitMQ cannot take part here; None if it can."""
+    """Return why RabbitMQ cannot take part here; None if it can."""
     if not RABBITMQ_SERVER.exists() or shutil.which("epmd") is None:
         return "RabbitMQ is not installed (Debian: apt-get install rabbitmq-server)"
     if not list(Path("/usr/lib/rabbitmq/lib").glob("*/plugins/rabbitmq_amqp1_0-*")):
@@ -298,7 +299,7 @@ def descendant(pid: int, program: str) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, for servers that cannot choose their own."""
+    """Return ports that were free a moment ago, for servers that cannot choose their own."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -307,7 +308,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def rss_bytes(pid: int, *, peak: bool = False) -> int:
-    """Resident memory of a process: now, or the most it ever had."""
+    """Return the resident memory of a process: now, or its peak."""
     name = "VmHWM" if peak else "VmRSS"
     found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
@@ -315,20 +316,19 @@ def rss_bytes(pid: int, *, peak: bool = False) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process, in steps of 10 ms."""
+    """Return the CPU time of a process, in steps of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def log_tail(log: Path) -> str:
-    """Return the end of what a broker logged."""
+    """Return the end of a broker's log."""
     text = log.read_text(errors="replace") if log.exists() else ""
-    return text[-600:].strip() or "it logged nothing"
+    return text[-600:].strip() or "its log is empty"
 
 
 def takes_connections(process: subprocess.Popen[bytes], port: int, seconds: float) -> bool:
-    """Wait until a port of a process that was started takes connections; False: it ended, or so long has
-    passed."""
+    """Wait until a port of a process accepts connections; False: it ended, or so long has passed."""
     started = time.monotonic()
     while time.monotonic() - started < seconds and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -338,7 +338,7 @@ def takes_connections(process: subprocess.Popen[bytes], port: int, seconds: floa
 
 
 def end(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """End a process, by force if it is still there after `patience_s`."""
+    """End a process, by force if it still runs after `patience_s`."""
     process.terminate()
     try:
         process.wait(patience_s)

@@ -1,7 +1,7 @@
 """`python -m bench.three_loops`: three ways to send over a slow path, by the official client, as a table.
 
-Runs `examples/three_loops.py` in both its forms against a broker of its own, over a path with 70 ms round
-trip, and says what each way may take at best.
+Runs `examples/three_loops.py` in both its forms against its own broker, over a path with 70 ms round trip,
+and prints the best possible time of each way.
 """
 
 from __future__ import annotations

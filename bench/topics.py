@@ -1,10 +1,9 @@
-"""What is done to topics: filters over many subscriptions, copies for all of them, their number itself.
+"""Topics: filters over many subscriptions, copies for all of them, the number of subscriptions itself.
 Peeklock alone.
 
 Messages are for tenants in turn, and every filter is for one of them, two subscriptions a tenant: a message
-comes to 2 of 1,000 or 10,000 subscriptions, as in life, where it comes to few. The worst case, a message for
-all, is measured apart. A filter that asks for equality is found by looking the value up; the others are asked
-one by one, so both are measured.
+comes to 2 of 1,000 or 10,000 subscriptions, the usual case. The worst case, a message for all, is measured
+apart. A filter for equality is found by a lookup; the others are evaluated one by one, so both are measured.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ FILTERS: dict[str, Filter] = {
 
 
 def rules(count: int, make: Filter) -> list[dict[str, object]]:
-    """Make a rule for each of so many subscriptions."""
+    """Return a rule for each of so many subscriptions."""
     return [{"Name": _name(n), "Properties": make(n // SHARING)} for n in range(count)]
 
 
@@ -80,7 +79,7 @@ def _name(number: int) -> str:
 
 
 def subscription(number: int, topic: str = TOPIC) -> str:
-    """Give the path of a topic's subscription."""
+    """Return the path of a topic's subscription."""
     return f"{topic}/Subscriptions/{_name(number)}"
 
 
@@ -139,7 +138,8 @@ def fan_out(run: Run) -> None:
 
 
 def subscriptions(run: Run) -> None:
-    """10,000 subscriptions of one topic: memory, start, creation, and who waits while they are deleted."""
+    """10,000 subscriptions of one topic: memory, start, creation, and waits of others while they are
+    deleted."""
     count, created = run.scaled(10_000), 500
     empty = run.fresh_peeklock()
     try:
@@ -186,7 +186,7 @@ def _create_and_delete(run: Run, broker: Peeklock, name: str, created: int) -> N
 
 @contextlib.contextmanager
 def _topic(run: Run, count: int, make: Filter, *, starts: bool = True) -> Iterator[Peeklock]:
-    """Give a broker with one topic of so many subscriptions, and stop it."""
+    """Yield a broker with one topic of so many subscriptions, and stop it."""
     broker = run.fresh_peeklock(topics={TOPIC: rules(count, make)})
     try:
         if starts:

@@ -1,4 +1,4 @@
-"""What TLS and WebSocket cost: the same load over each transport of one broker, in turns.
+"""The cost of TLS and WebSocket: the same load over each transport of one broker, in turns.
 
 Owns: the scenario and its ratios to plain AMQP. Must not know: how bytes are wrapped (`wire.h`).
 """
@@ -19,7 +19,7 @@ TRANSPORTS: dict[str, tuple[tuple[str, ...], float | None]] = {
     "WebSocket": (("-W",), 0.6),
     "WebSocket within TLS": (("-E", "-W"), None),
 }
-"""By name: options of the load generator, and the least share of the plain rate that it is to keep."""
+"""By name: options of the load generator, and the least share of the plain rate."""
 
 
 def transports(run: Run) -> None:

@@ -1,18 +1,18 @@
 """`python -m tests test|rest|lint|soak`: the checks of the project, step by step, with one closing line.
 
-Owns the order and the aims of the steps. Knows nothing of what they test.
+Owns the order and the target times of the steps. Knows nothing of their content.
 
-A step is a process of its own. All steps run even when one fails, so that one run shows everything; the exit
-status is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is
-not pytest counts as one.
+Each step is a process. All steps run even when one fails, so that one run shows everything; the exit status
+is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is not
+pytest counts as one.
 
-A suite has lanes, which run side by side: steps that compute, and steps that mostly wait. The output of the
-step that began first is shown as it comes, that of the others when it is their turn.
+A suite has lanes, which run side by side: one lane of steps that compute, and one of steps that mostly wait.
+The output of the step that began first is shown as it comes, that of the others when it is their turn.
 
-Time: each step has an aim. A step over its aim is marked in the closing table and is no failure: a machine
-may be slow. A step that hangs is a failure. A test that hangs ends by pytest's own timeout; a step of any
-kind is ended when it writes nothing for `SILENCE_S_MAX`. The closing table shows the seconds of CPU too. They
-say what a step costs: the cores are busy all the time, so that its seconds depend on what runs beside it.
+Time: each step has an aim in seconds. A step over its aim is marked in the closing table and does not fail: a
+machine may be slow. A step that hangs fails. A test that hangs ends by pytest's own timeout; a step of any
+kind is ended when it writes nothing for `SILENCE_S_MAX`. The closing table also shows the seconds of CPU, the
+real cost of a step: its wall time depends on what runs beside it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from pathlib import Path
 
 PYTHON = sys.executable
 MODULE = (PYTHON, "-X", "faulthandler", "-m")
-"""A module that writes where each thread is when it is ended by SIGABRT."""
+"""Command prefix of a module that prints the stack of each thread when SIGABRT ends it."""
 
 COUNTED = (PYTHON, "-m", "tests.cost")
-"""Stands before the command of a step, and says last what it took."""
+"""Command prefix that prints the CPU time of the step as its last line."""
 
 PYTEST = (*MODULE, "pytest", "-q")
 CORE = "not interop and not kill and not simulation and not spark and not long"
@@ -46,12 +46,12 @@ build, 400 s of the first test of a client, at most 480 s of another test), so t
 the place. On a quiet machine no step is silent for more than 60 s."""
 
 LAST_WORDS_S_MAX = 10.0
-"""So long a step that is asked to end may take before it is killed. Our choice."""
+"""Time between the request to end a step and its kill. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One process; `aim_s` is what it should take on a quiet machine of 2 cores."""
+    """One process; `aim_s` is its target time on a quiet machine of 2 cores."""
 
     name: str
     command: tuple[str, ...]
@@ -59,7 +59,7 @@ class Step:
 
 
 LOGS = "{logs}"
-"""Stands in commands for a folder that the steps of a run have in common, and that goes with it."""
+"""Placeholder in commands for a folder that the steps of a run share; it is removed at the end."""
 
 FOLDERS = {
     "simulation": ("tests/simulation",),
@@ -67,22 +67,22 @@ FOLDERS = {
     "interop": ("tests/interop", "tests/admin", "tests/demo"),
     "spark": ("tests/demo", "tests/pipeline", "tests/spark", "tests/client"),  # the longest test first
 }
-"""Where the tests of a marker are. Named, since collecting all tests costs each process 8 s; a test sees to
-it that none is elsewhere."""
+"""Folder of each marker's tests. Named, since collecting all tests costs each process 8 s; a test checks that
+no test of a marker is elsewhere."""
 
 AUDITED = ("messages", "transactions", "topics")
 """Kill loops that write event logs; `http` does too, in the soak."""
 
 
 def killed(loop: str, *options: str, rounds: int, seed: int, aim_s: int) -> Step:
-    """Kill the broker under one loop again and again, while it writes its event log."""
+    """Return the step that runs one kill loop while its broker writes an event log."""
     named = ("--rounds", str(rounds), "--seed", str(seed))
     command = (*MODULE, "tests.kill", loop, *named, *options, "--capture", f"{LOGS}/kill")
     return Step(" ".join((f"kill loop, {loop},", *options, f"seed {seed}")), command, aim_s)
 
 
 def simulated(first: int, last: int, aim_s: int) -> Step:
-    """Run seeds from `first` to `last`, while their brokers write event logs."""
+    """Return the step that runs seeds from `first` to `last` while their brokers write event logs."""
     seeds = ("--seeds", f"{first}:{last + 1}", "--events", f"{LOGS}/simulation")
     return Step(f"simulation, seeds {first} to {last}", (*MODULE, "tests.simulation", *seeds), aim_s)
 
@@ -96,15 +96,15 @@ LINT = (
 
 COMPUTING = (
     Step("core tests", (*PYTEST, "-n", "2", "-m", CORE), 200),
-    # Each process has one Spark session for all of its tests. One process leaves half of the cores idle: the
-    # plan of a query takes longer than its tasks.
+    # Each process has one Spark session for all of its tests. One process leaves half of the cores idle:
+    # the plan of a query takes longer than its tasks.
     Step(
         "spark",
         (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", SPARK, *FOLDERS["spark"]),
         220,
     ),
 )
-"""What keeps both cores busy."""
+"""Steps that keep both cores busy."""
 
 WAITING = (
     # Clients mostly wait, so that more processes than cores pay.
@@ -133,8 +133,8 @@ WAITING = (
     simulated(0, 11, aim_s=15),
     *LINT,
 )
-"""What mostly waits: for answers, clocks and a disk. It runs beside what computes. What is short comes
-behind it."""
+"""Steps that mostly wait: for answers, clocks and a disk. They run beside those that compute. Short ones come
+last."""
 
 AUDITS = (
     simulated(12, 199, aim_s=160),
@@ -160,7 +160,7 @@ LONG = (
 SOAK = (
     Step("simulation, seeds 1000 to 5999", (*MODULE, "tests.simulation", "--seeds", "1000:6000"), 3000),
     *(killed(loop, rounds=30, seed=seed, aim_s=300) for loop in (*AUDITED, "http") for seed in range(10)),
-    # Of `os` too: what was acknowledged outlives the process, since the page cache does.
+    # Of `os` too: acknowledged messages outlive the process, since the page cache does.
     *(
         killed(loop, "--durability", "os", rounds=30, seed=seed, aim_s=300)
         for loop in AUDITED
@@ -202,30 +202,30 @@ SUITES: dict[str, Lanes] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one step came to. `passed` and `failed` are tests for pytest, and the step itself otherwise."""
+    """The result of one step. `passed` and `failed` are tests for pytest, and the step itself otherwise."""
 
     step: Step
     passed: int
     failed: int
     seconds: float
     cpu_s: float
-    """Of all that the step started, too; 0 where it was ended before it could say so."""
+    """CPU time of the step with all that it started; 0 where it was ended before it could report it."""
 
 
 class Screen:
-    """Shows the output of one step at a time: of the first that began and is not over."""
+    """Shows the output of one step at a time: of the earliest that is not over."""
 
     def __init__(self) -> None:
         self._held: dict[Step, bytearray] = {}
         self._over: set[Step] = set()
 
     def begin(self, step: Step) -> None:
-        """Add a step behind those that are under way."""
+        """Add a step behind the running ones."""
         self._held[step] = bytearray()
         self.show(step, f"== {step.name}\n".encode())
 
     def show(self, step: Step, output: bytes) -> None:
-        """Write what a step says, or hold it until those before are over."""
+        """Write a step's output, or hold it until those before are over."""
         self._held[step] += output
         self._flush()
 
@@ -245,7 +245,7 @@ class Screen:
 
 
 async def run_step(step: Step, logs: str, screen: Screen, silence_s_max: float = SILENCE_S_MAX) -> Result:
-    """Run one step, show its output, and count what it says.
+    """Run one step, show its output, and count its results.
 
     Args:
         logs: what stands for `LOGS`.
@@ -274,7 +274,7 @@ async def run_step(step: Step, logs: str, screen: Screen, silence_s_max: float =
     try:
         status = await follow()
     except TimeoutError:
-        hung = f", ended since it wrote nothing for {silence_s_max:g} s"
+        hung = f", ended: no output for {silence_s_max:g} s"
         with suppress(TimeoutError, ProcessLookupError):
             process.send_signal(signal.SIGABRT)
             await asyncio.wait_for(follow(), LAST_WORDS_S_MAX)
@@ -301,7 +301,7 @@ def _kill_group(leader: int) -> None:
 
 
 def count_outcomes(lines: list[str], status: int) -> tuple[int, int]:
-    """Read `(passed, failed)` from pytest's closing line; a bad exit status counts as a failure at least.
+    """Return `(passed, failed)` from pytest's closing line; a bad exit status counts as at least one failure.
 
     Exit status 5 (no test selected) is a failure too: a marker that selects nothing hides a whole suite.
     """
@@ -316,7 +316,7 @@ def count_outcomes(lines: list[str], status: int) -> tuple[int, int]:
 
 
 def read_cpu_time(lines: list[str]) -> float:
-    """Read what `tests.cost` says last; 0 where it was ended before."""
+    """Return what `tests.cost` printed last; 0 where it was ended before."""
     found = re.fullmatch(r"CPU time: ([\d.]+) s", lines[-1]) if lines else None
     return 0.0 if found is None else float(found[1])
 
@@ -350,12 +350,12 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in SUITES:
         print(f"usage: python -m tests {'|'.join(SUITES)}", file=sys.stderr)
         return 2
-    # Steps start hundreds of processes, which would each compile all modules for themselves.
+    # Steps start hundreds of processes, which would each compile all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     started = time.monotonic()
     results = asyncio.run(run_lanes(SUITES[arguments[0]]))
     *table, closing_line = closing_table(results)
-    took = f"{time.monotonic() - started:8.1f} s  in all, CPU {sum(result.cpu_s for result in results):.1f} s"
+    took = f"{time.monotonic() - started:8.1f} s  total, CPU {sum(result.cpu_s for result in results):.1f} s"
     print(*table, took, closing_line, sep="\n")
     return int(any(result.failed for result in results))
 

@@ -1,6 +1,6 @@
-"""A broker in this thread that is asked over HTTP, without sockets and with a clock to move.
+"""A broker in this thread with an HTTP front, without sockets and with a clock to move.
 
-What the tests of the REST data plane and those of the API share.
+The tests of the REST data plane and those of the API share it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from peeklock.server.net.hub import Requests
 from peeklock.testing.inprocess import InProcessBroker
 
 CONNECTION_ID = 1_000
-"""Of all requests that wait."""
+"""Connection id of all waiting requests."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a client reads."""
+    """An answer, as a client reads it."""
 
     status: int
     headers: dict[str, str]
@@ -38,7 +38,7 @@ class Answer:
 
     @property
     def problem(self) -> str:
-        """The last word of the problem's type."""
+        """The last part of the problem's type."""
         assert self.headers["Content-Type"] == "application/problem+json"
         found = self.json
         assert found["status"] == self.status
@@ -57,7 +57,7 @@ class Answer:
 
 
 class AskedBroker(InProcessBroker):
-    """A broker, and clients of it that speak HTTP. What has to wait is answered later."""
+    """A broker and its HTTP clients. A request that waits is answered later."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class AskedBroker(InProcessBroker):
         self.pump.connect(CONNECTION_ID, _Hub(self))  # type: ignore[arg-type]  # has what is used of one
 
     def begun(self, asked: Any) -> Answer | int:
-        """Return the answer, or the number of what waits."""
+        """Return the answer, or the number of a waiting request."""
         number = asked if isinstance(asked, Response) else self.requests.begin(asked)
         if isinstance(number, Response):
             return shown(number)
@@ -93,12 +93,12 @@ class AskedBroker(InProcessBroker):
         return self.answers.pop(number, number)
 
     def go(self) -> None:
-        """Do what is asked of the broker."""
+        """Apply commands to the broker."""
         self.flush_requests()
         self.run()
 
     def flush_requests(self) -> None:
-        """Ask the broker what the requests ask of it, and take the answers that are ready."""
+        """Apply the commands of waiting requests, and take the answers that are ready."""
         self.offer(self.requests.take_commands())
         for number, response in self.requests.take_ended():
             self.answers[number] = shown(response)
@@ -108,7 +108,7 @@ class AskedBroker(InProcessBroker):
 
 
 class _Hub:
-    """Stands among the broker's connections for all who wait."""
+    """The broker's connection of all waiting requests."""
 
     unread = b""
 

@@ -1,7 +1,7 @@
-"""`python -m tests.audit [--drained DIR] [DIR ...]`: audit all event logs below each folder, in one go.
+"""`python -m tests.audit [--drained DIR] [DIR ...]`: audit all event logs below each folder, in one run.
 
 Owns: which folders are logs, and the Spark session for it. Must not know: what is checked. The simulation and
-the kill loops write a log each below DIR, the latter with what clients saw in DIR/ledgers.
+the kill loops each write a log below DIR; the kill loops also write what clients saw to DIR/ledgers.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rich.console import Console
 from tests.spark_session import QUICK_JAVA
 
 LEDGERS = "ledgers"
-"""Folder of what clients say, as JSON lines."""
+"""Folder of the clients' reports, as JSON lines."""
 
 
 def find_logs(folder: Path) -> list[Path]:
-    """Give the event logs anywhere below a folder."""
+    """Return the event logs anywhere below a folder."""
     return sorted({dated.parent for dated in folder.rglob("event_date=*") if dated.is_dir()})
 
 
 def audit(spark: Any, folder: Path, *, drained: bool) -> int:
-    """Audit all logs below a folder and print the verdict; answer the exit status."""
+    """Audit all logs below a folder and print the verdict; return the exit status."""
     from peeklock.pipeline.audit.job import AuditOptions, run, show
 
     logs = find_logs(folder)
@@ -43,7 +43,7 @@ def audit(spark: Any, folder: Path, *, drained: bool) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Audit each folder in turn; the exit status is the highest one."""
+    """Audit each folder in turn; return the highest exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
     parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument(
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         type=Path,
         action="append",
         default=[],
-        help="a folder of logs at whose end nothing is left",
+        help="a folder of logs after whose end no message is left",
     )
     options = parser.parse_args(arguments)
     from peeklock.spark.session import spark_session

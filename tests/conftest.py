@@ -1,5 +1,5 @@
-"""Marks tests by their folder, so that each suite is a step of `./run test`; passes over those that need
-Spark where it is not installed."""
+"""Marks tests by their folder, so that each suite is a step of `./run test`; skips tests of Spark where it is
+not installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.spark_session import spark as spark  # a fixture for all suites
 
-# A slow machine is no failure. What hangs ends by pytest's time limit.
+# A slow machine is no failure. A test that hangs ends by pytest's time limit.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 

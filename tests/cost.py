@@ -1,8 +1,7 @@
-"""`python -m tests.cost COMMAND...`: run a step, and say last how many seconds of CPU it took with all that
-it started.
+"""`python -m tests.cost COMMAND...`: run a step, and print the CPU seconds of it and all its children last.
 
-Owns: the counting. Knows nothing of steps. The exit status is the command's. SIGABRT is handed on; SIGINT
-comes to the whole group, so that the command ends by itself.
+Owns: the counting. Knows nothing of steps. The exit status is the command's. SIGABRT is passed on; SIGINT
+reaches the whole group, so that the command ends by itself.
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ import sys
 import time
 
 REAPER = 36
-"""PR_SET_CHILD_SUBREAPER of Linux: what outlives its parent becomes our child. Spark's Java does, and is most
-of what its tests cost."""
+"""PR_SET_CHILD_SUBREAPER of Linux: orphans of the step become our children. Spark's Java does, and is most of
+what its tests cost."""
 
 LEFT_S_MAX = 5.0
-"""So long what the command left behind may take to end and be counted. Our choice: ten times what Java
-takes."""
+"""Time for orphans of the command to end and be counted. Our choice: ten times what Java takes."""
 
 
 def run(command: list[str]) -> int:
-    """Run the command, wait for what it leaves behind, and return its exit status; a signal's is negative."""
+    """Run the command, wait for its orphans, and return its exit status; a signal's is negative."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(REAPER, 1, 0, 0, 0)
-    # Handlers, which the command does not inherit: what is ignored it would ignore too.
+    # Handlers, which the command does not inherit: it would also ignore signals that are ignored here.
     signal.signal(signal.SIGINT, lambda *_: None)
     process = subprocess.Popen(command)
     signal.signal(signal.SIGABRT, lambda *_: process.send_signal(signal.SIGABRT))
@@ -49,7 +47,7 @@ def _any_is_left() -> bool:
 
 
 def main(command: list[str]) -> int:
-    """Run the command and write what it took."""
+    """Run the command and print its CPU time."""
     status = run(command)
     took = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"CPU time: {took.ru_utime + took.ru_stime:.1f} s", flush=True)

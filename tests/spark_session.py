@@ -1,4 +1,4 @@
-"""The one Spark session of a test run, as a fixture; nothing of Spark is imported before it is asked for."""
+"""The one Spark session of a test run, as a fixture; Spark is imported on first use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ QUICK_JAVA = " ".join(
         "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",  # a tenth of a start
     )
 )
-"""Options of a Java that lives for minutes. Tests that start a process with a session give it these, in
+"""Options of a Java that lives for minutes. Tests that start a process with a session pass these to it, in
 `SPARK_SUBMIT_OPTS` where they cannot set the session's."""
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A small local session: two cores, two shuffle partitions, UTC, quick to start.
+    """Yield a small local session: two cores, two shuffle partitions, UTC, quick to start.
 
     Tests that ask for it are marked `spark`. Views and streams are theirs to stop.
     """

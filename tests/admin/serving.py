@@ -7,6 +7,7 @@ import base64
 import itertools
 import os
 import ssl
+import sys
 import threading
 import time
 import uuid
@@ -25,10 +26,12 @@ from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 from peeklock.config.hosts import HostNames
 from peeklock.server.loop.turns import Turns
 from peeklock.server.net.http import HttpProtocol
-from peeklock.server.net.http_dispatch import Dispatch
+from peeklock.server.net.http_bodies import BodyBudget
+from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.listener import Listener
 from peeklock.server.origins import OriginPolicy
-from peeklock.server.tls.contexts import CERTIFICATE_FILE, FOLDER, server_context
+from peeklock.server.tls.contexts import CERTIFICATE_FILE, FOLDER
+from tests.server.contexts import server_context
 from tests.server.stepping import raised
 
 
@@ -91,23 +94,20 @@ class World:
 
     def http(self) -> HttpProtocol:
         loop = asyncio.get_running_loop()
-        return HttpProtocol(
-            Dispatch(
-                self.submit,
-                self.ask,
-                self._admin,
-                self.figures,
-                now_ms,
-                self._note,
-                self.origin_policy,
-                lambda: self.stops,
-            ),
-            now_ms,
-            self.amqp,
-            Turns(loop.call_soon, loop.call_later, on_defect=raised),
-            self._note,
-            self.bears_refusal,
+        context = HttpContext(
+            submit=self.submit,
+            submit_for=self.ask,
+            administration=lambda note: self._admin,
+            health=self.figures,
+            now_ms=now_ms,
+            origin_policy=self.origin_policy,
+            stops=lambda: self.stops,
+            amqp=self.amqp,
+            turns=Turns(loop.call_soon, loop.call_later, on_defect=raised),
+            bears_refusal=self.bears_refusal,
+            bodies=BodyBudget(sys.maxsize),
         )
+        return HttpProtocol(context, self._note)
 
     def bears_refusal(self, peer: str) -> bool:
         self.refused.append(peer)

@@ -17,7 +17,7 @@ import pytest
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.handlers import open_transactions
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.queue import message_session
+from peeklock.broker.queue import enqueue, message_session
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.message_session import SessionLockState
 from peeklock.broker.record import history as departures
@@ -148,7 +148,7 @@ class History(Scene):
             holders: list[Any] = [queue for queue in entity.queues() if queue.next_position > 1]
             for holder in holders if entity.states is None else [*holders, entity.states]:
                 messages = sorted(holder.all_messages(), key=lambda message: message.position)
-                issued = holder.numbers_issued() if holder is entity.main else holder.next_position
+                issued = enqueue.numbers_issued(holder) if holder is entity.main else holder.next_position
                 found.append((issued, holder.size_bytes))
                 found += [[getattr(message, name) for name in fields] for message in messages]
         return found

@@ -23,7 +23,7 @@ from tests.capture.broker import capturing, counts, health, health_when, wait_fo
 from tests.capture.stores import EPOCH, rows, segments, write_store
 from tests.kill.clients import Receiver, Sender
 from tests.kill.ledger import Ledger
-from tests.kill.loop import DOOR, QUEUE, broker_on
+from tests.kill.loop import FORWARDING, QUEUE, broker_on
 from tests.kill.test_kill import until
 
 pytestmark = pytest.mark.kill
@@ -198,14 +198,14 @@ def test_bodies_are_captured_of_the_entities_that_were_named(tmp_path: Path, log
 
     async def story(broker: BrokerProcess, work: Work) -> None:
         await work.send(5)
-        other = Sender("other", work.ledger, Random(3), DOOR, sends_max=5)
+        other = Sender("other", work.ledger, Random(3), FORWARDING, sends_max=5)
         await other.connect(broker.amqp_port)
         await until(lambda: other.outcomes == 5, other, what="all outcomes")
         await stop(broker)
 
     run(tmp_path, story, "--capture-bodies=WORK")
     sent = [row for row in rows(log) if "message_id" in row]
-    assert {row["entity"] for row in sent} == {QUEUE, DOOR}
+    assert {row["entity"] for row in sent} == {QUEUE, FORWARDING}
     for row in sent:
         if row["entity"] == QUEUE:
             assert row["body"].startswith(b"uid=%08d;" % int(row["message_id"]))

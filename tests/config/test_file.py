@@ -207,7 +207,7 @@ def test_a_setting_left_out_has_the_service_s_default() -> None:
 WRONG = [
     ("", "line 1 column 1: not JSON: Expecting value"),
     ('{"UserConfig": {,}}', "line 1 column 17: not JSON: Expecting property name enclosed in double quotes"),
-    ('{"UserConfig": NaN}', "not JSON: NaN is no JSON value"),
+    ('{"UserConfig": NaN}', "not JSON: NaN is not a JSON value"),
     ("[" * 100_000, "not JSON: nested too deeply"),
     ("[]", "the file: a list is not an object in braces"),
     ('"text"', "the file: 'text' is not an object in braces"),
@@ -293,7 +293,7 @@ WRONG = [
     (
         with_rules({"Name": "$", "Properties": {"FilterType": "True"}}),
         f"{RULE}.Name: '$' is not a name: 1 to 50 of A-Z, a-z, 0-9 and ._-, "
-        "and neither '.' nor '..'; before a letter or digit there may be a $",
+        "and neither '.' nor '..'; a $ may come before a letter or digit",
     ),
     (
         with_rules(*({"Name": name, "Properties": {"FilterType": "True"}} for name in ("r", "R"))),
@@ -323,7 +323,7 @@ WRONG = [
     (with_rule(FilterType="Sql", SqlFilter={}), f"{RULE}.Properties.SqlFilter.SqlExpression: missing"),
     (
         with_rule(FilterType="Sql", SqlFilter={"SqlExpression": 1}),
-        f"{RULE}.Properties.SqlFilter.SqlExpression: 1 is not a text in quotation marks",
+        f"{RULE}.Properties.SqlFilter.SqlExpression: 1 is not a string",
     ),
     (
         with_rule(FilterType="Sql", SqlFilter={"SqlExpression": "a = @b", "Parameters": []}),
@@ -344,12 +344,12 @@ WRONG = [
     ),
     (
         with_rule(FilterType="Correlation", CorrelationFilter={"To": 7}),
-        f"{RULE}.Properties.CorrelationFilter.To: 7 is not a text in quotation marks",
+        f"{RULE}.Properties.CorrelationFilter.To: 7 is not a string",
     ),
     (
         with_rule(FilterType="Correlation", CorrelationFilter={"Properties": {"a b": [1]}}),
-        f'{RULE}.Properties.CorrelationFilter.Properties."a b": a list is no value: a text, a number, true, '
-        'false, null, or {"Type": "...", "Value": "..."} with one of the types base64Binary, dateTime, '
+        f'{RULE}.Properties.CorrelationFilter.Properties."a b": a list is not a value: a string, a number, '
+        'true, false, null, or {"Type": "...", "Value": "..."} with one of the types base64Binary, dateTime, '
         "decimal, double, duration, guid",
     ),
     (
@@ -368,7 +368,7 @@ WRONG = [
                 FilterType="Correlation",
                 CorrelationFilter={"Properties": {"a": {"Type": kind, "Value": "x"}}},
             ),
-            f"{RULE}.Properties.CorrelationFilter.Properties.a: 'x' is no {kind} such as {example}",
+            f"{RULE}.Properties.CorrelationFilter.Properties.a: 'x' is not a {kind} such as {example}",
         )
         for kind, example in (
             ("base64Binary", "AAE="),
@@ -480,7 +480,7 @@ WRONG = [
     ),
     (
         with_property("UserMetadata", 7),
-        f'{QUEUE}.Properties.UserMetadata: 7 is not a text in quotation marks ("" for none)',
+        f'{QUEUE}.Properties.UserMetadata: 7 is not a string ("" for none)',
     ),
     (
         with_namespaces(BARE, Logging={"Type": "Syslog"}),

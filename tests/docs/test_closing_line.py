@@ -103,7 +103,7 @@ def test_a_step_that_hangs_ends_with_all_it_started_and_one_that_goes_on_does_no
     said = capsys.readouterr().out
     assert "locked\n" in said
     assert "in wait_for_ever" in said
-    assert re.search(r"== hung: FAILED in [\d.]+ s, ended since it wrote nothing for 3 s\n", said)
+    assert re.search(r"== hung: FAILED in [\d.]+ s, ended: no output for 3 s\n", said)
     with path.open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # free as soon as the child is gone
 

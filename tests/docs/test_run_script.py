@@ -41,12 +41,12 @@ def _install(tree: Path, name: str, script: str) -> None:
 def test_without_python_it_says_so(bare_tree: Path) -> None:
     done = _run(bare_tree, "test")
     assert done.returncode == 1
-    assert "needs Python 3.11 or newer, and found none on the path" in done.stderr
+    assert "no Python 3.11 or newer on the path" in done.stderr
 
 
 def test_a_python_that_does_not_start_is_passed_over(bare_tree: Path) -> None:
     _install(bare_tree, "python3.14", "exit 127")  # as the shim of a version manager
-    assert "found none on the path" in _run(bare_tree, "test").stderr
+    assert "no Python 3.11 or newer on the path" in _run(bare_tree, "test").stderr
 
 
 ABOUT = """
@@ -82,14 +82,14 @@ def test_an_optimized_python_is_preferred(
         path.write_text("#!/bin/sh" + ABOUT.format(**words))
         path.chmod(0o755)
     done = _run(bare_tree, "test", folders=("a", "b", "bin"))
-    assert f"making .venv with {bare_tree / chosen} -V" in done.stderr
+    assert f"creating .venv with {bare_tree / chosen} -V" in done.stderr
 
 
 def test_the_python_that_is_named_is_taken(bare_tree: Path) -> None:
     for name in ("python3.11", "python3.14"):
         _install(bare_tree, name, ABOUT.format(venv="true", optimized="true"))
     done = _run(bare_tree, "test", python="python3.11")
-    assert f"making .venv with {bare_tree / 'bin/python3.11'} -V" in done.stderr
+    assert f"creating .venv with {bare_tree / 'bin/python3.11'} -V" in done.stderr
 
 
 def test_a_named_python_that_is_too_old_is_refused(bare_tree: Path) -> None:

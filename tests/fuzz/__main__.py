@@ -1,6 +1,6 @@
 """`python -m tests.fuzz`: play sequences of valid performatives with boundary values; see `performatives`.
 
-Each seed also replays scenarios of the .NET client, changed; see `replays`.
+Each seed also replays scenarios of the .NET client with changes; see `replays`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.fuzz.replays import run_replays
 
 
 def attempt(seed: int) -> str:
-    """Play one seed; give the defect that it found, with its traceback."""
+    """Play one seed; return the defect that it found, with its traceback."""
     try:
         run_seed(seed)
         run_replays(seed)
@@ -27,13 +27,20 @@ def attempt(seed: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Play as many sequences as asked for; exit status 1 when one found a defect."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument(
-        "--sequences", type=int, default=CONNECTIONS, help="how many, rounded up to whole seeds"
+    """Play the requested number of sequences; exit status 1 when one found a defect."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description="Play valid performatives with boundary values."
     )
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument(
+        "--sequences", type=int, default=CONNECTIONS, help="number of sequences, rounded up to whole seeds"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: %(default)s)")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of processes (default: the number of processors)",
+    )
     options = parser.parse_args(arguments)
     seeds = range(options.seed, options.seed + -(-options.sequences // CONNECTIONS))
     started = time.monotonic()

@@ -1,7 +1,7 @@
-"""Valid performatives with boundary values in every field and order: whatever comes, no code of ours fails.
+"""Valid performatives with boundary values in every field and order: none makes the broker's code fail.
 
-A seed is a broker and `CONNECTIONS` connections to it, one after the other, each with a sequence of its own.
-An exception that leaves the broker fails the seed, and so do indexes that disagree and what a connection
+A seed is a broker and `CONNECTIONS` connections to it, one after the other, each with its own sequence. The
+seed fails on an exception that leaves the broker, on indexes that disagree, and on anything that a connection
 leaves behind. The same seed writes the same bytes.
 """
 
@@ -72,7 +72,7 @@ ADDRESSES = (*NODES, *NODES, *TOPIC_NODES, "orders", "orders", "orders")
 FILTERS = (None, "one", "two", "new")
 
 _DECLARED = re.compile(rb"\x00\x53\x33\xc0..\xa0(.)", re.DOTALL)
-"""A declared state in what the broker wrote, up to the size of its txn-id."""
+"""A declared state in the broker's output, up to the size of its txn-id."""
 
 
 @dataclass
@@ -93,12 +93,12 @@ class Author:
 
     random: Random
     tokens: tuple[Any, ...]
-    """What is put on `$cbs`."""
+    """The token for `$cbs`."""
     claimed: bool
     links: list[Link] = field(default_factory=list)
     channels: list[int] = field(default_factory=list)
     next_id: int = 0
-    """The next delivery-id that is in order."""
+    """The next delivery-id in order."""
     transactions: list[bytes] = field(default_factory=lambda: [b"", b"unknown"])
 
     # Values
@@ -107,20 +107,20 @@ class Author:
         return self.random.choice(values)
 
     def edge(self, *near: int) -> int:
-        """Give a boundary value, or one beside a current counter."""
+        """Return a boundary value, or one beside a current counter."""
         if near and self.random.random() < 0.6:
             return (self.random.choice(near) + self.pick(-1, 0, 0, 0, 1, HALF)) % 2**32
         return self.random.choice(EDGES)
 
     def maybe(self, value: Any, chance: float = 0.8) -> Any:
-        """Give a value, or null."""
+        """Return a value, or null."""
         return value if self.random.random() < chance else None
 
     def flag(self) -> bool | None:
         return self.pick(None, False, False, True)
 
     def handle(self) -> UInt:
-        """Give the handle of a link, or any number, rarely: that ends the session."""
+        """Return the handle of a link, or any number, rarely: that ends the session."""
         if self.links and self.random.random() < 0.9:
             return UInt(self.random.choice(self.links).handle)
         return UInt(self.pick(0, 1, 255, 1023, 1024, 2**32 - 1))
@@ -135,7 +135,7 @@ class Author:
         return self.pick(0, 1, 4999, 5000, 65535)
 
     def outcome(self) -> Any:
-        """Give an outcome, or received, which is none."""
+        """Return an outcome, or received, which is none."""
         modified = [self.flag(), self.flag(), self.maybe({Symbol("k"): self.number(), "s": "v"}, 0.5)]
         info = {Symbol("DeadLetterReason"): self.random.choice(["r", self.number()])}
         error = Described(
@@ -154,7 +154,7 @@ class Author:
         )
 
     def state(self) -> Any:
-        """Give a delivery state of any kind, in a transaction or not."""
+        """Return a delivery state of any kind, in a transaction or not."""
         if self.random.random() < 0.3:
             return None
         outcome = self.outcome()
@@ -164,7 +164,7 @@ class Author:
         return outcome
 
     def number(self) -> Any:
-        """Give a boundary number of any AMQP type that it fits."""
+        """Return a boundary number of any AMQP type that it fits."""
         value = self.random.choice(LONG_EDGES)
         kinds: list[Any] = [Long, Timestamp]
         if value >= 0:
@@ -344,7 +344,7 @@ class Author:
     # Messages
 
     def payload(self, link: Link, message_format: int) -> bytes:
-        """Write what suits a link, mostly."""
+        """Write a message that suits a link, mostly."""
         if self.random.random() < 0.05:
             return b""
         if link.address is None:
@@ -375,7 +375,7 @@ class Author:
         return section(0x73, fields) + section(0x74, properties) + section(0x77, body)
 
     def body(self) -> dict[Any, Any]:
-        """Write the body of a request: any of the keys there are, with boundary numbers."""
+        """Write the body of a request: any of the existing keys, with boundary numbers."""
         random = self.random
         choices: dict[str, Callable[[], Any]] = {
             "sequence-numbers": lambda: Array.of(Long, [random.choice(LONG_EDGES), random.randrange(9)]),
@@ -451,7 +451,7 @@ class Author:
             yield make()
 
     def reads(self) -> Iterator[bytes]:
-        """Write the sequence as it is read: frames of one read are together, and some are cut."""
+        """Yield the sequence as it is read: frames of one read are together, and some are cut."""
         pending = self.beginning()
         for step in self.steps():
             pending += step
@@ -462,14 +462,14 @@ class Author:
         yield pending
 
     def learn(self, answer: bytes) -> None:
-        """Take the transactions that were declared from what the broker wrote."""
+        """Take the declared transactions from the broker's output."""
         for found in _DECLARED.finditer(answer):
             size = found[1][0]
             self.transactions.append(answer[found.end() : found.end() + size])
 
 
 class Failed(Exception):
-    """A seed found a defect; its notes say where."""
+    """A seed found a defect; the notes of the exception locate it."""
 
 
 def run_seed(seed: int, connections: int = CONNECTIONS) -> None:
@@ -492,19 +492,19 @@ def run_seed(seed: int, connections: int = CONNECTIONS) -> None:
 
 
 class Writer(Protocol):
-    """Who writes one connection."""
+    """Writes one connection."""
 
     random: Random
 
     def reads(self) -> Iterator[bytes]:
-        """Write the sequence as it is read."""
+        """Yield the sequence as it is read."""
 
     def learn(self, answer: bytes) -> None:
-        """Take what is needed from what the broker wrote."""
+        """Take the broker's output."""
 
 
 def play(broker: InProcessBroker, author: Writer, reads: list[bytes]) -> None:
-    """Play one connection, and look at what it leaves."""
+    """Play one connection, and check what it leaves."""
     random = author.random
     wire: InProcessConnection = broker.connect()
     for data in author.reads():
@@ -522,7 +522,7 @@ def play(broker: InProcessBroker, author: Writer, reads: list[bytes]) -> None:
 
 
 def check(broker: InProcessBroker) -> None:
-    """Check that others are served."""
+    """Check that other connections are served."""
     rig = LiveHarness(broker)
     send(rig, message("last"))
     rig.listen(credit=1000)
@@ -531,7 +531,7 @@ def check(broker: InProcessBroker) -> None:
 
 
 def shown(read: bytes) -> str:
-    """Show the frames of a read, or its bytes where it is cut."""
+    """Return the frames of a read, or its bytes where it is cut."""
     try:
         return " ".join(
             f"{channel}:{composites.NAMES.get(code, code)}{fields!r}{payload!r}"

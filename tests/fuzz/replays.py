@@ -1,9 +1,10 @@
-"""What the .NET client sends in its scenarios, with boundary values put in: no code of ours fails.
+"""The frames of the .NET client in its scenarios, with boundary values put in: none makes the broker's code
+fail.
 
 The corpus is what the player of `tests.interop.dotnet` wrote in each scenario. A replay is one of them, with
-a broker of its own, where lock tokens and numbers are those of the first time, so that it goes as deep as the
-scenario. Some of its frames are changed: a field, the channel, the order, or that they are sent at all. The
-same seed writes the same bytes.
+its own broker, whose lock tokens and numbers are those of the first time: so it goes as deep as the scenario.
+Some of its frames are changed: a field, the channel, the order, or whether they are sent. The same seed
+writes the same bytes.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from tests.interop.dotnet.drivers import create, play_in_memory
 from tests.interop.dotnet.scenario import load, names
 
 REPLAYS = 4
-"""Of a seed, each with a broker of its own."""
+"""Replays of a seed, each with its own broker."""
 
 BYTES_MAX = 300_000
-"""Of a scenario's frames: larger ones are left out, which say nothing new here and take long."""
+"""Size of a scenario's frames: larger ones are left out, which add nothing here and take long."""
 
 CHANGED = 0.06
 """How often a frame is changed. Our choice: some frames of each scenario, and most of it as it was."""
@@ -44,7 +45,7 @@ def corpus() -> dict[str, list[list[bytes]]]:
 
 
 def units(data: bytes) -> Iterator[bytes]:
-    """Take a stream apart into headers and frames."""
+    """Split a stream into headers and frames."""
     at = 0
     while at < len(data):
         size = 8 if data[at : at + 4] == b"AMQP" else int.from_bytes(data[at : at + 4], "big")
@@ -60,7 +61,7 @@ class Replay:
         self._recorded = recorded
 
     def reads(self) -> Iterator[bytes]:
-        """Write the frames as they are read: some together, and some cut."""
+        """Yield the frames as they are read: some together, and some cut."""
         pending = b""
         for unit in self._frames():
             pending += unit
@@ -71,7 +72,7 @@ class Replay:
         yield pending
 
     def learn(self, answer: bytes) -> None:
-        """Need nothing of what the broker wrote."""
+        """Ignore the broker's output."""
 
     def _frames(self) -> Iterator[bytes]:
         held: bytes | None = None

@@ -1,4 +1,5 @@
-"""Broken and hostile bytes: the codec gives its own error, the connection a close with its condition."""
+"""Broken and hostile bytes: the codec raises its own error, the connection closes with the right
+condition."""
 
 from __future__ import annotations
 
@@ -273,7 +274,7 @@ def test_a_frame_of_the_largest_size_is_taken_and_one_past_it_is_not() -> None:
     server.receive(begin() + attach(0, Role.SENDER), 0)
     (event,) = server.receive(transfer(0, 0, bytes(65536 - head)), 0)
     assert isinstance(event, DeliveryReceived)
-    # The size alone says it: nothing waits for the rest of such a frame.
+    # The size alone is enough: the engine does not wait for the rest of the frame.
     too_large = transfer(0, 1, bytes(65537 - head))
     assert closed_with(server.receive(too_large[:8], 0)) == "amqp:connection:framing-error"
 

@@ -27,7 +27,7 @@ def test_no_changed_scenario_meets_a_defect(part: int) -> None:
 
 
 def test_a_replay_without_changes_goes_as_deep_as_the_scenario() -> None:
-    """The lock tokens and numbers that stand in its requests are those that the broker gives again."""
+    """The lock tokens and numbers in its requests are those that the broker issues again."""
     name = "06-the-four-settlements"
     broker = InProcessBroker()
     create(broker, load(name).entities)

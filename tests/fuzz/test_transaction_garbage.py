@@ -1,4 +1,5 @@
-"""Damaged transactions against a whole broker: nothing escapes, its indexes agree, others are served."""
+"""Damaged transactions against a whole broker: no exception escapes, indexes agree, other connections are
+served."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def broker_with_a_message() -> InProcessBroker:
 
 
 class Recorder(LiveHarness):
-    """A desk that keeps what its client writes."""
+    """A harness that keeps its client's output."""
 
     written = b""
 
@@ -42,7 +43,7 @@ class Recorder(LiveHarness):
 
 @cache
 def recorded() -> tuple[bytes, bytes]:
-    """Give what a client writes until it has declared a transaction, and what it writes then.
+    """Return what a client writes until it has declared a transaction, and what it writes then.
 
     The broker's tokens come from a seed: against another broker the same bytes mean the same.
     """
@@ -65,7 +66,7 @@ def recorded() -> tuple[bytes, bytes]:
 
 @few
 @given(st.data())
-def test_a_damaged_transaction_harms_nobody_else(data: st.DataObject) -> None:
+def test_a_damaged_transaction_harms_no_other_connection(data: st.DataObject) -> None:
     """Req: F-03, R-05."""
     before, after = recorded()
     damaged = data.draw(mutated(after))
@@ -81,7 +82,7 @@ def test_a_damaged_transaction_harms_nobody_else(data: st.DataObject) -> None:
 
 @few
 @given(st.data())
-def test_a_damaged_beginning_of_one_harms_nobody_else(data: st.DataObject) -> None:
+def test_a_damaged_beginning_of_one_harms_no_other_connection(data: st.DataObject) -> None:
     """Req: R-05."""
     before, after = recorded()
     broker = broker_with_a_message()

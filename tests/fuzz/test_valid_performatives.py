@@ -1,4 +1,5 @@
-"""Valid performatives with boundary values: against the pure rooms, and against a process over each wire."""
+"""Valid performatives with boundary values: against the pure packages, and against a process over each
+wire."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.server.test_process import health
 from tests.server.wires import KINDS, Kind
 
 SEEDS = 120
-"""Of `CONNECTIONS` sequences each."""
+"""Seeds of `CONNECTIONS` sequences each."""
 
 WIRED = 120
 """Sequences over each wire."""

@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.wired`: play sequences of valid performatives against processes with each durability.
 
-Owns: a process that writes to a disk and an event log beside, and takes batches of the premium tier from a
-sound client in between. Must not know: what is in a sequence; see `performatives`.
+Owns: a process that writes to a disk and an event log, and takes premium-tier batches from a healthy client
+in between. Must not know: the content of a sequence; see `performatives`.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ CONFIG: Final = {
 }
 
 BATCH_EVERY: Final = 25
-"""Sequences between two batches of the sound client."""
+"""Sequences between two batches of the healthy client."""
 
 
 def play(kind: Kind, port: int, number: int, token: str) -> None:
     """Play one sequence over a wire, to its end."""
     random = Random(number)
-    # Bad tokens would have later connections wait for their turn.
+    # Bad tokens would make later connections wait for their turn.
     author = Author(random, (token,), claimed=random.random() < 0.7)
     wire = open_wire(kind, port)
     for data in author.reads():
@@ -68,12 +68,12 @@ def play(kind: Kind, port: int, number: int, token: str) -> None:
 
 
 def fresh_token() -> str:
-    """Make a token that is valid for an hour."""
+    """Return a token that is valid for an hour."""
     return generate(AUDIENCE, KEY_NAME, KEY, round(time.time() * 1000) + 3_600_000)
 
 
 def run(folder: Path, durability: str, sequences: int, seed: int) -> str:
-    """Play sequences over each wire in turn; say what went wrong, or nothing."""
+    """Play sequences over each wire in turn; return what went wrong, or an empty string."""
     config: dict[str, Any] = json.loads(json.dumps(CONFIG))
     config["UserConfig"]["Namespaces"][0]["Queues"].append({"Name": "large", "Properties": LARGE})
     file = folder / "config.json"
@@ -98,7 +98,7 @@ def run(folder: Path, durability: str, sequences: int, seed: int) -> str:
     if (figures["status"], figures["defects"], status) != ("ok", 0, 0):
         return f"{figures['status']}, {figures['defects']} defects, exit status {status}\n{log[-4000:]}"
     if "Traceback" in log or '"level": "error"' in log:
-        return f"the log tells of an error\n{log[-4000:]}"
+        return f"the log has an error\n{log[-4000:]}"
     if figures["active_messages"] < batches * LARGE_MEMBERS:
         return f"{batches} batches were accepted, and {figures['active_messages']} messages are there"
     report = check(broker.data)
@@ -106,7 +106,7 @@ def run(folder: Path, durability: str, sequences: int, seed: int) -> str:
 
 
 async def _send_large(port: int) -> None:
-    """Have a batch accepted that only the premium tier takes."""
+    """Send a batch that only the premium tier takes."""
     sender = Sender("sound", Ledger(), Random(0), "large", sends_max=0)
     await sender.connect(port)
     await _until(lambda: sender.can_send)
@@ -120,15 +120,19 @@ async def _send_large(port: int) -> None:
 async def _until(true: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not true():
-        assert time.monotonic() < deadline, "a sound client gets no answer"
+        assert time.monotonic() < deadline, "the healthy client gets no answer"
         await asyncio.sleep(0.01)
 
 
 def main(arguments: list[str]) -> int:
-    """Play as many sequences as asked for, half of them on each durability; exit status 1 for a defect."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.wired", description=__doc__)
-    parser.add_argument("--sequences", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    """Play the requested number of sequences, half of them on each durability; exit status 1 for a defect."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz.wired", description="Play valid performatives against broker processes."
+    )
+    parser.add_argument(
+        "--sequences", type=int, default=200, help="number of sequences (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the first seed (default: %(default)s)")
     options = parser.parse_args(arguments)
     failures = 0
     for durability in ("fsync", "os"):

@@ -1,6 +1,6 @@
-"""`python -m tests.interop [--build-only] [CLIENT...]`: try clients, and write down the outcomes.
+"""`python -m tests.interop [--build-only] [CLIENT...]`: run clients' programs, and record the outcomes.
 
-Owns: the order of builds and runs, and what is shown meanwhile. Must not know: how a program is built or run.
+Owns: the order of builds and runs, and the progress display. Must not know: how a program is built or run.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tests.interop.results import read_versions, write_results
 from tests.interop.trials import Trials
 
 BUILDS_AT_ONCE = 2
-"""Compilers keep a core each."""
+"""Builds at a time: a compiler keeps a core busy."""
 
 MARKS = {"works": "[green]✓", "differs": "[yellow]≈", "not offered": "[dim]·", "failed": "[red]✗"}
 
 
 @dataclass(slots=True)
 class Run:
-    """One client's run; `failure` says why it did not get to the features, or not through them."""
+    """One client's run; `failure` says why it did not reach the features, or did not finish them."""
 
     client: Client
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -42,17 +42,17 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """Whether anything went wrong."""
+        """Whether anything failed."""
         return bool(self.failure) or any(outcome.status == "failed" for outcome in self.outcomes.values())
 
 
 def build_all(console: Console, chosen: list[Client]) -> list[str]:
-    """Build the programs, those of one folder once; answer what failed."""
+    """Build the programs, those of one folder once; return the failures."""
 
     def build_one(client: Client) -> str:
         name = client.folder.name
         if is_built(client):
-            console.print(f"{name}: built before")
+            console.print(f"{name}: already built")
             return ""
         console.print(f"{name}: building")
         started = time.monotonic()
@@ -69,7 +69,7 @@ def build_all(console: Console, chosen: list[Client]) -> list[str]:
 
 
 def run_all(console: Console, chosen: list[Client]) -> list[Run]:
-    """Run the programs on every feature, and tell how far they are: by bars on a terminal, else by lines."""
+    """Run the programs on every feature, and show their progress: as bars on a terminal, else as lines."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     wanted = {client: client.tried for client in chosen}
     tried = {client.name: client.tried for client in chosen}
@@ -113,7 +113,7 @@ def _release(told: Semaphore, _done: Future[Outcome]) -> None:
 
 def _tell_feature(console: Console, name: str, tried: list[str], feature: str, done: Future[Outcome]) -> None:
     if done.cancelled() or done.exception() is not None:
-        return  # the client's own line says so
+        return  # the client's own line reports it
     number = tried.index(feature) + 1  # they are tried in this order
     console.print(f"{name} {number}/{len(tried)}: {feature} {done.result().status}", highlight=False)
 
@@ -127,7 +127,7 @@ def _tell(console: Console, run: Run, seconds: float | None) -> None:
 
 
 def show(console: Console, runs: list[Run]) -> None:
-    """Print the table of features and clients, and below it whatever is not simply `works`."""
+    """Print the table of features and clients, and below it each outcome other than `works`."""
     key = "✓ works  ≈ differs  · not offered by the client  ✗ failed"
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), caption=key, caption_justify="left")
     table.add_column("feature", no_wrap=True)
@@ -153,13 +153,13 @@ def show(console: Console, runs: list[Run]) -> None:
 
 
 def choose(console: Console, names: list[str]) -> list[Client]:
-    """Find the clients to try: all that this machine can, or those named.
+    """Return the clients to try: all that this machine can run, or those named.
 
     Raises: SystemExit when one that was named is unknown, or cannot be tried here.
     """
     for name in names:
         if name not in clients():
-            raise SystemExit(f"interop: no client {name!r}: there are {', '.join(clients())}")
+            raise SystemExit(f"interop: no client {name!r}: known are {', '.join(clients())}")
         if missing := clients()[name].missing:
             raise SystemExit(f"interop: {missing}")
     if names:
@@ -171,8 +171,10 @@ def choose(console: Console, names: list[str]) -> list[Client]:
 
 
 def main(arguments: list[str]) -> int:
-    """Build, run, show and write down; answer 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="./run interop", description="Try clients against a live broker.")
+    """Build, run, show and record; return 1 if anything failed."""
+    parser = argparse.ArgumentParser(
+        prog="./run interop", description="Run clients' programs against a live broker."
+    )
     parser.add_argument("--build-only", action="store_true", help="build the programs and stop")
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"some of: {', '.join(clients())}")
     options = parser.parse_args(arguments)
@@ -187,10 +189,10 @@ def main(arguments: list[str]) -> int:
     show(console, runs)
     for run in runs:
         if run.failed:
-            console.print(f"{run.client.name}: not written down, since it failed")
+            console.print(f"{run.client.name}: not recorded, since it failed")
         else:
             path = write_results(run.client.name, run.versions, run.outcomes)
-            console.print(f"{run.client.name}: written to {path.relative_to(ROOT)}")
+            console.print(f"{run.client.name}: recorded in {path.relative_to(ROOT)}")
     return int(any(run.failed for run in runs))
 
 

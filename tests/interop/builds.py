@@ -1,7 +1,7 @@
-"""The clients, what they are tried on, and their programs, built once.
+"""The clients, their features, and the builds of their programs.
 
 Owns: clients.toml and features.toml as read; which toolchains this machine has; the folder `.interop/` with a
-build for each client. Must not know: how a program is run, and what it says.
+build for each client. Must not know: how a program is run, and what it prints.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ PROGRAMS = HERE / "programs"
 BUILDS = ROOT / ".interop"
 
 BUILD_S_MAX = 300
-"""How long a build may take, downloads included. Our choice: ten times what the longest takes."""
+"""Time limit of a build, downloads included. Our choice: ten times what the longest takes."""
 
 LEFTOVERS = {"__pycache__", "node_modules", "target"}
-"""Folders that tools make beside a program when it is tried by hand."""
+"""Folders that tools make beside a program when it is run by hand."""
 
 CHECKSUM_DIGITS = 16
-"""Of the state of a folder, at the end of its build's name. Our choice: no two states meet."""
+"""Hex digits of a folder's state, at the end of its build's name. Our choice: no two states collide."""
 
 FAILURE_LINES = 40
-"""So much of what a failed tool said is shown."""
+"""How much of a failed tool's output is shown."""
 
 
 class BuildFailed(Exception):
-    """A program could not be built; the text ends with the tool's own words."""
+    """A program could not be built; the text ends with the tool's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client, as clients.toml has it."""
+    """One client, as in clients.toml."""
 
     name: str
     title: str
@@ -67,7 +67,7 @@ class Client:
 
     @property
     def missing(self) -> str:
-        """Say what this machine lacks for it; empty where it has all."""
+        """Return what this machine lacks for it; empty where it has all."""
         if not (self.folder / "run.sh").exists():
             return f"{self.name}: it has no program yet"
         for command in self.needs:
@@ -83,7 +83,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One thing that a client is tried on."""
+    """One feature that clients are tried on."""
 
     name: str
     title: str
@@ -95,7 +95,7 @@ class Feature:
 
 @functools.cache
 def clients() -> dict[str, Client]:
-    """Read the clients, in the order of the page."""
+    """Return the clients, in the order of the page."""
     told = tomllib.loads((PROGRAMS / "clients.toml").read_text(encoding="utf-8"))
     return {name: _client(name, fields) for name, fields in told.items()}
 
@@ -116,7 +116,7 @@ def _client(name: str, fields: dict[str, Any]) -> Client:
 
 @functools.cache
 def features() -> dict[str, Feature]:
-    """Read the features, in the order of the page."""
+    """Return the features, in the order of the page."""
     told = tomllib.loads((HERE / "features.toml").read_text(encoding="utf-8"))
     return {
         name: Feature(name, fields["title"], fields["shows"], section["title"], fields.get("own", ""))
@@ -127,7 +127,7 @@ def features() -> dict[str, Feature]:
 
 @functools.cache
 def _starts(command: str) -> bool:
-    """Find out whether a command starts: a version manager's shim may be on the path and start nothing."""
+    """Return whether a command starts: a version manager's shim may be on the path and start nothing."""
     version = {"go": "version", "java": "-version", "javac": "-version"}.get(command, "--version")
     try:
         done = subprocess.run(
@@ -140,7 +140,7 @@ def _starts(command: str) -> bool:
 
 @functools.cache
 def _fault(folder: Path) -> str:
-    """Give what a program's own check.sh says is missing; most programs have none."""
+    """Return what a program's own check.sh reports as missing; most programs have none."""
     if not (folder / "check.sh").exists():
         return ""
     done = subprocess.run(
@@ -158,7 +158,7 @@ def _is_there(module: str) -> bool:
 
 
 def build(client: Client) -> Path:
-    """Have the program built, and answer the folder of the build.
+    """Build the program, and return the folder of the build.
 
     A build is made once for each state of the program's folder. Clients of one folder share it, and so do
     processes: the second waits for the first.
@@ -179,12 +179,12 @@ def build(client: Client) -> Path:
 
 
 def is_built(client: Client) -> bool:
-    """Say whether the build of the folder's present state is there."""
+    """Return whether a build of the folder's present state exists."""
     return (BUILDS / f"{client.folder.name}-{_checksum(client.folder)}" / ".built").exists()
 
 
 def environment() -> dict[str, str]:
-    """What build.sh and run.sh find around them: ours, and the Python that runs us as `PYTHON`."""
+    """Return the environment of build.sh and run.sh: ours, and our Python as `PYTHON`."""
     return {**os.environ, "PYTHON": sys.executable}
 
 
@@ -212,11 +212,12 @@ def _build(client: Client, built: Path) -> None:
     if status != 0:
         how = f"did not end within {BUILD_S_MAX} s" if status is None else f"ended with status {status}"
         words = "\n".join(log.read_text(errors="replace").splitlines()[-FAILURE_LINES:])
-        raise BuildFailed(f"{client.name}: {script} {how}; it said:\n{words}")
+        raise BuildFailed(f"{client.name}: {script} {how}; its output:\n{words}")
 
 
 def _checksum(folder: Path) -> str:
-    """Sum up names, modes and contents of a program's files; `LEFTOVERS` and pages do not count."""
+    """Return a checksum of names, modes and contents of a program's files; `LEFTOVERS` and pages do not
+    count."""
     total = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

@@ -1,9 +1,9 @@
-"""The official client in both its forms behind one face, so that each test is written once.
+"""One interface to both forms of the official client, so that each test is written once.
 
 Owns: `Api`, which makes clients; `Blocking`, which drives the asynchronous ones from a test's thread; and
-`Links`, which opens and closes senders and receivers beside the test. Nothing of the client is replaced:
-`Blocking` only awaits, and `Links` only waits elsewhere, since the client sleeps through most of the half
-second that it takes to open a link, and again to close it.
+`Links`, which opens and closes senders and receivers in the background. The client itself is unchanged:
+`Blocking` only awaits, and `Links` only waits in another thread, since the client sleeps through most of the
+half second that it takes to open a link, and again to close it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import azure.servicebus.aio.management
 import azure.servicebus.management
 
 CALL_S_MAX = 90.0
-"""Above the 60 s that the client itself waits for an answer, so that its error is seen and not ours."""
+"""Longer than the client's own 60 s for an answer, so that its error is seen and not ours."""
 
 
 class Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -32,7 +32,7 @@ class Loop:
         self._thread.start()
 
     def run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call a function in the loop, await what it returns if that can be awaited, and give the result."""
+        """Call a function in the loop, await its result if possible, and return that."""
 
         async def call() -> Any:
             result = function(*arguments, **named)
@@ -101,7 +101,7 @@ class Blocking:
 
 
 def bare(value: Any) -> Any:
-    """Give the client's own object."""
+    """Return the client's own object."""
     return value._inner if isinstance(value, Blocking) else value
 
 
@@ -113,15 +113,15 @@ class Api:
         self._loop = Loop() if form == "aio" else None
 
     def client(self, connection_string: str, **options: Any) -> Any:
-        """Make a ServiceBusClient; tests of refusals pass `retry_total=0` to see the first answer."""
+        """Return a ServiceBusClient; tests of refusals pass `retry_total=0` to see the first answer."""
         return self._make("ServiceBusClient", "from_connection_string", connection_string, **options)
 
     def client_with(self, namespace: str, credential: Any, **options: Any) -> Any:
-        """Make a ServiceBusClient from a namespace and a credential, which means TLS."""
+        """Return a ServiceBusClient from a namespace and a credential, which uses TLS."""
         return self._make("ServiceBusClient", None, namespace, credential, **options)
 
     def administration(self, connection_string: str, **options: Any) -> Any:
-        """Make a ServiceBusAdministrationClient."""
+        """Return a ServiceBusAdministrationClient."""
         module = azure.servicebus.management if self._loop is None else azure.servicebus.aio.management
         make = module.ServiceBusAdministrationClient.from_connection_string
         if self._loop is None:
@@ -129,7 +129,7 @@ class Api:
         return Blocking(self._loop.run(make, connection_string, **options), self._loop)
 
     def auto_lock_renewer(self, **options: Any) -> Any:
-        """Make an AutoLockRenewer."""
+        """Return an AutoLockRenewer."""
         return self._make("AutoLockRenewer", None, **options)
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class Link:
         return iter(self.opened())
 
     def opened(self) -> Any:
-        """Wait until it is open, and give the client's own object."""
+        """Wait until it is open, and return the client's own object."""
         if self._opening is not None:
             self._opening.result(CALL_S_MAX)  # raises what opening raised
         return self._inner
@@ -181,7 +181,7 @@ class Link:
 
 
 class Links:
-    """A client that hands out `Link`s."""
+    """A client that returns `Link`s."""
 
     def __init__(self, client: Any, background: Background) -> None:
         self._client = client
@@ -200,7 +200,7 @@ class Links:
         return Link(self._client.get_subscription_receiver(topic, name, **options), self._background)
 
     def list_queue_sessions(self, queue: str, **options: Any) -> list[str]:
-        """List them all, whatever pages they come in."""
+        """List them all, over all pages."""
         return list(self._client.list_queue_sessions(queue, **options))
 
     def list_subscription_sessions(self, topic: str, name: str, **options: Any) -> list[str]:
@@ -215,12 +215,12 @@ class Background:
         self._started: list[Future[Any]] = []
 
     def submit(self, function: Callable[[], Any]) -> Future[Any]:
-        """Run a function beside the test."""
+        """Run a function in the background."""
         self._started.append(self._pool.submit(function))
         return self._started[-1]
 
     def join(self) -> None:
-        """Wait for all that was started."""
+        """Wait for all background functions."""
         for future in self._started:
             future.exception()
         self._started.clear()

@@ -27,7 +27,7 @@ Outcomes = dict[tuple[str, str], Outcome]
 
 
 def comparable(console: Console, chosen: list[Client]) -> dict[Client, list[str]]:
-    """Return the features by client that any Service Bus can show, and name what is left out."""
+    """Return the features by client that any Service Bus can show, and print what is left out."""
     for feature in features().values():
         if feature.own:
             console.print(f"left out: {feature.name}: {feature.own}", highlight=False)
@@ -42,7 +42,7 @@ def comparable(console: Console, chosen: list[Client]) -> dict[Client, list[str]
 
 
 def run(wanted: dict[Client, list[str]], endpoint: str) -> Outcomes:
-    """Try the features against an endpoint; what kept a client from running is a failure of each."""
+    """Try the features against an endpoint; an error that stops a client is a failure of each feature."""
     elsewhere = "" if endpoint == FRESH else endpoint
     found: Outcomes = {}
     with (
@@ -58,7 +58,7 @@ def run(wanted: dict[Client, list[str]], endpoint: str) -> Outcomes:
 
 
 def agree(first: Outcome, second: Outcome) -> bool:
-    """Say whether two outcomes are one. A failure agrees with nothing, since it shows nothing."""
+    """Return whether two outcomes agree. A failure agrees with nothing, since it shows nothing."""
     return first == second and first.status != "failed"
 
 
@@ -86,7 +86,7 @@ def show(console: Console, first: Outcomes, second: Outcomes) -> int:
 
 
 def endpoint_of(text: str) -> str:
-    """Return what names an endpoint. Raises: ArgumentTypeError: it names none."""
+    """Return the endpoint in an argument. Raises: ArgumentTypeError: it names none."""
     if text != FRESH and not text.startswith("Endpoint=sb://"):
         raise argparse.ArgumentTypeError(
             f"{text!r} is neither {FRESH!r} nor a connection string (Endpoint=sb://HOST;SharedAccessKeyName=...)"
@@ -98,11 +98,11 @@ def main(arguments: list[str]) -> int:
     """Run the clients against both endpoints; return 1 where an outcome differs or one failed."""
     parser = argparse.ArgumentParser(
         prog="./run compare",
-        description="Run the clients' programs against two endpoints, and compare what comes out. "
-        f"An endpoint is a connection string, or {FRESH!r} for a broker process of its own.",
+        description="Run the clients' programs against two endpoints, and compare the outcomes. "
+        f"An endpoint is a connection string, or {FRESH!r} for a new broker process.",
         epilog="example: ./run compare fresh 'Endpoint=sb://NAME.servicebus.windows.net;SharedAccessKeyName=RULE;"
-        "SharedAccessKey=KEY' python-sync. The rule needs Manage. The programs make and remove their own "
-        "entities. A line that ends with < differs.",
+        "SharedAccessKey=KEY' python-sync. The rule needs Manage. The programs create and delete their own "
+        "entities. Lines with differences end with <.",
     )
     parser.add_argument("first", metavar="A", type=endpoint_of, help="an endpoint")
     parser.add_argument("second", metavar="B", type=endpoint_of, help="another one")

@@ -59,7 +59,7 @@ def administration(broker: BrokerProcess, tls_pair: tuple[Path, Path]) -> Iterat
 
 @pytest.fixture(scope="session")
 def make_queue(administration: Any) -> Callable[..., str]:
-    """Make queues with names of their own; takes what `create_queue` takes."""
+    """Make queues with unique names; takes the arguments of `create_queue`."""
     numbers = itertools.count(1)
 
     def make(**settings: Any) -> str:
@@ -78,7 +78,7 @@ def queue(make_queue: Callable[..., str]) -> str:
 
 @pytest.fixture(scope="session")
 def make_topic(administration: Any) -> Callable[..., str]:
-    """Make topics with names of their own, and the subscriptions named; takes what `create_topic` takes."""
+    """Make topics with unique names, and the named subscriptions; takes the arguments of `create_topic`."""
     numbers = itertools.count(1)
 
     def make(*subscriptions: str, **settings: Any) -> str:
@@ -93,7 +93,7 @@ def make_topic(administration: Any) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def background() -> Iterator[Background]:
-    """Where links open and close while tests go on."""
+    """Threads in which links open and close during tests."""
     made = Background()
     yield made
     made.close()
@@ -113,7 +113,7 @@ def apis(background: Background) -> Iterator[dict[str, Api]]:
 def clients(
     apis: dict[str, Api], broker: BrokerProcess, background: Background
 ) -> Iterator[dict[str, Links]]:
-    """Clients by connection string, without TLS; they ask once, so that the first answer is seen."""
+    """Make clients by connection string, without TLS or retries, so that the first answer is seen."""
     made = {form: api.client(broker.connection_string, retry_total=0) for form, api in apis.items()}
     yield {form: Links(client, background) for form, client in made.items()}
     background.join()
@@ -123,7 +123,7 @@ def clients(
 
 @pytest.fixture(params=["sync", "aio"])
 def api(request: pytest.FixtureRequest, apis: dict[str, Api]) -> Api:
-    """One form of the official client; a test that asks for it runs with each."""
+    """One form of the official client; a test that uses it runs with each."""
     return apis[request.param]
 
 
@@ -135,5 +135,5 @@ def client(api: Api, clients: dict[str, Links]) -> Links:
 
 @pytest.fixture
 def any_client(clients: dict[str, Links]) -> Links:
-    """A client, where the broker's answer is the point and both forms would only ask the same twice."""
+    """A synchronous client, where the broker's answer matters and both forms would ask the same."""
     return clients["sync"]

@@ -1,4 +1,4 @@
-"""Small moves that many tests make."""
+"""Short helpers that many tests use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage
 
 WAIT_S = 10
-"""For messages that are there: how long a loaded machine may take to hand them over."""
+"""For messages that are there: how long a loaded machine may take to deliver them."""
 
 NOTHING_S = 0.3
 """For messages that must not be there: they are available at once or never."""
@@ -30,7 +30,7 @@ def take(receiver: Any, count: int = 1, wait_s: float = WAIT_S) -> list[Any]:
     messages: list[Any] = []
     while len(messages) < count:
         more = receiver.receive_messages(max_message_count=count - len(messages), max_wait_time=wait_s)
-        assert more, f"{len(messages)} of {count} messages came"
+        assert more, f"received {len(messages)} of {count} messages"
         messages += more
     return messages
 
@@ -41,10 +41,10 @@ def take_one(receiver: Any) -> Any:
 
 
 def assert_empty(receiver: Any) -> None:
-    """Nothing can be received."""
+    """Check that nothing can be received."""
     assert bodies(receiver.receive_messages(max_message_count=10, max_wait_time=NOTHING_S)) == []
 
 
 def bodies(messages: list[Any]) -> list[str]:
-    """The text of each message."""
+    """Return the text of each message."""
     return [str(message) for message in messages]

@@ -1,4 +1,4 @@
-"""A broker that gives up silent peers after a second: `python -m tests.interop.impatient_broker DATA`."""
+"""A broker that ends silent connections after a second: `python -m tests.interop.impatient_broker DATA`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server.app import Broker
+from peeklock.server.process import run
 from peeklock.server.settings import Settings
 
 IDLE_MS = 1_000
 
 
 async def main(data: Path) -> int:
-    """Run until told to stop."""
+    """Run until stopped."""
     settings = Settings(data, None, "127.0.0.1", 0, 0, "os", None, None, "standard", None)
     broker = Broker(settings, gateway_limits=GatewayLimits(idle_timeout_ms=IDLE_MS))
-    return await broker.run(time.monotonic())
+    return await run(broker, settings, time.monotonic())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A client made of our own engine on a socket, for what the official client cannot be brought to do: to
-vanish, to hang, to leave in a certain way, to ask for an operation that it does not know.
+"""A client made of our own engine on a socket, for what the official client cannot do: disappear, hang, leave
+in a chosen way, request an operation that it does not have.
 
-Owns: the socket and waiting on it. Nothing is sent or read but inside a call, so that between calls the
-client hangs. Must not know: what the requests mean.
+Owns: the socket and waiting on it. Bytes are sent and read only inside a call: between calls the client
+hangs. Must not know: the meaning of requests.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class OwnClient:
     """One connection, used from a test's thread."""
 
     def __init__(self, port: int, connected: socket.socket | None = None) -> None:
-        """`connected` is used in place of a plain connection to the port."""
+        """Connect; `connected` replaces a plain connection to the port."""
         self._socket = connected or socket.create_connection(("127.0.0.1", port))
         self.write = self._socket.sendall
         self.peer = Peer("own", self.write, lambda: time.time_ns() // 1_000_000)
         self.conditions: list[str | None] = []
-        """Why links were detached by the broker, and the connection closed."""
+        """Conditions with which the broker detached links or closed the connection."""
         self.peer.on_lost = self.conditions.append
         self.peer.start()
         self.until(lambda: self.peer.ready)
@@ -45,7 +45,7 @@ class OwnClient:
         self._socket.close()
 
     def until(self, true: Callable[[], bool], wait_s: float = WAIT_S) -> None:
-        """Read from the broker until something is true."""
+        """Read from the broker until a condition holds."""
         deadline = time.monotonic() + wait_s
         while not true():
             left_s = deadline - time.monotonic()
@@ -75,21 +75,21 @@ class OwnClient:
     def settle(
         self, link: ReceiveLink, delivery: DeliveryReceived, state: DeliveryState = ACCEPTED
     ) -> str | None:
-        """Settle a delivery; answer the condition with which that was refused."""
+        """Settle a delivery; return the condition of a refusal."""
         outcomes: list[str | None] = []
         link.settle(delivery.delivery_id, state, lambda found: outcomes.append(error_condition(found)))
         self.until(lambda: bool(outcomes))
         return outcomes[0]
 
     def ask(self, entity: str, operation: str, body: dict[str, Any]) -> tuple[int, str | None, Any]:
-        """Ask the management node of an entity; answers status, condition and body."""
+        """Send a request to the management node of an entity; return status, condition and body."""
         answers: list[tuple[int, str | None, Any]] = []
         self.peer.ask(entity, operation, body, lambda *answer: answers.append(answer))
         self.until(lambda: bool(answers))
         return answers[0]
 
     def browse(self, entity: str) -> list[str]:
-        """Give the bodies of the first 100 messages that an entity holds."""
+        """Return the bodies of the first 100 messages of an entity."""
         body = {"from-sequence-number": Long(0), "message-count": Int(100)}
         status, _, answer = self.ask(entity, PEEK, body)
         assert status in (200, 204)
@@ -97,15 +97,15 @@ class OwnClient:
         return [b"".join(section[1] for section in sections).decode() for sections in found]
 
     def settle_by_token(self, entity: str, delivery: DeliveryReceived, how: str) -> str | None:
-        """Settle a delivery, of whatever connection, through the management node; answer the condition with
-        which that was refused."""
+        """Settle a delivery of any connection through the management node; return the condition of a
+        refusal."""
         body = {"disposition-status": how, "lock-tokens": tokens(delivery)}
         status, condition, _ = self.ask(entity, "com.microsoft:update-disposition", body)
         assert (status == 200) == (condition is None)
         return condition
 
     def leave(self, link: ReceiveLink, queue: str, how: str) -> None:
-        """End a receiver properly, by `detach`, `detach unclosed`, `end` or `close`; then vanish."""
+        """End a receiver properly, by `detach`, `detach unclosed`, `end` or `close`; then disappear."""
         if how == "close":
             self.peer.close()
             self.until(lambda: self.peer.lost)
@@ -114,7 +114,7 @@ class OwnClient:
                 self.peer.end(link.channel)
             else:
                 self.peer.connection.detach(link.channel, link.handle, closed=how == "detach")
-            # An answer to what is asked afterwards shows that it has been read.
+            # An answer to a later request shows that it has been read.
             self.ask(queue, PEEK, {"from-sequence-number": Long(0), "message-count": Int(1)})
         self._socket.close()
 
@@ -126,5 +126,5 @@ class OwnClient:
 
 
 def tokens(*deliveries: DeliveryReceived) -> Array:
-    """Give the lock tokens of deliveries as requests carry them."""
+    """Return the lock tokens of deliveries as requests carry them."""
     return Array.of(uuid.UUID, [lock_uuid(delivery.delivery_tag) for delivery in deliveries])

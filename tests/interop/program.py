@@ -1,12 +1,12 @@
-"""A client's program with a broker of its own, or with another Service Bus: features in, outcomes out.
+"""A client's program with its own broker, or with another Service Bus: features in, outcomes out.
 
 Owns: the broker process and its keys, the program's process group, the lines between us and it, and every
-time-out. Must not know: what a feature does, and what a client is written in.
+time-out. Must not know: what a feature does, and the program's language.
 
-A line to the program is `{"feature": NAME}`; its answer is an `Outcome`. In between it may ask for a restart
-of the broker by `{"ask": "restart"}`, and is told `{"done": "restart"}`. programs/README.md has the whole of
-it. A program that ends, says something else or takes too long fails the feature and is started anew for the
-next one.
+A line to the program is `{"feature": NAME}`; its answer is an `Outcome`. In between it may request a restart
+of the broker by `{"ask": "restart"}`, and gets `{"done": "restart"}`. programs/README.md has the whole
+protocol. A program that ends, writes another line or takes too long fails the feature and is started again
+for the next one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from peeklock.server.keys.keys import KeyFile
 from tests.interop.builds import ROOT, Client, environment
 
 FEATURE_S_MAX = 60.0
-"""From the request to the answer, the start of the program included. A program ends a feature itself at
-30 s."""
+"""From the request to the answer, including the program's start. A program ends a feature itself at 30 s."""
 
 END_S_MAX = 60.0
 """How long a program may take to remove its entities and to end once its input is closed; then it is killed.
@@ -41,12 +40,13 @@ Our choice: 300 entities over a slow path."""
 STATUSES = ("works", "differs", "not offered", "failed")
 
 WORDS_MAX = 60
-"""So many lines of a program's log are shown with a failure."""
+"""Lines of a program's log that are shown with a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a feature: one of `STATUSES`, and how it differs or why not, empty where that is plain."""
+    """The outcome of a feature: one of `STATUSES`, and how it differs or why it failed, empty where nothing
+    needs saying."""
 
     status: str
     how: str = ""
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Program:
-    """One client's program, and the broker that it has for itself.
+    """One client's program, and its own broker.
 
     Use it as a context manager; both end with it.
     """
@@ -67,14 +67,14 @@ class Program:
         built: Path,
         folder: Path,
         elsewhere: str = "",
-        told: Mapping[str, str] = MappingProxyType({}),
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`built` is the folder of the build; `folder` gets data, logs and whatever else is made.
+        """Set up. `built` is the folder of the build; `folder` gets data, logs and whatever else is made.
 
-        `elsewhere` is the connection string of the Service Bus to try; empty = a broker process of its own.
-        `told` is what else stands in the program's environment.
+        `elsewhere` is the connection string of the Service Bus to try; empty = its own broker process.
+        `environment` is added to the program's environment.
         """
-        self._told = told
+        self._environment = environment
         self._client = client
         self._built = built
         self._elsewhere = elsewhere
@@ -99,7 +99,7 @@ class Program:
             self._broker.kill()
 
     def try_feature(self, feature: str) -> Outcome:
-        """Have the program show a feature.
+        """Run a feature in the program.
 
         Whatever goes wrong with the program is an outcome; only a broker that ends by itself is an error.
 
@@ -107,7 +107,7 @@ class Program:
         """
         if self._process is None:
             self._start()
-        told = self.log.stat().st_size
+        start = self.log.stat().st_size
         try:
             outcome = self._ask(feature)
         except _Misbehaved as error:
@@ -116,7 +116,7 @@ class Program:
         if self._broker is not None:
             self._broker.check()
         if outcome.status == "failed":
-            outcome = Outcome("failed", outcome.how + self._words(told))
+            outcome = Outcome("failed", outcome.how + self._log_end(start))
         return outcome
 
     def _ask(self, feature: str) -> Outcome:
@@ -160,7 +160,7 @@ class Program:
         threading.Thread(target=_forward, args=(self._process, self._lines), daemon=True).start()
 
     def _surroundings(self) -> dict[str, str]:
-        shared = {"PYTHONPATH": str(ROOT), **self._told}
+        shared = {"PYTHONPATH": str(ROOT), **self._environment}
         if self._broker is None:
             return {**shared, "PEEKLOCK_TEST_CONNECTION_STRING": self._elsewhere}
         endpoint = f"Endpoint=sb://localhost:{self._broker.amqp_port}"
@@ -182,7 +182,7 @@ class Program:
             self._process.stdin.write(json.dumps(line) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # the reader has seen its end, and says so
+            pass  # the reader has seen its end, and reports it
 
     def _read(self, ends_at: float) -> str:
         try:
@@ -195,7 +195,7 @@ class Program:
         return line
 
     def _end(self) -> None:
-        """Close the program's input, which tells it to end, and kill what is left."""
+        """Close the program's input, which ends it, and kill what is left."""
         if self._process is not None:
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -211,20 +211,20 @@ class Program:
         self._process.wait()
         self._process = None
 
-    def _words(self, told: int) -> str:
+    def _log_end(self, start: int) -> str:
         with self.log.open(errors="replace") as log:
-            log.seek(told)
+            log.seek(start)
             lines = log.read().splitlines()
         words = "".join(f"\n  {line}" for line in lines[-WORDS_MAX:])
         return f"\nits log:{words}" if words else ""
 
 
 class _Misbehaved(Exception):
-    """The program did something that no answer is; it cannot be asked again."""
+    """The program's output is no answer; it cannot be used any more."""
 
 
 def _forward(process: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
-    """Hand on each line that the program writes, and an empty one at its end."""
+    """Pass on each line of the program's output, and an empty one at its end."""
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:

@@ -1,7 +1,7 @@
-"""What came out, as results/CLIENT.json keeps it.
+"""The recorded outcomes, as results/CLIENT.json keeps them.
 
 Owns: the form of these files, from which docs/clients.py writes the page of clients. Must not know: how the
-results were come by.
+outcomes were obtained.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RESULTS = HERE / "results"
 
 
 def read_results(client: str) -> dict[str, Outcome]:
-    """Read what is written down for a client, by feature; nothing where it never ran."""
+    """Return the recorded outcomes of a client, by feature; empty where it never ran."""
     path = RESULTS / f"{client}.json"
     if not path.exists():
         return {}
@@ -25,13 +25,13 @@ def read_results(client: str) -> dict[str, Outcome]:
 
 
 def showing(feature: str) -> list[str]:
-    """Return the names of the clients that offer a feature, as it is written down."""
+    """Return the names of the clients that offer a feature, by their records."""
     absent = Outcome("not offered")
     return [name for name in clients() if read_results(name).get(feature, absent).status != absent.status]
 
 
 def write_results(client: str, versions: dict[str, str], outcomes: dict[str, Outcome]) -> Path:
-    """Write down what a client's run came to, in the order given."""
+    """Record the outcomes of a client's run, in the given order."""
     told = {
         "versions": versions,
         "features": {
@@ -46,6 +46,6 @@ def write_results(client: str, versions: dict[str, str], outcomes: dict[str, Out
 
 
 def read_versions(built: Path) -> dict[str, str]:
-    """Read what a build says of itself in versions.json: names of packages and runtimes to their versions."""
+    """Return a build's versions.json: names of packages and runtimes to their versions."""
     told: dict[str, str] = json.loads((built / "versions.json").read_text(encoding="utf-8"))
     return told

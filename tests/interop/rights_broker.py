@@ -1,4 +1,4 @@
-"""A broker whose keys do not have all rights: `python -m tests.interop.rights_broker DATA CONFIG`."""
+"""A broker whose keys lack rights: `python -m tests.interop.rights_broker DATA CONFIG`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from peeklock.auth import Authority, Right, SasRule
-from peeklock.server.app import serve
+from peeklock.server.process import serve
 from peeklock.server.settings import Settings
 
 RULES = (

@@ -45,7 +45,7 @@ def https(broker: BrokerProcess) -> str:
 
 @pytest.fixture(scope="module")
 def admins(broker: BrokerProcess, tls_pair: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
-    """A client of each form; they ask once, so that the first answer is seen."""
+    """A client of each form, without retries, so that the first answer is seen."""
     loop = Loop()
     made: dict[str, Any] = {}
     for form, module in CLIENTS.items():
@@ -73,12 +73,12 @@ def admin(form: str, admins: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def name(form: str, request: pytest.FixtureRequest) -> str:
-    """A name that no other test has, with a slash in it."""
+    """Return a unique name, with a slash in it."""
     return f"administration/{form}/{request.node.originalname[5:35]}".rstrip("_")
 
 
 def fresh(properties: Any) -> None:
-    """Check the times and counts of an entity that was just made."""
+    """Check the times and counts of a new entity."""
     now = datetime.now(UTC)
     for at in (properties.created_at_utc, properties.updated_at_utc):
         assert abs(now - at) < timedelta(minutes=1)
@@ -381,7 +381,7 @@ def test_an_entity_s_keys_hold_for_it_at_once(
     other = getattr(admin, f"create_{kind}")(f"{name}-other").name
 
     def refusal(key: str, to: str = name) -> type[Exception] | None:
-        """Send under a key, and say how that was refused."""
+        """Send with a key, and return how that was refused."""
         endpoint = broker.connection_string.partition(";")[0]
         text = f"{endpoint};SharedAccessKeyName=sender;SharedAccessKey={key};UseDevelopmentEmulator=true"
         with ServiceBusClient.from_connection_string(text, retry_total=0) as client:
@@ -393,7 +393,7 @@ def test_an_entity_s_keys_hold_for_it_at_once(
         return None
 
     def refusals(*attempts: tuple[str, ...]) -> list[type[Exception] | None]:
-        """Try several beside each other: the client sleeps most of the time."""
+        """Run several functions side by side: the client sleeps most of the time."""
         with ThreadPoolExecutor() as pool:
             return list(pool.map(lambda attempt: refusal(*attempt), attempts))
 

@@ -1,4 +1,4 @@
-"""The API of a real broker, beside clients of AMQP and of the REST data plane."""
+"""The API of a real broker, used beside clients of AMQP and of the REST data plane."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ApiClient:
         self.web = web
 
     def ask(self, method: str, target: str, body: Any = None) -> tuple[int, Any]:
-        """Ask; gives the status and the JSON of the answer."""
+        """Send a request; return the status and the JSON of the answer."""
         text = None if body is None else body if isinstance(body, bytes) else json.dumps(body)
         where = target if target.startswith("/$") else ROOT + target
         status, headers, answer = self.web.ask(method, where, text, {"Content-Type": "application/json"})
@@ -58,7 +58,7 @@ class Stream:
         self.answer = self._connection.getresponse()
 
     def next(self) -> tuple[str, Any]:
-        """Give the next event and its data."""
+        """Return the next event and its data."""
         found: dict[str, str] = {}
         while True:
             line = self.answer.readline().decode()

@@ -1,5 +1,5 @@
-"""The examples of docs/how-to/api.md run in one shell, with the port replaced, and print what
-the page says."""
+"""The examples of docs/how-to/api.md run in one shell, with the port replaced, and print what the page
+shows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Requests that schemathesis makes of the OpenAPI document, good ones and bad ones, to a real broker.
 
-No answer may be a server error, and each has to be one that the document describes: its status, its type, the
-JSON in it. What is bad has to be refused.
+No answer may be a server error, and the document must describe each: its status, its type, its JSON. Bad
+requests must be refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from peeklock.demo.broker import BrokerProcess
 from tests.interop.test_rest import TOKEN
 
 CASES = 10
-"""Of each operation, good ones, and as many bad ones."""
+"""For each operation: good requests, and as many bad ones."""
 
 CASES_LONG = 150
 
@@ -75,7 +75,7 @@ class World:
         assert self.session.put(f"{self.url}/{path}", text, headers=headers).status_code == 201
 
     def fill(self) -> None:
-        """Have a message in each entity, and a lock."""
+        """Put a message into each entity, and take a lock."""
         for path in ("q", "ids", "t"):
             self.send(path, [{"body": "a"}, {"scheduledEnqueueTime": "2999-01-01T00:00:00Z"}])
         self.send("sessions", [{"body": "a", "sessionId": "s"}])
@@ -141,7 +141,7 @@ def negated(case: Any) -> set[str]:
 
 
 def aim(world: World, case: Any, data: st.DataObject, label: str) -> None:
-    """Let most requests be about something that is there, and none wait for long."""
+    """Make most requests concern existing entities, and none wait for long."""
     case.headers["Authorization"] = TOKEN
     path, bad = case.path_parameters, negated(case)
     draw = data.draw(st.integers(0, 7))

@@ -1,5 +1,5 @@
-"""Keys of one's own: made at the first start, rotated while clients are connected, for single entities; and
-tokens that run out."""
+"""The user's own keys: created at the first start, rotated while clients are connected, for single entities;
+and tokens that expire."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def client_of(broker: BrokerProcess, name: str, key: str) -> ServiceBusClient:
 def administration_of(broker: BrokerProcess, name: str, key: str) -> ServiceBusAdministrationClient:
     ca = broker.data / "tls" / "ca.pem"
     until = time.monotonic() + TOLD_S_MAX
-    while not ca.exists():  # made beside the loop, soon after the start
+    while not ca.exists():  # created beside the loop, soon after the start
         assert time.monotonic() < until
         time.sleep(0.05)
     return ServiceBusAdministrationClient.from_connection_string(
@@ -73,8 +73,8 @@ def sends(broker: BrokerProcess, name: str, key: str, queue: str = "q") -> bool:
 
 
 def test_the_keys_are_the_folder_s_own(broker: BrokerProcess, root: SasRule) -> None:
-    """Req: R-04. The well-known key is refused for data and for administration; no key is logged or can be
-    read by others."""
+    """The well-known key is refused for data and for administration; no key is logged or readable by others.
+    Req: R-04."""
     with administration_of(broker, ROOT, root.primary_key) as administration:
         administration.create_queue("q")
     for key in root.keys:
@@ -90,18 +90,18 @@ def test_the_keys_are_the_folder_s_own(broker: BrokerProcess, root: SasRule) -> 
     assert not any(key in logged + broker.connection_string for key in (*root.keys, "SAS_KEY_VALUE"))
     assert "SharedAccessSignature" not in logged
     for file in broker.data.rglob("*"):
-        public = file.name in ("ca.pem", "certificate.pem")  # what clients are given
+        public = file.name in ("ca.pem", "certificate.pem")  # what clients get
         assert public or not stat.S_IMODE(file.stat().st_mode) & 0o077, file
 
 
 def test_a_rotation_is_followed_while_clients_are_connected(broker: BrokerProcess, root: SasRule) -> None:
-    """Req: R-04. Who has the old key goes on until the next rotation, and is out then, on an open link too;
-    others are not disturbed."""
+    """A client with the old key continues until the next rotation, which ends it, on an open link too; other
+    clients are not affected. Req: R-04."""
     file = KeyFile(broker.data)
     other = file.add("other", ["Send"])
     with administration_of(broker, ROOT, root.primary_key) as administration:
         administration.create_queue("q")
-    time.sleep(1.5)  # the broker looks once a second
+    time.sleep(1.5)  # the broker checks once a second
     with (
         client_of(broker, ROOT, root.primary_key) as client,
         client.get_queue_sender("q") as sender,
@@ -126,7 +126,7 @@ def test_a_rotation_is_followed_while_clients_are_connected(broker: BrokerProces
 
 
 def test_a_queue_s_own_rule_is_good_for_that_queue_alone(broker: BrokerProcess, root: SasRule) -> None:
-    """Req: R-04, A-01. From the moment in which the administration has answered; gone with the rule."""
+    """A key counts from the administration's answer on, until its rule is removed. Req: R-04, A-01."""
     with administration_of(broker, ROOT, root.primary_key) as administration:
         administration.create_queue("other")
         made = administration.create_queue(
@@ -171,7 +171,7 @@ def test_a_queue_s_own_rule_is_good_for_that_queue_alone(broker: BrokerProcess, 
 
 
 def test_a_token_that_runs_out_takes_its_own_links_alone(broker: BrokerProcess, root: SasRule) -> None:
-    """Req: R-04. A ready token cannot be renewed, so that its client is told."""
+    """A ready token cannot be renewed: its client is detached with the reason. Req: R-04."""
     with administration_of(broker, ROOT, root.primary_key) as administration:
         administration.create_queue("q")
     now_ms = round(time.time() * 1000)
@@ -194,8 +194,8 @@ def test_a_token_that_runs_out_takes_its_own_links_alone(broker: BrokerProcess, 
 
 
 def test_a_client_renews_its_tokens_by_itself(broker: BrokerProcess, root: SasRule) -> None:
-    """Req: R-04. A credential whose token changes is put again before the old one runs out, on the same
-    link."""
+    """A credential whose token changes is put again before the old one expires, on the same link. Req:
+    R-04."""
     with administration_of(broker, ROOT, root.primary_key) as administration:
         administration.create_queue("q")
 
@@ -219,10 +219,10 @@ def test_a_client_renews_its_tokens_by_itself(broker: BrokerProcess, root: SasRu
         sender.send_messages(ServiceBusMessage("by the second one"))
 
 
-def test_whoever_goes_on_with_bad_keys_is_slowed_down_and_nobody_is_locked_out(
+def test_a_client_with_bad_keys_is_slowed_down_and_no_other_is_locked_out(
     broker: BrokerProcess, root: SasRule
 ) -> None:
-    """Req: R-04, R-05. Connections that are open are not touched."""
+    """Open connections are not affected. Req: R-04, R-05."""
     with administration_of(broker, ROOT, root.primary_key) as administration:
         administration.create_queue("q")
     header = b"AMQP\x03\x01\x00\x00"

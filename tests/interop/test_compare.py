@@ -1,4 +1,4 @@
-"""Comparing two endpoints: what is left out, what agrees, and a program that runs elsewhere."""
+"""The comparison of two endpoints: what is left out, what agrees, and a program that runs elsewhere."""
 
 from __future__ import annotations
 

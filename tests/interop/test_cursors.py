@@ -1,6 +1,6 @@
-"""Claims over a broker that is killed, beside official clients that know nothing of them.
+"""Claims with a broker that is killed, beside official clients that do not know them.
 
-No official client has a call for it, so that an own client asks.
+No official client has a call for it, so our own client sends the requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMITS = {"cursor": "lake", "max-messages": Int(3), "max-bytes": Long(1 << 30)}
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker of this test's own, with the queue `q`."""
+    """This test's own broker, with the queue `q`."""
     with broker_on(tmp_path, queues={"q": {}}) as process:
         yield process
 
@@ -42,14 +42,14 @@ def patient(api: Api, mortal: BrokerProcess, background: Background) -> Iterator
 
 
 def read(own: OwnClient, no: int) -> list[str]:
-    """Give the bodies of what a claim holds."""
+    """Return the bodies of a claim's messages."""
     status, _, found = own.ask("q", READ, {**LIMITS, "claim": Long(no), "skip": Int(0)})
     assert status == 200
     return [scan(each["message"]).decode_body()[0][1].decode() for each in found["messages"]]
 
 
 def health(broker: BrokerProcess) -> tuple[int, int]:
-    """Give how many cursors there are and how many messages they hold, as the broker shows it."""
+    """Return how many cursors there are and how many messages they hold, as the broker shows it."""
     with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/health") as answer:
         shown = json.load(answer)
     return shown["cursors"], shown["claimed_messages"]
@@ -69,7 +69,7 @@ def test_claims_last_over_a_kill_and_hide_from_receivers(
         assert own.ask("q", COMMIT, {"cursor": "lake", "claim": Long(1)})[2] == {"left": 0}
         assert health(mortal) == (1, 3)
     with patient.get_queue_receiver("q") as receiver:
-        receiver.opened()  # before the broker goes: whoever opens while it is away has no patience
+        receiver.opened()  # before the broker stops: a client that opens meanwhile gives up
         mortal.kill()
         mortal.start()
         with OwnClient(mortal.amqp_port) as own:

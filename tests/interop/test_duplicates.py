@@ -1,4 +1,4 @@
-"""Duplicate detection through the official client, with all that can be combined with it."""
+"""Duplicate detection through the official client, in all combinations with other features."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ KINDS: dict[str, dict[str, Any]] = {
     "partitions": {"enable_partitioning": True},
     "both": {"requires_session": True, "enable_partitioning": True},
 }
-"""Queues by what else they do."""
+"""Queues by their other features."""
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """The name of a kind of queue."""
+    """Return the name of a kind of queue."""
     return str(request.param)
 
 
 def message(body: str, message_id: Any, **settings: Any) -> ServiceBusMessage:
-    """Make a message of the session `s`, which a queue without sessions does not mind."""
+    """Return a message of the session `s`, which a queue without sessions ignores."""
     return ServiceBusMessage(body, message_id=message_id, session_id="s", **settings)
 
 
 def receiver_of(client: Any, queue: str, kind: str) -> Any:
-    """Make a receiver, of the session where there is one."""
+    """Return a receiver, of the session where there is one."""
     options = {"session_id": "s"} if KINDS[kind].get("requires_session") else {}
     return client.get_queue_receiver(queue, **options)
 
 
 def browse(receiver: Any) -> list[tuple[str, int]]:
-    """Give the bodies that are there, with their numbers in their partition."""
+    """Return the bodies that are there, with their numbers in their partition."""
     found = receiver.peek_messages(max_message_count=50, sequence_number=1)
     return [(str(message), message.sequence_number & ((1 << 48) - 1)) for message in found]
 
@@ -53,7 +53,7 @@ def browse(receiver: Any) -> list[tuple[str, int]]:
 def test_an_id_that_was_seen_is_accepted_and_dropped(
     any_client: Links, make_queue: Callable[..., str], kind: str
 ) -> None:
-    """However it comes again: alone, in a batch, twice in one batch, scheduled; and after its message is
+    """Sent again in every way: alone, in a batch, twice in one batch, scheduled; and after its message is
     completed. A dropped message takes no number; scheduling it again answers the first number.
 
     Req: D-01, S-01, S-02, S-05, T-07
@@ -117,7 +117,7 @@ def test_a_refused_batch_leaves_no_id(any_client: Links, make_queue: Callable[..
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker of this test's own, with a queue of each kind."""
+    """This test's own broker, with a queue of each kind."""
     with BrokerProcess(tmp_path) as process:
         with ServiceBusAdministrationClient.from_connection_string(
             process.connection_string, connection_verify=False

@@ -1,8 +1,8 @@
-"""Every client on every feature: what its program shows has to be what the page says.
+"""Every client on every feature: the outcome must be the recorded one.
 
-One test for each client and feature. Clients are tried side by side, in threads, from the first test on, and
-each test waits for its own outcome. So give no `-n`: a process of xdist, which has a few of the tests, tries
-each of them alone.
+One test for each client and feature. Clients run side by side, in threads, from the first test on, and each
+test waits for its own outcome. So give no `-n`: a process of xdist, which has a few of the tests, runs each
+of them alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.interop.trials import Trials
 def outcome(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str, str], Outcome]]:
-    """Give what came of a feature with a client; all tests that were chosen are tried ahead."""
+    """Return the outcome of a feature with a client; all selected tests are run ahead."""
 
     def try_alone(name: str, feature: str) -> Outcome:
         with Trials({clients()[name]: [feature]}, tmp_path_factory.mktemp("alone")) as trials:
@@ -62,6 +62,6 @@ def test_the_client_does_as_the_page_says(
     assert found.status != "failed", found.how
     written = read_results(name).get(feature)
     assert found == written, (
-        f"{name} {feature} came out as {found}; written down is {written or 'nothing'}: "
-        f"run `./run interop {name}` and look at what it changes in tests/interop/results/{name}.json"
+        f"{name} {feature} came out as {found}; recorded is {written or 'nothing'}: "
+        f"run `./run interop {name}` and check what it changes in tests/interop/results/{name}.json"
     )

@@ -1,7 +1,7 @@
-"""The programs in examples/ run, and show what they say they show.
+"""The programs in examples/ run, and print what they promise.
 
-Each checks its own claims and fails when one does not hold; here they are run as a user would run them, all
-at once but for those that measure time, and what they print is looked at.
+Each checks its own claims and fails when one does not hold; here they run as a user would run them, all at
+once except those that measure time, and their output is checked.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _finish(process: subprocess.Popen[str]) -> str:
 
 
 class Runs:
-    """Examples under way, by command."""
+    """Running examples, by command."""
 
     def __init__(self, connection_string: str, trusted: Path) -> None:
         self._arguments = (connection_string, trusted)
@@ -83,13 +83,13 @@ class Runs:
         self._processes[command] = _start(command.split(), *self._arguments)
 
     def __getitem__(self, command: str) -> list[str]:
-        """Wait for an example to succeed, and give the lines that it printed."""
+        """Wait for an example to succeed, and return the lines that it printed."""
         if command not in self._processes:
             self.start(command)
         return _finish(self._processes[command]).splitlines()
 
     def close(self) -> None:
-        """End what nobody waited for."""
+        """End the examples that no test waited for."""
         for process in self._processes.values():
             process.kill()
             process.wait()

@@ -55,7 +55,7 @@ def test_expired_messages_are_dead_lettered_or_gone_as_the_queue_says(
 
 
 def test_the_queues_time_to_live_caps_and_fills_in(client: Any, make_queue: Callable[..., str]) -> None:
-    """Received, each shows what holds; browsed, one without a time of its own shows none.
+    """Received, each shows what holds; browsed, one without its own time-to-live shows none.
 
     Req: E-04, E-05
     """

@@ -1,7 +1,7 @@
-"""Footers between every pair of clients: what one sends, each other reads.
+"""Footers between every pair of clients: one sends, each other reads.
 
 The programs of all clients that offer footers share one broker. Each sends a message with the same footer to
-the queue of each, and each reads the messages of its own queue. Give no `-n`: clients are tried side by side
+the queue of each, and each reads the messages of its own queue. Give no `-n`: clients run side by side
 already.
 """
 
@@ -32,7 +32,7 @@ def queue_of(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Give a broker with a queue for each client."""
+    """Yield a broker with a queue for each client."""
     folder = tmp_path_factory.mktemp("footers")
     namespace = {"Name": "sbemulatorns", "Queues": [{"Name": queue_of(name)} for name in HERE]}
     config = folder / "Config.json"
@@ -43,7 +43,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def outcomes(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
-    """Give what sending and receiving came to, by client; all have sent before any receives."""
+    """Return the outcomes of sending and receiving, by client; all have sent before any receives."""
     rule = KeyFile(broker.data).load_or_make()[0]
     root = (
         f"Endpoint=sb://localhost:{broker.amqp_port}"

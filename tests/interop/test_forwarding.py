@@ -67,7 +67,7 @@ def test_a_message_comes_to_the_end_of_a_chain(
 def test_dead_letters_are_forwarded_and_tell_where_they_come_from(
     any_client: Links, make_queue: Callable[..., str]
 ) -> None:
-    """By a receiver's wish, by the maximum of deliveries, by expiry.
+    """By a receiver's settlement, by the maximum of deliveries, by expiry.
 
     Req: F-01, L-08, L-09, E-08
     """
@@ -80,7 +80,7 @@ def test_dead_letters_are_forwarded_and_tell_where_they_come_from(
     with any_client.get_queue_receiver(work) as receiver, any_client.get_queue_receiver(graves) as visitor:
         visitor.opened()
         send(any_client, work, "asked for", "worn out")
-        # It lives as long again where it arrives, which is enough for a receiver that waits for it.
+        # Its time begins again where it arrives, which is enough for a receiver that waits for it.
         send(any_client, work, "expired", time_to_live=dt.timedelta(seconds=3))
         asked_for, worn_out = take(receiver, 2)
         receiver.dead_letter_message(asked_for, reason="test", error_description="in a test")
@@ -104,7 +104,7 @@ def test_dead_letters_are_forwarded_and_tell_where_they_come_from(
 def test_what_cannot_be_passed_on_goes_to_the_transfer_dead_letter_queue(
     any_client: Links, make_queue: Callable[..., str], administration: Any
 ) -> None:
-    """The target is disabled for sending, or wants a session, or is gone: the sender is told nothing of it.
+    """The target is disabled for sending, or wants a session, or is gone: the sender does not learn of it.
 
     Req: F-01, A-04, L-17
     """

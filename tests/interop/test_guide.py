@@ -58,7 +58,7 @@ def test_a_page_does_what_it_says(
     found = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert len(found) == page.count("```python") > 0
     assert configured.authority() == configured.data / "tls" / "ca.pem"
-    monkeypatch.chdir(configured.data.parent)  # pages say `data/tls/ca.pem`, as `--data ./data` makes it
+    monkeypatch.chdir(configured.data.parent)  # pages use `data/tls/ca.pem`, as `--data ./data` makes it
     names: dict[str, object] = {}
     for block in found:
         exec(compile(block.replace("5672", str(configured.amqp_port)), name, "exec"), names)
@@ -95,7 +95,7 @@ def test_each_figure_of_health_is_documented(configured: BrokerProcess) -> None:
 
 
 def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Req: R-04, T-11. The blocks of web-tokens.md, in their order, over the files that the page shows."""
+    """The blocks of web-tokens.md, in order, over the files that the page shows. Req: R-04, T-11."""
     page = _text("docs/how-to/web-tokens.md")
     makes_keys, connects = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (settings,) = re.findall(r'^```toml\n(issuer = "local"\n.*?)^```', page, re.MULTILINE | re.DOTALL)
@@ -113,7 +113,8 @@ def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: p
 
 
 def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path) -> None:
-    """Req: R-04. The receiver is told of its detach; whoever signs in again with the old key is refused."""
+    """The receiver is detached with the reason; a client that connects with the old key is refused. Req:
+    R-04."""
     keys = KeyFile(tmp_path / "data")
     keys.load_or_make()
     rule = keys.add("worker", ["Send", "Listen"])
@@ -134,7 +135,7 @@ def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path
             keys.remove("worker")
             ends_at = time.monotonic() + 20
             while broker.log.read_text().count("no longer valid") < 2 and time.monotonic() < ends_at:
-                time.sleep(0.05)  # the file is looked at every second
+                time.sleep(0.05)  # the file is checked every second
             with pytest.raises(ServiceBusAuthorizationError, match="no longer valid"):
                 receiver.receive_messages(max_wait_time=5)
             with pytest.raises(ServiceBusAuthenticationError):

@@ -1,4 +1,4 @@
-"""The harness of clients' programs: builds, and programs that behave and that do not."""
+"""The harness of clients' programs: builds, and programs that behave well or badly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER = """echo '{"feature": "send", "status": "works"}'"""
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
-    """Make a client whose program is shell; builds go to a folder of this test."""
+    """Return a client whose program is shell; builds go to a folder of this test."""
     monkeypatch.setattr(builds, "BUILDS", tmp_path / "builds")
     folder = tmp_path / "shell"
     folder.mkdir()
@@ -154,7 +154,7 @@ def test_a_tool_that_is_missing_or_does_not_start_is_named(
 
 
 def test_each_feature_is_told_when_it_is_done(make: Callable[..., Client]) -> None:
-    """Where there is no terminal for a bar, by a line each."""
+    """Without a terminal for a bar, as a line each."""
     client = make(
         """while read -r request; do echo "${request%\\}}, \\"status\\": \\"works\\"}"; done""",
         build="""echo '{"shell": "1"}' >"$1/versions.json" """,

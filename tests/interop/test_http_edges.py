@@ -1,7 +1,7 @@
 """Requests for messages that are wrong, hostile or many, against a real process.
 
-docs/reference/http.md has the answer to each; here each must be answered, and in time. Where a refusal
-leaves bytes that could be read as another request, the connection ends.
+docs/reference/http.md has the answer to each; here each must be answered, and in time. Where a refusal leaves
+bytes that could be read as another request, the connection ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.interop.test_rest import Http, head, read_answer
 from tests.server.issuer import Issuer
 
 ANSWER_S_MAX = 5.0
-"""For what needs no waiting."""
+"""Time limit where nothing waits."""
 
 BATCH = "Content-Type: application/vnd.microsoft.servicebus.json"
 CHUNKED = "Transfer-Encoding: chunked"
@@ -40,7 +40,8 @@ def web(broker: BrokerProcess) -> Iterator[Http]:
 
 
 def statuses(port: int, sent: bytes, wait_s: float = ANSWER_S_MAX) -> list[int]:
-    """Send bytes, and give the statuses of all answers until the broker ends the connection or is quiet."""
+    """Send bytes, and return the statuses of all answers until the broker ends the connection or is
+    silent."""
     found = b""
     with socket.create_connection(("127.0.0.1", port), wait_s) as stream:
         with suppress(OSError):  # refused before it was read to the end
@@ -264,7 +265,7 @@ def test_as_many_wait_as_may_and_others_are_told_to_come_again(tmp_path: Path) -
     """Req: R-05, T-08, T-09."""
     with BrokerProcess(tmp_path) as broker, ExitStack() as stack:
         web = Http(broker.http_port, None)
-        for queue in ("q", "r"):  # one has room for half of them
+        for queue in ("q", "r"):  # one has space for half of them
             assert web.ask("PUT", f"/{queue}", ENTRY.format(""))[0] == 201
         selector = stack.enter_context(selectors.DefaultSelector())
         for number in range(RECEIVES_MAX):

@@ -1,4 +1,4 @@
-"""JSON web tokens of an issuer, as the official clients bring them: a credential of Azure's own interface."""
+"""JSON web tokens of an issuer, as the official clients send them: a credential of Azure's own interface."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ worker = ["Listen:orders", "Send:results"]
 
 
 class Credential:
-    """Gives tokens of an issuer, as one of `azure-identity` does for the synchronous clients."""
+    """Returns tokens of an issuer, as a credential of `azure-identity` does for the synchronous clients."""
 
     def __init__(self, issuer: Issuer, *roles: str, valid_s: int = 3600, said_s: int | None = None) -> None:
-        """`said_s`: how long the client is told that a token is valid; None = the truth."""
+        """Set up; `said_s`: the lifetime that the client gets with a token; None = the true one."""
         self._issuer = issuer
         self._roles = roles
         self.valid_s = valid_s
         self._said_s = valid_s if said_s is None else said_s
         self.given: list[float] = []
-        """When a token was asked for, monotonic seconds."""
+        """When tokens were requested, monotonic seconds."""
 
     def get_token(self, *scopes: str, **_: Any) -> AccessToken:
         assert scopes[0].startswith(AUDIENCE)
@@ -82,7 +82,7 @@ def issuer() -> Iterator[Issuer]:
 
 @pytest.fixture(scope="module")
 def jwt_broker(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[BrokerProcess]:
-    """A broker that takes JSON web tokens of the issuer and nothing else."""
+    """A broker that accepts JSON web tokens of the issuer and nothing else."""
     folder = tmp_path_factory.mktemp("jwt")
     (folder / "jwt.toml").write_text(f'issuer = "{issuer.url}"\n{ROLES}')
     arguments = ("--durability=os", "--auth=jwt", f"--jwt={folder / 'jwt.toml'}")
@@ -105,7 +105,7 @@ def _administration(broker: BrokerProcess, credential: Credential, **options: An
 
 @pytest.fixture
 def client(api: Api, jwt_broker: BrokerProcess) -> Iterator[Callable[..., Any]]:
-    """Make a client with a credential, over TLS."""
+    """Return a client with a credential, over TLS."""
     made: list[Any] = []
 
     def make(credential: Credential, **options: Any) -> Any:
@@ -157,8 +157,8 @@ def test_a_right_that_no_role_gives_is_refused(client: Callable[..., Any], issue
 def test_a_token_that_is_refused_opens_nothing(
     client: Callable[..., Any], issuer: Issuer, jwt_broker: BrokerProcess
 ) -> None:
-    """Req: R-04. Where its endpoint is a custom one, the client has one error for all refused tokens."""
-    stranger = Issuer()  # serves nobody, and has a key of the same name
+    """With a custom endpoint, the client has one error for all refused tokens. Req: R-04."""
+    stranger = Issuer()  # serves no one, and has a key of the same name
     stranger.url = issuer.url
     for credential, reason in (
         (Credential(stranger, "boss"), "InvalidSignature"),
@@ -176,7 +176,7 @@ def test_a_token_that_is_refused_opens_nothing(
 def test_shared_access_signatures_are_refused_beside_web_tokens_alone(
     jwt_broker: BrokerProcess, api: Api
 ) -> None:
-    """Req: R-04. The emulator's key too."""
+    """The emulator's key is refused too. Req: R-04."""
     text = (
         f"Endpoint=sb://localhost:{jwt_broker.amqp_port};SharedAccessKeyName=RootManageSharedAccessKey;"
         "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
@@ -221,11 +221,11 @@ def test_a_client_renews_its_token_before_it_expires(jwt_broker: BrokerProcess, 
 def test_a_token_that_runs_out_ends_its_links_and_a_fresh_one_brings_them_back(
     client: Callable[..., Any], issuer: Issuer
 ) -> None:
-    """Req: R-04. A client that was told a wrong expiry is detached, and goes on with its next token."""
+    """A client with a wrong expiry is detached, and continues with its next token. Req: R-04."""
     credential = Credential(issuer, "boss", valid_s=2, said_s=3600)
     with client(credential).get_queue_receiver("results") as receiver:
         assert receiver.receive_messages(max_wait_time=0.1) == []
-        _wait_past(credential.given[-1] + 3.5)  # the broker looks every second
+        _wait_past(credential.given[-1] + 3.5)  # the broker checks every second
         credential.valid_s = 3600
         given = len(credential.given)
         with pytest.raises(ServiceBusAuthorizationError, match="ExpiredToken"):
@@ -299,7 +299,7 @@ def test_the_asynchronous_administration_client_too(jwt_broker: BrokerProcess, i
 
 
 def test_a_broker_starts_without_its_issuer_and_clients_get_in_once_it_is_there(tmp_path: Path) -> None:
-    """Req: R-04. And a key that the issuer made since is found when the first token names it."""
+    """A key that the issuer made since is found when the first token names it. Req: R-04."""
     with Issuer() as late:
         late.answers[DISCOVERY] = lambda handler: respond(handler, 503, b"")
         (tmp_path / "jwt.toml").write_text(f'issuer = "{late.url}"\n{ROLES}')
@@ -329,4 +329,4 @@ def test_a_wrong_file_ends_the_start_with_what_to_do(tmp_path: Path) -> None:
     command = [program(), "serve", "--durability=memory", "--auth=jwt", f"--jwt={tmp_path / 'jwt.toml'}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1
-    assert f"peeklock: --jwt: {tmp_path / 'jwt.toml'}: `isuer`: it is not known" in ended.stderr
+    assert f"peeklock: --jwt: {tmp_path / 'jwt.toml'}: `isuer`: unknown key" in ended.stderr

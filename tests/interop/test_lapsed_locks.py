@@ -35,7 +35,7 @@ class Lapsed:
 
 @pytest.fixture(scope="module")
 def all_lapsed(clients: dict[str, Links], make_queue: Callable[..., str]) -> Iterator[dict[str, Lapsed]]:
-    """Have the locks of all scenarios lapse at once, for each form of the client."""
+    """Let the locks of all scenarios lapse at once, for each form of the client."""
     made = {form: Lapsed(client, {}, {}, {}, {}) for form, client in clients.items()}
     for lapsed in made.values():
         _open(lapsed, make_queue)
@@ -77,7 +77,8 @@ def _receive(lapsed: Lapsed) -> None:
 
 
 def _as_if_unaware(message: Any) -> Any:
-    # The client looks at its own clock first and asks nobody; without the annotation the broker has to say.
+    # The client checks its own clock first and sends nothing; without the annotation the broker must
+    # answer.
     message._raw_amqp_message.annotations.pop(b"x-opt-locked-until", None)
     return message
 
@@ -113,7 +114,7 @@ def test_each_way_of_settling_says_that_the_lock_is_lost(lapsed: Lapsed, way: st
 
 
 def test_the_client_sees_a_lapse_by_its_own_clock(lapsed: Lapsed) -> None:
-    """The lock's end is told with the message, in UTC.
+    """The message carries the lock's end, in UTC.
 
     Req: L-03, L-11
     """

@@ -32,8 +32,8 @@ TRIED: dict[str, Callable[[Any, Any], Any]] = {
     "receive": lambda receiver, held: receiver.receive_messages(max_wait_time=5),
     "fetch deferred": lambda receiver, held: receiver.receive_deferred_messages(1),
 }
-"""What fails once the lock has lapsed: each in a session of its own, since the client gives its receiver up
-at the first failure."""
+"""What fails once the lock has lapsed: each in its own session, since the client gives its receiver up at the
+first failure."""
 
 OWN_CLOCK = "seen by the client's own clock"
 AGAIN = "received again"
@@ -58,7 +58,7 @@ class Scene:
 def scenes(
     clients: dict[str, Links], apis: dict[str, Api], make_queue: Callable[..., str]
 ) -> Iterator[dict[str, Scene]]:
-    """Set a scene for each form of the client, then wait once."""
+    """Prepare a scenario for each form of the client, then wait once."""
     lock = dt.timedelta(seconds=LOCK_S)
     made = {
         form: Scene(
@@ -84,7 +84,7 @@ def scenes(
 
 @pytest.fixture
 def scene(api: Api, scenes: dict[str, Scene]) -> Scene:
-    """The scene of one form of the client."""
+    """The scenario of one form of the client."""
     return scenes[api.form]
 
 
@@ -121,7 +121,7 @@ def test_nothing_is_possible_in_a_session_whose_lock_has_lapsed(scene: Scene) ->
 
     def attempt(name: str) -> str:
         receiver = scene.receivers[name]
-        # The client looks at its own clock first and asks nobody; without the time the broker has to say.
+        # The client checks its own clock first and sends nothing; without the time the broker must answer.
         bare(receiver.session)._locked_until_utc = None
         with pytest.raises(SessionLockLostError) as lost:
             TRIED[name](receiver, scene.held[name])
@@ -133,7 +133,7 @@ def test_nothing_is_possible_in_a_session_whose_lock_has_lapsed(scene: Scene) ->
 
 
 def test_the_client_sees_a_lapse_by_its_own_clock(scene: Scene) -> None:
-    """The lock's end was told when the session was accepted, in UTC.
+    """The answer to the accept has the lock's end, in UTC.
 
     Req: G-02
     """

@@ -1,6 +1,6 @@
-"""Messages of many frames: at the limit and beyond it where they grew, in each mode and from each entity.
+"""Messages of many frames: at the limit and, where they grew, beyond it, in each mode and from each entity.
 
-What other clients make of them is shown by their programs (`largest`, `many-deferred`).
+The programs of other clients show what these make of them (`largest`, `many-deferred`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ WITH_ONE = showing("largest")
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """Give what came of the feature with each client that this machine has the tools for."""
+    """Return the outcome of the feature with each client that this machine has the tools for."""
     with BrokerProcess(tmp_path_factory.mktemp("premium"), ("--auth", "sas", "--tier", "premium")) as broker:
         rule = KeyFile(broker.data).load_or_make()[0]
         root = (

@@ -103,7 +103,7 @@ def test_a_change_of_the_queue_takes_sessions_from_their_holders(
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A broker of this test's own, with the queue `s` of sessions."""
+    """This test's own broker, with the queue `s` of sessions."""
     with BrokerProcess(tmp_path) as process:
         with ServiceBusAdministrationClient.from_connection_string(
             process.connection_string, connection_verify=False
@@ -115,7 +115,7 @@ def mortal(tmp_path: Path) -> Iterator[BrokerProcess]:
 def test_sessions_are_free_after_the_broker_was_killed_and_keep_their_states(
     mortal: BrokerProcess, background: Background
 ) -> None:
-    """Their holder learns that the lock is lost, and has to accept the session anew.
+    """Their holder learns that the lock is lost, and must accept the session again.
 
     Req: L-12, L-08, G-01, G-02, G-03, G-05, R-01, R-02
     """
@@ -303,7 +303,7 @@ def test_the_message_of_a_killed_worker_is_back_after_the_grace(graced: tuple[Se
 def test_in_the_grace_locks_are_settled_and_renewed_over_another_connection(
     graced: tuple[ServedBroker, Links],
 ) -> None:
-    """What is renewed is of that connection then, and has a grace of its own.
+    """A renewed lock belongs to that connection, and gets that one's grace.
 
     Req: C26, L-13, L-14
     """
@@ -405,7 +405,7 @@ def _be_silent(connection_string: str, port: int) -> None:
         silent.receive("q", 1)
         kept = take_one(other)
         assert str(kept) == "2"
-        again = take_one(other)  # the client says something every now and then while it waits
+        again = take_one(other)  # the client sends a frame every now and then while it waits
         assert (str(again), again.delivery_count) == ("1", 1)
         silent.until(lambda: silent.peer.lost)
         assert silent.conditions == ["amqp:resource-limit-exceeded"]

@@ -22,7 +22,7 @@ from tests.server.test_process import create_queue, health
 
 @pytest.mark.parametrize("peeks_first", [True, False])
 def test_a_damaged_body_costs_its_own_message_alone(tmp_path: Path, peeks_first: bool) -> None:
-    """Credit that was meant for it goes to the next one. Req: R-03."""
+    """Its credit goes to the next message. Req: R-03."""
     broker = BrokerProcess(tmp_path)
     broker.start()
     create_queue(broker, "q")
@@ -111,7 +111,7 @@ def test_receive_and_delete_passes_over_a_damaged_body(tmp_path: Path, prefetch:
     ],
 )
 def test_over_http_the_next_message_is_received(tmp_path: Path, method: str, path: str) -> None:
-    """What is damaged is shown to nobody. Req: R-03, T-09."""
+    """A damaged message is never delivered or shown. Req: R-03, T-09."""
     broker = BrokerProcess(tmp_path)
     broker.start()
     create_queue(broker, "q")

@@ -28,7 +28,7 @@ def queue(make_queue: Callable[..., str]) -> str:
 
 
 def partition(message: Any) -> int:
-    """Give the partition that is in a message's sequence number, and is told beside it."""
+    """Return the partition in a message's sequence number, which is also in its annotations."""
     found = message.sequence_number >> 48
     assert message.raw_amqp_message.annotations[b"x-opt-partition-id"] == found
     return int(found)

@@ -1,6 +1,7 @@
 """Deleting messages without receiving them, over the management node.
 
-The Python client has no call for it, so that an own client asks, while the official one holds what must stay.
+The Python client has no call for it, so our own client sends the requests, while the official one holds what
+must stay.
 """
 
 from __future__ import annotations

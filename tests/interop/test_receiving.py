@@ -48,7 +48,7 @@ def test_receive_and_delete_removes_at_delivery_and_takes_no_lock(client: Any, q
         assert receiver.peek_messages(sequence_number=1) == []
 
 
-def test_a_locked_message_is_nobody_elses(client: Any, queue: str) -> None:
+def test_a_locked_message_is_given_to_no_other_receiver(client: Any, queue: str) -> None:
     """Req: L-02, L-03"""
     send(client, queue, "1", "2")
     with client.get_queue_receiver(queue) as one, client.get_queue_receiver(queue) as other:
@@ -379,7 +379,7 @@ def test_browsing_starts_where_asked_and_takes_nothing(client: Any, queue: str) 
     send(client, queue, *map(str, range(1, 11)))
     with client.get_queue_receiver(queue) as receiver:
         locked = take(receiver, 2)
-        # Without a number the client goes on behind what it has received or browsed.
+        # Without a number the client continues behind what it has received or browsed.
         assert bodies(receiver.peek_messages()) == ["3"]
         assert bodies(receiver.peek_messages(max_message_count=2)) == ["4", "5"]
         assert bodies(receiver.peek_messages(max_message_count=3, sequence_number=7)) == ["7", "8", "9"]

@@ -31,7 +31,7 @@ KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 
 
 def _token(resource: str, key: str = KEY, key_name: str = KEY_NAME, lasts_s: int = 600) -> str:
-    """Make a token. Source: Learn, "Service Bus access control with Shared Access Signatures"."""
+    """Return a token. Source: Learn, "Service Bus access control with Shared Access Signatures"."""
     sr, se = quote_plus(resource), int(time.time()) + lasts_s
     signed = hmac.new(key.encode(), f"{sr}\n{se}".encode(), hashlib.sha256).digest()
     sig = quote_plus(base64.b64encode(signed))
@@ -40,7 +40,7 @@ def _token(resource: str, key: str = KEY, key_name: str = KEY_NAME, lasts_s: int
 
 @pytest.fixture
 def with_keys(api: Api, broker: BrokerProcess) -> Iterator[Callable[..., Any]]:
-    """Make clients that show other keys or a ready token."""
+    """Make clients with other keys or a ready token."""
     made: list[Any] = []
 
     def make(**changed: str) -> Any:

@@ -41,14 +41,14 @@ class Http:
     def ask(
         self, method: str, target: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        """Ask, and give the answer; `target` is a path or an address."""
+        """Send a request, and return the answer; `target` is a path or an address."""
         path = "/" + target.split("/", 3)[3] if "://" in target else target
         self._connection.request(method, path, body, {"Authorization": TOKEN, **(headers or {})})
         answer = self._connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read()
 
     def stream(self) -> socket.socket:
-        """Another connection, as a socket."""
+        """Return another connection, as a socket."""
         plain = socket.create_connection(("localhost", self.port), timeout=20)
         if self.ca_file is None:
             return plain
@@ -294,7 +294,7 @@ def test_many_wait_and_each_gets_one(web: Http, queue: str, any_client: Links) -
 
 
 def test_a_stop_answers_who_waits(tmp_path: Path) -> None:
-    """Nobody is left without an answer. Source: wire contract C46.
+    """Each request gets an answer. Source: wire contract C46.
 
     Req: T-09.
     """

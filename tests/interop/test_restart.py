@@ -1,4 +1,4 @@
-"""A broker that is killed and started again, seen by clients that stay."""
+"""A broker that is killed and started again, with clients that stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.interop.helpers import assert_empty, bodies, take, take_one
 
 @pytest.fixture
 def mortal(tmp_path: Path, tls_pair: tuple[Path, Path]) -> Iterator[BrokerProcess]:
-    """A broker of this test's own, with the queue `q` that detects duplicates."""
+    """This test's own broker, with the queue `q` that detects duplicates."""
     with BrokerProcess(tmp_path, (f"--tls-cert={tls_pair[0]}", f"--tls-key={tls_pair[1]}")) as process:
         connection_string = process.connection_string
         with ServiceBusAdministrationClient.from_connection_string(

@@ -1,4 +1,4 @@
-"""Keys that may send or receive only, as the official client meets them."""
+"""Keys that may only send or only receive, used by the official client."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]
 
 @pytest.fixture
 def client(api: Api, ports: tuple[int, int]) -> Iterator[Callable[[str], Any]]:
-    """Make a client that shows the key of a rule."""
+    """Return a client with the key of a rule."""
     made: list[Any] = []
 
     def make(rule: str) -> Any:

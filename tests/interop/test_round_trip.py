@@ -1,4 +1,4 @@
-"""What is sent comes back bit by bit: the client's sections are compared as they were on the wire."""
+"""A message comes back bit by bit: the client's sections are compared as they were on the wire."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Wire:
 
 @pytest.fixture
 def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """Listen to what the client makes of messages, changing nothing."""
+    """Record what the client encodes and decodes, without changes."""
     seen = Wire()
 
     def encode(output: bytearray, message: Any) -> bytes:
@@ -99,7 +99,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 
 def _sections(payload: bytes) -> dict[int, list[bytes]]:
-    """Split an encoded message: descriptor -> the encoded sections with it."""
+    """Return an encoded message split by section: descriptor -> the encoded sections with it."""
     sections: dict[int, list[bytes]] = {}
     buffer = memoryview(payload)
     while buffer:
@@ -114,8 +114,8 @@ def _bare(payload: bytes) -> dict[int, list[bytes]]:
 
 
 def _as_sent(received: bytes, sent: bytes) -> dict[int, list[bytes]]:
-    """Leave out the id that the broker gives to a message which was sent without properties; one without any
-    section gets none."""
+    """Return the sections without the id that the broker adds to a message without properties, which gets
+    none if it has no section at all."""
     sections = _bare(received)
     if sent and PROPERTIES not in _bare(sent):
         assert len(scan(received).decode_properties().message_id) == 32
@@ -124,7 +124,7 @@ def _as_sent(received: bytes, sent: bytes) -> dict[int, list[bytes]]:
 
 
 def _round_trip(client: Any, queue: str, wire: Wire, message: Any) -> Any:
-    """Send one message around, and give it as it was received."""
+    """Send one message, and return it as it was received."""
     return _round_trips(client, queue, wire, [message])[0]
 
 
@@ -227,7 +227,7 @@ def test_message_ids_of_each_type(client: Any, queue: str, wire: Wire) -> None:
     properties = [AmqpMessageProperties(message_id=id_, correlation_id=id_) for id_ in ids]
     messages = [AmqpAnnotatedMessage(data_body=b"x", properties=given) for given in properties]
     received = [message.raw_amqp_message for message in _round_trips(client, queue, wire, messages)]
-    ids[0] = b"text"  # as the client gives strings of an annotated message
+    ids[0] = b"text"  # as the client returns strings of an annotated message
     assert [message.properties.message_id for message in received] == ids
     assert [message.properties.correlation_id for message in received] == ids
 

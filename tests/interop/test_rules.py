@@ -342,8 +342,8 @@ def test_what_rules_make_a_dead_letter_of_goes_where_dead_letters_are_forwarded(
 def test_a_rule_holds_from_its_answer_until_that_of_its_end(
     any_client: Links, make_topic: Callable[..., str], administration: Any
 ) -> None:
-    """While somebody sends: all that is sent after the answer is chosen, all before the request is not, and
-    nothing between the first and the last is left out.
+    """While a client sends: all messages after the answer are chosen, none before the request is, and none
+    between the first and the last is left out.
 
     Req: P-03, P-01, A-07
     """
@@ -375,7 +375,7 @@ def test_a_rule_holds_from_its_answer_until_that_of_its_end(
         try:
             before = after(20)
             administration.create_rule(topic, "s", "all", filter=SqlRuleFilter("1 = 1"))
-            first = answered + 2  # one may be under way
+            first = answered + 2  # one may be in flight
             last = after(20)
             administration.delete_rule(topic, "s", "all")
             beyond = answered + 2

@@ -1,4 +1,4 @@
-"""A broker whose clock is moved, as the official client meets it."""
+"""A broker whose clock is moved, used by the official client."""
 
 from __future__ import annotations
 

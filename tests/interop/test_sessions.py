@@ -38,7 +38,7 @@ def queue(make_queue: Callable[..., str]) -> str:
 
 
 def message(body: str, session_id: str | None = None, **settings: Any) -> ServiceBusMessage:
-    """Make a message whose session is named by the body's letters, if it is not told."""
+    """Return a message whose session is named by the body's letters, unless it is given."""
     return ServiceBusMessage(body, session_id=session_id or body.rstrip("0123456789"), **settings)
 
 
@@ -49,7 +49,7 @@ def send(client: Any, queue: str, *texts: str) -> None:
 
 
 def accept(client: Any, queue: str, session_id: Any = NEXT_AVAILABLE_SESSION, **options: Any) -> Any:
-    """Make a receiver of a session, which waits 10 s for the next one."""
+    """Return a receiver of a session, which waits 10 s for the next one."""
     return client.get_queue_receiver(queue, session_id=session_id, max_wait_time=10, **options)
 
 
@@ -82,7 +82,7 @@ def test_a_named_session_is_received_in_order_by_its_holder_alone(client: Links,
 
 
 def test_a_session_by_any_spelling_of_its_id(any_client: Links, queue: str) -> None:
-    """Its receiver is told the spelling that it asked for, or that of the first message. Req: C27, G-01"""
+    """Its receiver gets the spelling that it asked for, or that of the first message. Req: C27, G-01"""
     with any_client.get_queue_sender(queue) as sender:
         sender.send_messages([message(body, body) for body in ("Ärger", "ärger", "other")])
     with accept(any_client, queue, "ÄRGER") as receiver:
@@ -137,7 +137,7 @@ def test_the_longest_available_comes_first(any_client: Links, queue: str) -> Non
             given.append(receiver.session.session_id)
             (found,) = take(receiver, 1)
             receiver.complete_message(found)
-    # b became available again after c had been so.
+    # b became available again after c.
     assert given == ["b", "a", "c"]
 
 

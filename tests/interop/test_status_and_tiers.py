@@ -1,4 +1,4 @@
-"""What a queue's status, the namespace's tier and a full disk forbid, as the official client is told."""
+"""What a queue's status, the namespace's tier and a full disk forbid, and the official client's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to topics and their subscriptions as time passes, through the official client.
+"""Topics and their subscriptions as time passes, through the official client.
 
 On a broker whose clock is moved.
 """
@@ -97,7 +97,7 @@ def test_the_shorter_time_to_live_of_topic_and_subscription_applies(
 
 
 def assert_empty_of(receiver: Any, body: str) -> None:
-    """Nothing with that body is there to be browsed."""
+    """Check that no message with that body can be browsed."""
     assert body not in bodies(receiver.peek_messages(max_message_count=10, sequence_number=1))
 
 
@@ -163,7 +163,7 @@ def test_what_is_scheduled_far_ahead_is_judged_when_it_is_due(
 def test_many_that_are_due_at_once_are_judged_and_keep_their_order(
     served: ServedBroker, admin: Any, client: Links
 ) -> None:
-    """Their bodies have to be read again for that; what is sent meanwhile comes behind them.
+    """Their bodies must be read again for that; later messages come behind them.
 
     Req: S-05, S-07, S-01, P-02
     """
@@ -209,7 +209,7 @@ def test_an_id_is_new_again_when_the_topics_window_has_passed(
 
 
 def exists(admin: Any, topic: str, subscription: str | None = None) -> bool:
-    """Whether there is a topic, or a subscription of it. Asking is no use of it."""
+    """Return whether there is a topic, or a subscription of it. The request is no use of it."""
     try:
         if subscription is None:
             admin.get_topic(topic)
@@ -220,11 +220,11 @@ def exists(admin: Any, topic: str, subscription: str | None = None) -> bool:
     return True
 
 
-def test_subscriptions_and_topics_go_when_nobody_uses_them(
+def test_subscriptions_and_topics_go_when_they_are_not_used(
     served: ServedBroker, admin: Any, client: Links
 ) -> None:
     """Copies that come are no use of a subscription; a rule added is, and a receiver that waits. What is done
-    with a subscription is use of its topic, and one that forwards keeps it for ever.
+    with a subscription is use of its topic, and one that forwards keeps it always.
 
     Req: A-03, F-02, P-01
     """

@@ -85,8 +85,8 @@ def test_every_subscription_has_a_copy_of_its_own(
         assert [one.enqueued_time_utc for one in mine] == [one.enqueued_time_utc for one in gone]
         with pytest.raises(ServiceBusError, match="was deleted"):
             late.receive_messages(max_wait_time=5)
-        with client.get_subscription_receiver(topic, "late") as anew:
-            (only,) = anew.peek_messages(max_message_count=9)
+        with client.get_subscription_receiver(topic, "late") as again:
+            (only,) = again.peek_messages(max_message_count=9)
             assert (str(only), only.sequence_number, only.enqueued_sequence_number) == ("5", 1, 5)
 
         locked.abandon_message(mine[0])
@@ -452,7 +452,7 @@ def test_topics_and_subscriptions_are_disabled_each_for_itself(
     any_client: Links, make_topic: Callable[..., str], administration: Any
 ) -> None:
     """A topic that is disabled takes nothing, and its subscriptions are received from; a subscription that
-    nobody may receive from collects.
+    is disabled for receiving collects.
 
     Req: A-04, A-07, P-01, T-03
     """
@@ -514,8 +514,8 @@ def test_a_change_of_the_topic_drops_the_locks_in_its_subscriptions(
 def test_what_cannot_be_done_with_a_topic_or_a_subscription_is_refused(
     client: Links, make_topic: Callable[..., str], broker: BrokerProcess
 ) -> None:
-    """A topic is not received from or looked at, nor is its dead-letter queue; a subscription is not sent to;
-    one that is missing is not found.
+    """Neither a topic nor its dead-letter queue can be received from or browsed; a subscription cannot be
+    sent to; one that is missing is not found.
 
     Source: wire contract 1.7, 2.2: what does not exist may be refused when the token is put.
 

@@ -1,4 +1,4 @@
-"""The lines that `peeklock ca` prints make each language trust the broker, and without them none does."""
+"""The commands of `peeklock ca` make each language trust the broker, and without them none does."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ func main() {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("it's trusted")  # what quoting is for
+    folder = tmp_path_factory.mktemp("it's trusted")  # a name that needs quotes
     config = folder / "Config.json"
     config.write_text(
         '{"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": [{"Name": "trust"}]}],'
         ' "Logging": {"Type": "File"}}}'
     )
-    options = [f"--config={config}", "--tls-name=localhost:5671"]  # which no client may trip over
+    options = [f"--config={config}", "--tls-name=localhost:5671"]  # which must not confuse a client
     with BrokerProcess(folder, options) as process:
         yield process
         assert process.stop() == 0
@@ -121,7 +121,7 @@ def page(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> str
 
 
 def lines(page: str, heading: str) -> list[str]:
-    """Give what can be pasted under a heading that begins so."""
+    """Return the commands under a heading that begins so."""
     (block,) = re.findall(rf"^{re.escape(heading)}.*(?:\n(?! ).*)*?\n((?:    .*\n)+)", page, re.MULTILINE)
     return [line.strip() for line in str(block).splitlines()]
 
@@ -132,7 +132,7 @@ def python(broker: BrokerProcess, kinds: str, trust: str, *shell: str) -> subpro
 
 
 def run(command: list[str], *shell: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a shell that has been given these lines."""
+    """Run a command in a shell after these lines."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_TRUST}
     script = "\n".join(["set -e", *shell, 'exec "$@"'])
     return subprocess.run(
@@ -158,8 +158,8 @@ def test_python_without_it_does_not_connect(broker: BrokerProcess, kind: str) ->
 
 
 def test_python_by_the_bundle_of_certifi(broker: BrokerProcess, page: str, tmp_path: Path) -> None:
-    (line,) = lines(page, "Python, without touching the code")
-    # A copy of the module, so that this installation does not trust the broker for ever.
+    (line,) = lines(page, "Python, without changing the code")
+    # A copy of the module, so that this installation does not keep trusting the broker.
     import certifi
 
     shutil.copytree(Path(certifi.__file__).parent, tmp_path / "certifi")
@@ -189,7 +189,7 @@ def test_java(broker: BrokerProcess, page: str, tmp_path: Path) -> None:
     program = tmp_path / "Trust.java"
     program.write_text(JAVA)
     command = ["java", str(program), str(broker.amqp_port)]
-    done = run(command, *lines(page, "Java, a trust store of its own"))
+    done = run(command, *lines(page, "Java, a new trust store"))
     assert done.stdout.splitlines()[-1] == "200", done.stderr
     without = run(command)
     assert without.returncode == 1

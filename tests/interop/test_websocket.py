@@ -143,7 +143,7 @@ def test_clients_over_websocket_go_on_after_the_broker_was_away(
 
 
 class SplittingSocket:
-    """A client's socket that carries what is written by WebSocket, in pieces that its user chooses."""
+    """A client's socket whose bytes go by WebSocket, in parts that its user chooses."""
 
     def __init__(self, port: int, sizes: Iterator[int]) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
@@ -160,7 +160,7 @@ class SplittingSocket:
 
     def sendall(self, data: bytes) -> None:
         """Send bytes as one message of fragments with a ping behind each, then a message without any."""
-        while data and self._frames.state is OPEN:  # else there is nobody to answer
+        while data and self._frames.state is OPEN:  # else no one would answer
             size = next(self._sizes)
             piece, data = data[:size], data[size:]
             half = len(piece) // 2
@@ -218,7 +218,7 @@ def test_amqp_may_be_split_into_frames_anywhere(
         own.until(lambda: own.peer.lost)
 
 
-def test_other_protocols_within_a_websocket_are_refused_as_amqp_and_harm_nobody(
+def test_other_protocols_within_a_websocket_are_refused_as_amqp_and_harm_no_other(
     broker: BrokerProcess, queue: str
 ) -> None:
     """Req: R-05"""
@@ -252,7 +252,7 @@ def test_a_stranger_s_frames_are_short_and_a_client_s_are_not(broker: BrokerProc
 
 
 def test_a_stopped_broker_says_goodbye_over_websocket(tmp_path: Path) -> None:
-    """The `close` comes before the WebSocket's own, and a client that answers it is not waited for.
+    """The `close` comes before the WebSocket's own, and the broker does not wait for an answer.
 
     Req: R-01
     """

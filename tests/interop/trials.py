@@ -1,7 +1,7 @@
-"""Clients tried on features, several clients side by side; whoever wants an outcome waits for it.
+"""Runs of clients on features, several clients side by side; tests wait for the outcomes.
 
-Owns: which client runs when. Must not know: who asks, and what is made of the outcomes. A client's features
-are tried in the order given, by one program with one broker; clients begin in the order given, too.
+Owns: which client runs when. Must not know: what the outcomes are used for. A client's features are tried in
+the given order, by one program with one broker; clients begin in the given order, too.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ CLIENTS_AT_ONCE = 9
 
 
 class Trials:
-    """Runs clients' programs in threads from `with` on; its end stops them after the feature they are at."""
+    """Runs clients' programs in threads from `with` on; its end stops them after the current feature."""
 
     def __init__(self, wanted: Mapping[Client, Sequence[str]], folder: Path, elsewhere: str = "") -> None:
-        """`wanted`: features by client. `folder` gets a folder for each client, with data and logs.
+        """Set up. `wanted`: features by client. `folder` gets a folder for each client, with data and logs.
 
         `elsewhere`: see `Program`.
         """
         self.outcomes: dict[tuple[str, str], Future[Outcome]] = {
             (client.name, feature): Future() for client, features in wanted.items() for feature in features
         }
-        """By client and feature; an exception is what kept the client from running, BuildFailed for one."""
+        """By client and feature; an exception stopped the client, BuildFailed for example."""
         self.seconds: dict[str, float] = {}
-        """How long each client took that has ended."""
+        """How long each finished client took."""
         self._wanted = wanted
         self._folder = folder
         self._elsewhere = elsewhere
@@ -66,7 +66,7 @@ class Trials:
                         self.seconds[client.name] = time.monotonic() - started
                     waiting.remove(future)
                     future.set_result(outcome)
-        except Exception as error:  # whoever waits gets it
+        except Exception as error:  # releases the waiting test
             for future in waiting:
                 future.set_exception(error)
         finally:

@@ -1,4 +1,4 @@
-"""`python -m tests.kill LOOP --rounds N --seed S`: kill the real broker N times and judge what is left."""
+"""`python -m tests.kill LOOP --rounds N --seed S`: kill the real broker N times and check the result."""
 
 from __future__ import annotations
 
@@ -30,16 +30,26 @@ LOOPS = {
     "clock": ClockLoop,
 }
 AUDITED = ("messages", "http", "transactions", "topics")
-"""Loops whose brokers can write an event log beside."""
+"""Loops whose brokers can also write an event log."""
 
 
 def main(arguments: list[str]) -> int:
     """Run one loop; exit status 1 when a promise was broken."""
-    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__)
-    parser.add_argument("loop", choices=LOOPS, help="what clients do meanwhile")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--durability", choices=("fsync", "os"), default="fsync")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kill",
+        description="Kill the real broker again and again under clients, and check the result.",
+    )
+    parser.add_argument("loop", choices=LOOPS, help="what the clients do")
+    parser.add_argument("--rounds", type=int, default=10, help="number of kills (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the clients' choices (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--durability",
+        choices=("fsync", "os"),
+        default="fsync",
+        help="durability of the broker (default: %(default)s)",
+    )
     parser.add_argument(
         "--large", action="store_true", help="with batches of over 1 MiB, on the premium tier"
     )
@@ -47,13 +57,13 @@ def main(arguments: list[str]) -> int:
         "--capture",
         type=Path,
         metavar="DIR",
-        help="the broker writes an event log to a folder in this one, for `python -m tests.audit DIR`",
+        help="the broker writes an event log to a sub-folder of DIR, for `python -m tests.audit DIR`",
     )
     options = parser.parse_args(arguments)
     if options.capture is not None and options.loop not in AUDITED:
-        parser.error(f"--capture is for the loops {', '.join(AUDITED)}")
+        parser.error(f"--capture is available for the loops {', '.join(AUDITED)}")
     if options.large and options.loop != "messages":
-        parser.error("--large is for the loop messages")
+        parser.error("--large is available for the loop messages")
     named = f"{options.loop}, {options.durability}, seed {options.seed}, {options.rounds} rounds"
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="peeklock-kill-") as folder:
@@ -71,7 +81,7 @@ def main(arguments: list[str]) -> int:
         try:
             figures = asyncio.run(loop.run(options.rounds))
             if options.capture is not None:
-                _write_told(options.capture / LEDGERS / f"{name}.jsonl", loop.told(), name)
+                _write_rows(options.capture / LEDGERS / f"{name}.jsonl", loop.audit_rows(), name)
         except AssertionError as broken:
             print(f"{named}: FAILED after {time.monotonic() - started:.1f} s: {broken}")
             return 1
@@ -80,10 +90,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _write_told(path: Path, told: list[dict[str, object]], namespace: str) -> None:
-    """Write what clients were told as JSON lines."""
+def _write_rows(path: Path, rows: list[dict[str, object]], namespace: str) -> None:
+    """Write what clients learnt as JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"namespace": namespace, **row}) + "\n" for row in told))
+    path.write_text("".join(json.dumps({"namespace": namespace, **row}) + "\n" for row in rows))
 
 
 if __name__ == "__main__":

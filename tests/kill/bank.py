@@ -1,21 +1,20 @@
-"""What transactions were told, and what must therefore be in the accounts (F-03, R-02).
+"""What the clients of transactions learnt, and what must therefore be in the accounts (F-03, R-02).
 
 Owns: the promises. Must not know: sockets or processes.
 
 Theory of operation. An account is a queue, and a message in it is a note of some worth. A transfer takes
 notes out of accounts and puts others of the same worth into them, and an entry into the book: a queue of
-sessions, one session for each teller. All that happens in one transaction; so in the end an entry tells that
-its transfer was done, and all notes follow from the entries:
+sessions, one session for each transfer client. All that is one transaction; so in the end an entry proves
+that its transfer was done, and all notes follow from the entries:
 
     what is in the accounts = what was brought + what was put - what was taken, by the transfers in the book
 
 A planner goes from step to step, each one transaction about its session of the queue of plans: it completes
-its tasks and sends those of the next step, cancels the plan that it had and schedules another one for
-tomorrow, sets the state of its session, and sends an entry to the book. So state, tasks, plan and book tell
-one step.
+its tasks and sends those of the next step, cancels its plan and schedules another one for tomorrow, sets the
+state of its session, and sends an entry to the book. So state, tasks, plan and book agree on one step.
 
 The book drops duplicates, and an entry's message id names its transfer. After a crash a *marker* is sent
-under that id: exactly one of entry and marker is then in the book, so that the id is as durable as the
+under that id: exactly one of entry and marker is then in the book, so the id is as durable as the
 transaction.
 """
 
@@ -30,7 +29,7 @@ from tests.kill.ledger import Broken
 
 
 class Fate(Enum):
-    """How far a transfer has come, as its teller knows."""
+    """The fate of a transfer, as far as its client knows."""
 
     OPEN = "not discharged: must leave nothing"
     ASKED = "to be committed, no answer yet: done as a whole, or not at all"
@@ -58,12 +57,12 @@ class Transfer:
     """One transaction."""
 
     number: int
-    teller: str
+    client: str
     fate: Fate = Fate.OPEN
     taken: list[int] = field(default_factory=list)
     put: list[int] = field(default_factory=list)
     asked: int = 0
-    """Its place among all that were asked to be committed."""
+    """Its place in the order of requested commits."""
     marked: bool = False
 
 
@@ -77,43 +76,43 @@ class Bank:
         self._asked = 0
         self._by_number: dict[tuple[str, int], int] = {}
 
-    # Told by the tellers
+    # Reports of the clients
 
     def bring(self, account: str, worth: int) -> int:
-        """Give the uid of a note that is sent without a transaction, and accepted."""
+        """Return the uid of a note that is sent without a transaction, and accepted."""
         return self._note(account, worth, 0)
 
-    def begin(self, teller: str) -> Transfer:
-        """A transaction is declared."""
-        transfer = Transfer(len(self.transfers) + 1, teller)
+    def begin(self, client: str) -> Transfer:
+        """Record a declared transaction."""
+        transfer = Transfer(len(self.transfers) + 1, client)
         self.transfers[transfer.number] = transfer
         return transfer
 
     def take(self, transfer: Transfer, uid: int) -> int:
-        """A note is completed in a transfer; answers its worth."""
+        """Record a note that is completed in a transfer; return its worth."""
         transfer.taken.append(uid)
         note = self.notes[uid]
         note.takers.append(transfer.number)
         return note.worth
 
     def put(self, transfer: Transfer, account: str, worth: int) -> int:
-        """Give the uid of a note that is sent in a transfer."""
+        """Return the uid of a note that is sent in a transfer."""
         uid = self._note(account, worth, transfer.number)
         transfer.put.append(uid)
         return uid
 
     def ask(self, transfer: Transfer) -> None:
-        """Its commit is asked for."""
+        """Record the request to commit."""
         self._asked += 1
         transfer.asked = self._asked
         transfer.fate = Fate.ASKED
 
     def roll_back(self, transfer: Transfer) -> None:
-        """Its roll-back is asked for; whatever the answer, it must leave nothing."""
+        """Record the request to roll back: whatever the answer, no effect may remain."""
         transfer.fate = Fate.UNDONE
 
     def answered(self, transfer: Transfer, condition: str | None) -> None:
-        """The answer to its commit; None = accepted."""
+        """Record the answer to the commit; None = accepted."""
         if condition is None:
             transfer.fate = Fate.DONE
         else:
@@ -121,7 +120,7 @@ class Bank:
             self.refused += 1
 
     def delivered(self, account: str, uid: int, number: int) -> None:
-        """A note was given to a teller."""
+        """Check a note that was delivered."""
         note = self.notes.get(uid)
         if note is None or note.account != account:
             raise Broken(f"uid {uid} was never sent to {account}: {note}")
@@ -139,7 +138,7 @@ class Bank:
     # Markers
 
     def unmarked(self, random: Random, more: int) -> list[Transfer]:
-        """Choose transfers to send a marker for: all whose fate is not known, and some others that have
+        """Choose transfers to send a marker for: all whose fate is unknown, and some others that have
         ended."""
         unmarked = [transfer for transfer in self.transfers.values() if not transfer.marked]
         unknown = [transfer for transfer in unmarked if transfer.fate is Fate.ASKED]
@@ -154,11 +153,11 @@ class Bank:
         entries: dict[str, list[int]],
         markers: list[int],
     ) -> dict[str, int]:
-        """Judge what is there in the end.
+        """Check the content at the end.
 
         Args:
             accounts: (sequence number, uid) of the notes in each, in their order.
-            entries: numbers of the transfers in each teller's session of the book, in the order received.
+            entries: numbers of the transfers in each client's session of the book, in the order received.
             markers: numbers of the transfers whose markers are in the book.
 
         Raises: Broken.
@@ -198,7 +197,7 @@ class Bank:
         }
 
     def _done(self, entries: dict[str, list[int]], markers: list[int]) -> set[int]:
-        """Give the transfers that are in the book."""
+        """Return the transfers that are in the book."""
         times = Counter(number for found in entries.values() for number in found)
         for transfer in self.transfers.values():
             found = times.pop(transfer.number, 0)
@@ -208,15 +207,15 @@ class Bank:
             if transfer.marked and found + markers.count(transfer.number) != 1:
                 raise Broken(f"not exactly one of entry and marker is in the book of {transfer}")
         if times:
-            raise Broken(f"entries of no transfer: {times}")
-        for teller, numbers in entries.items():
+            raise Broken(f"entries without a transfer: {times}")
+        for client, numbers in entries.items():
             order = [self.transfers[number].asked for number in numbers]
-            if order != sorted(order) or any(self.transfers[number].teller != teller for number in numbers):
-                raise Broken(f"the entries of {teller} are not in the order of its commits: {numbers}")
+            if order != sorted(order) or any(self.transfers[number].client != client for number in numbers):
+                raise Broken(f"the entries of {client} are not in the order of its commits: {numbers}")
         return {number for numbers in entries.values() for number in numbers}
 
     def _check_numbers(self, accounts: dict[str, list[tuple[int, int]]], done: set[int]) -> None:
-        """Each account has counted all notes that were ever in it, without a gap (S-01)."""
+        """Check that each account has numbered all its notes without a gap (S-01)."""
         for account in accounts:
             numbers = [
                 note.number
@@ -224,7 +223,7 @@ class Bank:
                 if note.account == account and (not note.put_by or note.put_by in done)
             ]
             if sorted(numbers) != list(range(1, len(numbers) + 1)):
-                raise Broken(f"the numbers of {account} have gaps or double: {sorted(numbers)}")
+                raise Broken(f"the numbers of {account} have gaps or duplicates: {sorted(numbers)}")
 
     def _note(self, account: str, worth: int, put_by: int) -> int:
         uid = len(self.notes) + 1
@@ -233,7 +232,7 @@ class Bank:
 
 
 class Steps:
-    """How far one planner has come; each step is done as a whole, or not at all."""
+    """The progress of one planner; each step is done as a whole, or not at all."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -242,25 +241,25 @@ class Steps:
         """The number of its plan."""
         self.rolled_back = 0
         self._asked: int | None = None
-        """The number of the plan of the step behind, if its commit was asked for and not answered."""
+        """The number of the next step's plan, if its commit was requested and not answered."""
         self._numbers: set[int] = set()
 
     def planned(self, number: int) -> None:
-        """The number of a plan was answered, whatever becomes of it. Raises: Broken."""
+        """Record the number in the answer for a plan, whether or not the step is done. Raises: Broken."""
         if number in self._numbers:
-            raise Broken(f"number {number} was answered again to a schedule")
+            raise Broken(f"a schedule was answered again with number {number}")
         self._numbers.add(number)
 
     def ask(self, plan: int) -> None:
-        """The commit of the step behind is asked for."""
+        """Record the request to commit the next step."""
         self._asked = plan
 
     def answered(self) -> None:
-        """It is committed."""
+        """Record that it is committed."""
         self.done, self.plan, self._asked = self.done + 1, self._asked, None
 
     def found(self, state: bytes | None) -> None:
-        """The state of the session was read, by who holds it. Raises: Broken."""
+        """Check the state of the session, as its holder reads it. Raises: Broken."""
         if self._asked is not None and state == self.render(self.done + 1):
             self.answered()
         if state != self.render(self.done):
@@ -268,12 +267,12 @@ class Steps:
         self._asked = None
 
     def judge(self, tasks: list[int], plans: list[int], entries: list[int], count: int) -> None:
-        """Judge what is there in the end: steps of tasks, numbers of plans, steps in the book. Raises:
+        """Check the content at the end: steps of tasks, numbers of plans, steps in the book. Raises:
         Broken."""
         if tasks != [self.done] * count:
-            raise Broken(f"the tasks are of steps {tasks}, {count} of step {self.done} are to be there")
+            raise Broken(f"the tasks are of steps {tasks}; expected {count} of step {self.done}")
         if plans != ([] if self.plan is None else [self.plan]):
-            raise Broken(f"the plans {plans} are there, and {self.plan} is the last one that was committed")
+            raise Broken(f"the plans are {plans}, and {self.plan} is the last one that was committed")
         if entries != list(range(1, self.done + 1)):
             raise Broken(f"the steps in the book are {entries}, and {self.done} were done")
 
@@ -291,16 +290,16 @@ class States:
         self._answered = 0
 
     def asking(self) -> int:
-        """Give the number of a state that is about to be set."""
+        """Return the number of a state that is about to be set."""
         self._asked += 1
         return self._asked
 
     def answered(self, number: int) -> None:
-        """It is set."""
+        """Record that it is set."""
         self._answered = number
 
     def found(self, state: bytes | None) -> None:
-        """Hold what is there to what was answered. Raises: Broken."""
+        """Compare the state with the answers. Raises: Broken."""
         possible = range(self._answered, self._asked + 1)
         if state not in {self.render(number) for number in possible}:
             raise Broken(
@@ -314,5 +313,5 @@ class States:
 
     @staticmethod
     def render(number: int) -> bytes | None:
-        """Give the state of a number; each seventh clears it."""
+        """Return the state of a number; each seventh clears it."""
         return None if number % 7 == 0 else b"state %d" % number

@@ -1,6 +1,6 @@
 """Rounds of transfers between accounts, with a broker that dies in the middle of them.
 
-Owns: who is there in a round, and what is changed meanwhile. Must not know: how clients work.
+Owns: the clients of a round, and the changes of entities in it. Must not know: how clients work.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from typing import Any
 
 from peeklock.auth import generate
 from tests.kill.bank import Bank, Fate, States, Steps
-from tests.kill.ledger import Broken
-from tests.kill.loop import DELIVERIES_MAX, NAMESPACE, Loop
-from tests.kill.tellers import (
+from tests.kill.bank_clients import (
     ACCOUNTS,
     AUDIT,
     BOOK,
-    DOOR,
+    FORWARDING,
     PLANS,
     TASKS,
     Auditor,
-    Keeper,
     Planner,
-    Teller,
+    StateSetter,
+    Transferer,
     book_message,
     note_message,
     number_of,
@@ -35,13 +33,15 @@ from tests.kill.tellers import (
     task_of,
     uid_of,
 )
+from tests.kill.ledger import Broken
+from tests.kill.loop import DELIVERIES_MAX, NAMESPACE, Loop
 from tests.simulation.actors.peer import KEY, KEY_NAME
 
 ACCOUNT: dict[str, Any] = {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX}
 QUEUES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(ACCOUNTS, ACCOUNT),
     PLANS: {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX, "RequiresSession": True},
-    DOOR: {"ForwardTo": ACCOUNTS[-1]},
+    FORWARDING: {"ForwardTo": ACCOUNTS[-1]},
     BOOK: {
         **ACCOUNT,
         "RequiresSession": True,
@@ -50,15 +50,15 @@ QUEUES: dict[str, dict[str, Any]] = {
     },
 }
 
-TELLERS = ("ada", "bela", "carla")
-KEEPERS = ("north", "south")
-PLANNERS = ("dora", "emil")
+TRANSFER_SESSIONS = ("a", "b", "c")
+STATE_SESSIONS = ("north", "south")
+PLAN_SESSIONS = ("east", "west")
 NOTES = 40
 """Brought to each account."""
 WORTH = 1_000_000
-"""Of each; enough for it to be parted for a long time."""
+"""Of each note; enough that it can be divided for a long time."""
 MARKERS = 20
-"""Sent a round for transfers of which the end is known."""
+"""Sent per round for transfers whose end is known."""
 
 COMMITTED_MIN = 100
 STEPS_MIN = 20
@@ -74,16 +74,19 @@ class BankLoop(Loop):
     ) -> None:
         super().__init__(folder, seed, QUEUES, options, namespace)
         self.bank = Bank()
-        self._states = {name: States() for name in KEEPERS}
-        self._steps = {name: Steps() for name in PLANNERS}
+        self._states = {name: States() for name in STATE_SESSIONS}
+        self._steps = {name: Steps() for name in PLAN_SESSIONS}
         self._figures: dict[str, int] = {}
 
     async def round(self, *, polite: bool) -> None:
         """Send markers for the round before; then work for a random time."""
         await self._audit()
         clients = [
-            *(Teller(self.name("teller"), self.bank, self.random, name) for name in TELLERS),
-            *(Keeper(self.name("keeper"), states, name) for name, states in self._states.items()),
+            *(
+                Transferer(self.name("transferer"), self.bank, self.random, name)
+                for name in TRANSFER_SESSIONS
+            ),
+            *(StateSetter(self.name("state-setter"), states, name) for name, states in self._states.items()),
             *(Planner(self.name("planner"), steps, self.random, name) for name, steps in self._steps.items()),
         ]
         for client in clients:
@@ -107,7 +110,7 @@ class BankLoop(Loop):
             for account in ACCOUNTS:
                 uids = [self.bank.bring(account, WORTH) for _ in range(NOTES)]
                 await auditor.send(account, [note_message(uid) for uid in uids])
-            await auditor.send(PLANS, [task_message(0, name) for name in PLANNERS for _ in range(TASKS)])
+            await auditor.send(PLANS, [task_message(0, name) for name in PLAN_SESSIONS for _ in range(TASKS)])
         transfers = self.bank.unmarked(self.random, MARKERS)
         await auditor.send(BOOK, [book_message("marker", transfer.number, AUDIT) for transfer in transfers])
         for transfer in transfers:
@@ -124,7 +127,7 @@ class BankLoop(Loop):
         )
 
     async def finish(self) -> None:
-        """Read accounts and book, and judge them."""
+        """Read accounts and book, and check them."""
         await self._audit()
         auditor = Auditor(self.name("auditor"))
         await auditor.connect(self.broker.amqp_port)
@@ -133,24 +136,28 @@ class BankLoop(Loop):
         for account in ACCOUNTS:
             notes = await auditor.browse(account)
             accounts[account] = [(number_of(payload), uid_of(payload)) for payload in notes]
-        for left in (DOOR, f"{DOOR}/$Transfer/$DeadLetterQueue", f"{ACCOUNTS[0]}/$DeadLetterQueue"):
+        for left in (
+            FORWARDING,
+            f"{FORWARDING}/$Transfer/$DeadLetterQueue",
+            f"{ACCOUNTS[0]}/$DeadLetterQueue",
+        ):
             if await auditor.browse(left):
                 raise Broken(f"messages are left in {left}")
         numbers = [number_of(payload) for payload in await auditor.browse(BOOK)]
         if numbers != list(range(1, len(numbers) + 1)):
             raise Broken(f"the numbers of the book have gaps: {numbers}")
         entries = {}
-        for teller in TELLERS:
-            found = read_book(await auditor.receive_session(BOOK, teller))
-            entries[teller] = [number for kind, number in found if kind == "entry"]
+        for client in TRANSFER_SESSIONS:
+            found = read_book(await auditor.receive_session(BOOK, client))
+            entries[client] = [number for kind, number in found if kind == "entry"]
         audited = read_book(await auditor.receive_session(BOOK, AUDIT))
         markers = [number for kind, number in audited if kind == "marker"]
         steps = {}
-        for name in PLANNERS:
+        for name in PLAN_SESSIONS:
             found = read_book(await auditor.receive_session(BOOK, name))
             steps[name] = [number for _, number in found]
         plans = await auditor.browse(PLANS)
-        states = {name: await auditor.state_of(PLANS, name) for name in PLANNERS}
+        states = {name: await auditor.state_of(PLANS, name) for name in PLAN_SESSIONS}
         await auditor.leave()
         for name, known in self._steps.items():
             known.found(states[name])
@@ -163,7 +170,7 @@ class BankLoop(Loop):
         self._figures["steps rolled back"] = sum(steps.rolled_back for steps in self._steps.values())
 
     def verdict(self) -> dict[str, int]:
-        """Give what was found; `finish` has judged it."""
+        """Return what was found; `finish` has checked it."""
         return {**self._figures, "states": sum(states.count for states in self._states.values())}
 
 

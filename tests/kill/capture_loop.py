@@ -1,6 +1,8 @@
-"""Rounds as of `loop`, with an event log: its exporter is killed too, and the log is held against the ledger.
+"""Rounds as in `loop`, with an event log: its exporter is killed too, and the log is compared with the
+ledger.
 
-Owns: when the exporter dies, what the log must say. Must not know: how clients work, how the log is written.
+Owns: when the exporter dies, what the log must contain. Must not know: how clients work, how the log is
+written.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ _COLUMNS = ["batch_no", "index", "event_type", "entity", "sequence_number"]
 
 
 class CaptureLoop(MessageLoop):
-    """Messages of one queue, and the log of what happened to them."""
+    """Messages of one queue, and the log of their events."""
 
     def __init__(self, folder: Path, seed: int, *, options: Sequence[str] = ()) -> None:
         self.log = folder / "log"
-        # Segments are short, so that deaths meet each step of writing one.
+        # Segments are short, so that deaths hit each step of writing one.
         capture = (f"--capture={self.log}", "--capture-interval=0.1")
         super().__init__(folder, seed, options=(*capture, *options))
 
@@ -53,7 +55,7 @@ class CaptureLoop(MessageLoop):
                     os.kill(pid, signal.SIGKILL)
 
     def verdict(self) -> dict[str, int]:
-        """Ask the ledger, then hold the log against it."""
+        """Check the ledger, then compare the log with it."""
         figures = self.ledger.finish()
         rows, segments = read_log(self.log)
         judge(rows, self.ledger)
@@ -61,8 +63,8 @@ class CaptureLoop(MessageLoop):
 
 
 def read_log(log: Path) -> tuple[list[dict[str, Any]], int]:
-    """Give the rows of a log and how many segments it has. Raises: Broken when batches are missing, or are
-    there twice."""
+    """Return the rows of a log and its number of segments. Raises: Broken when batches are missing or
+    duplicate."""
     rows: list[dict[str, Any]] = []
     paths = sorted(log.glob("event_date=*/event_hour=*/*"), key=lambda path: path.name)
     next_no = 1
@@ -76,26 +78,26 @@ def read_log(log: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def judge(rows: Iterable[dict[str, Any]], ledger: Ledger) -> None:
-    """Compare what is durable with what clients were told. Raises: Broken."""
+    """Compare the log with what clients learnt. Raises: Broken."""
     places = Counter((row["batch_no"], row["index"]) for row in rows)
     twice = [place for place, count in places.items() if count > 1]
     if twice:
-        raise Broken(f"rows are there twice: {twice[:5]}")
+        raise Broken(f"rows occur twice: {twice[:5]}")
     gaps = [row for row in rows if row["event_type"] == "gap"]
     if gaps:
         raise Broken(f"batches are missing: {gaps[:5]}")
     seen = Counter((row["event_type"], row["sequence_number"]) for row in rows if row["entity"] == QUEUE)
     for fate in ledger.fates.values():
         if not fate.number:
-            continue  # never stored, as far as anybody can know
+            continue  # never stored, as far as clients know
         enqueued, completed = (seen.pop((kind, fate.number), 0) for kind in ("enqueued", "completed"))
         if enqueued != 1:
-            raise Broken(f"{enqueued} rows say that it was enqueued: {fate}")
+            raise Broken(f"{enqueued} rows record that it was enqueued: {fate}")
         if completed != 1 and (completed or fate.completed):
-            raise Broken(f"{completed} rows say that it was completed: {fate}")
+            raise Broken(f"{completed} rows record that it was completed: {fate}")
     unknown = [key for key in seen if key[0] in ("enqueued", "completed")]
     if unknown:
-        raise Broken(f"the log knows of messages that nobody ever saw: {unknown[:5]}")
+        raise Broken(f"the log has messages that no client ever saw: {unknown[:5]}")
 
 
 def _children(pid: int | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""Senders and receivers over real sockets, many in flight, that tell the ledger what they did and saw.
+"""Senders and receivers over real sockets, with many messages in flight; they report to the ledger.
 
 Owns: the clients' side of the kill loops. Must not know: when the broker dies.
 """
@@ -24,12 +24,12 @@ IN_FLIGHT_MAX = 64
 LARGE_SHARE = 0.01
 LARGE_BODY_BYTES = 250_000
 LARGE_MEMBERS = 6
-"""Of a batch that only the premium tier takes: 1.5 MB."""
+"""Size of a batch that only the premium tier takes: 1.5 MB."""
 REPEATS_SHARE = 0.1
 
 
 def now_ms() -> int:
-    """UTC ms; what the engine in the client role needs of a clock."""
+    """UTC ms: the clock of the engine in the client role."""
     return time.time_ns() // 1_000_000
 
 
@@ -90,9 +90,9 @@ class Client(asyncio.Protocol):
 
 
 class Sender(Client):
-    """Keeps `IN_FLIGHT_MAX` sends under way, single ones and batches, until told to stop. With `repeats` some
-    are sent again, under the same message ids, whatever became of them; with `large` some batches are larger
-    than the standard tier takes."""
+    """Keeps `IN_FLIGHT_MAX` sends in flight, single ones and batches, until stopped. With `repeats` some are
+    sent again, under the same message ids, whatever their outcome; with `large` some batches are larger than
+    the standard tier takes."""
 
     def __init__(
         self,
@@ -177,17 +177,17 @@ class Sender(Client):
 
 
 class Completions(Protocol):
-    """Who is told what was completed, under the names that it has given."""
+    """Gets reports of completions, under the names that it has given."""
 
     def completing(self, delivered: Any) -> None:
-        """Its completion is sent."""
+        """Record that its completion is sent."""
 
     def completed(self, delivered: Any) -> None:
-        """Its completion was acknowledged."""
+        """Record that its completion was acknowledged."""
 
 
 class Consumer(Client):
-    """Peek-locks with much credit; completes most, abandons some, leaves some alone."""
+    """Peek-locks with much credit; completes most, abandons some, ignores some."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Consumer(Client):
 
     @abstractmethod
     def note(self, event: DeliveryReceived) -> Any:
-        """Tell of what was delivered; answer how to name it."""
+        """Report a delivery; return its name."""
 
     def _delivered(self, link: ReceiveLink, event: DeliveryReceived) -> None:
         delivered = self.note(event)
@@ -247,7 +247,7 @@ class Receiver(Consumer):
         self._ledger = ledger
 
     def note(self, event: DeliveryReceived) -> int:
-        """Tell the ledger what was delivered; answer the uid."""
+        """Report a delivery to the ledger; return the uid."""
         uid = uid_of(event.payload)
         number = scan(event.payload).decode_message_annotations()["x-opt-sequence-number"]
         self._ledger.delivered(uid, number)
@@ -255,7 +255,7 @@ class Receiver(Consumer):
 
 
 class Browser(Client):
-    """Tells how many messages a queue holds, by peeking."""
+    """Counts the messages of a queue, by peeking."""
 
     def __init__(self, name: str, ledger: Ledger, random: Random, queue: str) -> None:
         super().__init__(name)

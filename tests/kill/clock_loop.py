@@ -1,7 +1,7 @@
 """The loop for messages while the machine's clock is set, forwards and back, also between two lives.
 
-Owns: when the clock is set and where to, and whether clients get on meanwhile. Must not know: what the broker
-makes of it.
+Owns: when the clock is set and where to, and whether clients make progress meanwhile. Must not know: how the
+broker follows the clock.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests.kill.ledger import Broken
 from tests.kill.loop import NAMESPACE, MessageLoop
 
 STEP_S_MAX = 1500
-"""From the machine's time. Two such steps are less than the window of an hour in which the queue knows what
-was sent before: what lasts beyond that may rightly come twice."""
+"""Steps from the machine's time. Two of them are less than the duplicate window of an hour: beyond it a
+message may rightly come twice."""
 
 FOLLOWED_S = 4.5
-"""Until a step is sure to be believed: the process reads its clock anew within a second, the broker looks at
-it once a second, and the step has to last for two."""
+"""Time until a step is sure to be accepted: the process reads its clock again within a second, the broker
+compares it once a second, and the step has to last for two."""
 
 FOLLOWED = "the wall clock was set"
 
@@ -41,7 +41,7 @@ class ClockLoop(MessageLoop):
             return await super().run(rounds)
 
     async def round(self, *, polite: bool) -> None:
-        """Work, set the clock, work on until that is followed, and set it again for the next life."""
+        """Work, set the clock, work until the step is accepted, and set it again for the next life."""
         senders, receivers = await self.connect(senders=2, receivers=2)
         clients: list[Client] = [*senders, *receivers]
         await asyncio.sleep(self.random.uniform(0.1, 0.5))
@@ -65,15 +65,15 @@ class ClockLoop(MessageLoop):
         while count() == before:
             self.check(clients)
             if loop.time() > deadline:
-                raise Broken(f"{what} do not get on under a clock that was set")
+                raise Broken(f"{what} make no progress under a clock that was set")
             await asyncio.sleep(0.05)
 
     def verdict(self) -> dict[str, int]:
-        """Ask the ledger, and the log for the steps that were followed. Raises: Broken."""
+        """Check the ledger, and the log for the accepted steps. Raises: Broken."""
         log = self.broker.log.read_text()
         figures = super().verdict() | {"steps": log.count(FOLLOWED)}
         if not figures["steps"]:
-            raise Broken("no step of the clock was followed")
+            raise Broken("no step of the clock was accepted")
         if figures["refused"]:
             raise Broken(f"{figures['refused']} sends were refused under a clock that was set")
         return figures

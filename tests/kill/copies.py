@@ -1,4 +1,4 @@
-"""What became of messages sent to a topic, and what therefore must be in its subscriptions (P-01, R-02).
+"""What became of messages to a topic, and what must therefore be in its subscriptions (P-01, R-02).
 
 Owns: which copies a message has, worked out from its uid alone, and the promises about them. Must not know:
 sockets or processes; how the broker evaluates rules.
@@ -37,7 +37,7 @@ RULES: Subscriptions = {
 
 
 def path(subscription: str) -> str:
-    """Give a subscription's address."""
+    """Return a subscription's address."""
     return f"{TOPIC}/Subscriptions/{subscription}"
 
 
@@ -46,21 +46,21 @@ PLACES = (*(path(name) for name in RULES if name != "passed"), GRAVES, SINK)
 """Where copies are received."""
 
 COUNTED_TOGETHER = ((path("all"),), (path("plain"),), (path("acted"),), (path("strict"), GRAVES), (SINK,))
-"""What has one row of sequence numbers."""
+"""What has its own sequence numbers."""
 
 
 def properties_of(uid: int) -> dict[str, Any]:
-    """Give the application properties with which a message is sent."""
+    """Return the application properties of a message."""
     return {"color": COLORS[uid % 3], "n": uid % 7, "size": SIZES[uid % 4]}
 
 
 def is_scheduled(uid: int) -> bool:
-    """Whether a message is sent to be enqueued a little later."""
+    """Return whether a message is scheduled for a little later."""
     return uid % 8 == 5
 
 
 def copies_of(uid: int) -> dict[tuple[str, str | None], dict[str, Any]]:
-    """Give the copies that a message must have, by place and name of the rule whose action made it; with
+    """Return the copies that a message must have, by place and name of the rule whose action made it; with
     their application properties, and the label as `Label`."""
     sent = properties_of(uid)
     is_red, is_large = sent["color"] == "red", sent["size"] > LARGE
@@ -99,7 +99,7 @@ class Copies:
     """All copies of the messages of one run, over any number of broker processes."""
 
     def __init__(self, sends: Ledger) -> None:
-        """`sends` knows what was sent, and its outcomes."""
+        """Begin without copies; `sends` knows what was sent, and its outcomes."""
         self._sends = sends
         self._copies: dict[tuple[int, str, str | None], Copy] = {}
         self._by_number: dict[tuple[str, int], Copy] = {}
@@ -109,7 +109,7 @@ class Copies:
     def delivered(
         self, uid: int, place: str, rule: str | None, numbers: tuple[int, int], properties: dict[str, Any]
     ) -> Copy:
-        """A receiver was given a copy; answers it.
+        """Check a copy that a receiver got; return it.
 
         Args:
             numbers: the sequence number, and the topic's.
@@ -138,21 +138,21 @@ class Copies:
         return copy
 
     def completing(self, copy: Copy) -> None:
-        """A receiver sends its completion."""
+        """Record that a receiver sends its completion."""
         copy.completing = True
 
     def completed(self, copy: Copy) -> None:
-        """Its completion was acknowledged."""
+        """Record that its completion was acknowledged."""
         if copy.completed:
             raise Broken(f"two completions were acknowledged: {copy}")
         copy.completed = True
 
     def is_waiting(self) -> bool:
-        """Whether something that was accepted has not been seen anywhere: it may not be due yet."""
+        """Whether an accepted message has not been seen anywhere: it may not be due yet."""
         return any(fate.accepted and not fate.seen for fate in self._sends.fates.values())
 
     def finish(self) -> dict[str, int]:
-        """Judge, once every copy that was left has been received and completed. Raises: Broken."""
+        """Check everything, once every copy that was left has been received and completed. Raises: Broken."""
         seen: dict[int, set[tuple[str, str | None]]] = {}
         for copy in self._copies.values():
             seen.setdefault(copy.uid, set()).add((copy.place, copy.rule))
@@ -165,8 +165,8 @@ class Copies:
         for fate in fates:
             if fate.group:
                 groups.setdefault(fate.group, set()).add(fate.uid in seen)
-        if halves := [group for group, stored in groups.items() if len(stored) > 1]:
-            raise Broken(f"batched sends were stored in part: {halves}")
+        if partial := [group for group, stored in groups.items() if len(stored) > 1]:
+            raise Broken(f"batched sends were stored in part: {partial}")
         for places in COUNTED_TOGETHER:
             _require_gapless(" and ".join(places), [n for place, n in self._by_number if place in places])
         scheduled = [uid for uid in seen if is_scheduled(uid)]
@@ -184,31 +184,31 @@ class Copies:
 
 
 def _require_gapless(what: str, numbers: list[int], *, unseen_max: int = 0) -> None:
-    """All from 1 on are there, once, but for some that nobody sees: activation takes a number, and a copy
+    """Check that all numbers from 1 on were seen once, except a few: activation takes a number, and a copy
     shows the one that its message was scheduled with."""
     numbers.sort()
     gaps = [n + 1 for n, following in pairwise((0, *numbers)) if following != n + 1]
     if len(set(numbers)) < len(numbers) or max(numbers, default=0) - len(numbers) > unseen_max:
-        raise Broken(f"the numbers of {what} are not 1 to {len(numbers)}: {gaps[:5]} are missing or twice")
+        raise Broken(f"the numbers of {what} are not 1 to {len(numbers)}: {gaps[:5]} lost or repeated")
 
 
 class RuleBook:
-    """The rules that were added to one subscription and removed, and what that came to."""
+    """The rules that were added to one subscription and removed, and the expected result."""
 
     def __init__(self) -> None:
         self.present: set[str] = set()
         self.unknown: set[str] = set()
-        """Added or removed, and nobody has heard the answer."""
+        """Added or removed, without an answer so far."""
         self.count = 0
         """Changes that were acknowledged."""
 
     def changing(self, name: str) -> None:
-        """It is asked for."""
+        """Record a request."""
         self.present.discard(name)
         self.unknown.add(name)
 
     def changed(self, name: str, *, present: bool) -> None:
-        """It is acknowledged."""
+        """Record its acknowledgement."""
         self.unknown.discard(name)
         self.count += 1
         if present:

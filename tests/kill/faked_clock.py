@@ -1,6 +1,6 @@
-"""A wall clock that is set under processes, with `faketime`; monotonic clocks are left alone.
+"""A wall clock that can be set under processes, with `faketime`; monotonic clocks are left alone.
 
-Owns: the environment of processes that are to be shown it. Must not know: what runs in them.
+Owns: the environment of these processes. Must not know: what runs in them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ LIBRARY: Final = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.
 """None where faketime is not installed."""
 
 READ_S: Final = 1
-"""How often a process looks at where its clock is set to."""
+"""How often a process checks its clock's offset."""
 
 
 class FakedClock:
     """Processes that are started while this is entered have a wall clock that can be set."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin at the machine's time; `folder` gets the file that says how far from it the clock is."""
+        """Begin at the machine's time; `folder` gets the file with the offset of the clock."""
         self._file = folder / "offset"
         self._before: dict[str, str | None] = {}
         self.set(0)

@@ -1,7 +1,7 @@
-"""Senders and receivers over HTTP, some connections each, that tell the ledger what they did and saw.
+"""Senders and receivers over HTTP, with several connections each; they report to the ledger.
 
-Owns: the HTTP clients' side of a kill loop. Must not know: when the broker dies. What was under way when it
-did has no outcome, as with any client.
+Owns: the HTTP clients' side of a kill loop. Must not know: when the broker dies. What is in flight then has
+no outcome, as with any client.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class WebClient(ABC):
 
     @abstractmethod
     async def work(self, web: Web) -> None:
-        """Do the next thing; what ends the connection is raised."""
+        """Act once; what ends the connection is raised."""
 
 
 class Web:
@@ -81,9 +81,9 @@ class Web:
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
         self._writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         status, *found = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")[:-2]
-        told = dict(line.split(": ", 1) for line in found)
-        size = int(told.get("Content-Length", 0))
-        return int(status.split()[1]), told, await self._reader.readexactly(size)
+        head = dict(line.split(": ", 1) for line in found)
+        size = int(head.get("Content-Length", 0))
+        return int(status.split()[1]), head, await self._reader.readexactly(size)
 
 
 class WebSender(WebClient):
@@ -108,7 +108,7 @@ class WebSender(WebClient):
             status, _, _ = await web.ask("POST", path, json.dumps(members).encode(), **kind)
         if status not in (201, 503):
             raise Broken(f"{self.name} was answered with {status}")
-        if status == 201:  # after a 503 others may send it again, so that it may be there all the same
+        if status == 201:  # after a 503 others may send it again, so that it may be stored all the same
             for uid in uids:
                 self.ledger.answered(uid, None)
 
@@ -117,7 +117,7 @@ class WebSender(WebClient):
 
 
 class WebReceiver(WebClient):
-    """Peek-locks message by message; completes most, some after a renewal, abandons some, leaves some."""
+    """Peek-locks message by message; completes most, some after a renewal, abandons some, ignores some."""
 
     async def work(self, web: Web) -> None:
         status, headers, body = await web.ask("POST", f"/{self.queue}/messages/head?timeout=1")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.kill.clients import Client, Receiver, Sender
 from tests.kill.http_clients import WebClient, WebReceiver, WebSender
-from tests.kill.loop import DOOR, NAMESPACE, QUEUE, MessageLoop
+from tests.kill.loop import FORWARDING, NAMESPACE, QUEUE, MessageLoop
 
 
 class HttpLoop(MessageLoop):
@@ -25,14 +25,14 @@ class HttpLoop(MessageLoop):
         self.answers = 0
 
     async def connect(self, *, senders: int, receivers: int) -> tuple[list[Sender], list[Receiver]]:
-        """Connect one client of AMQP of each kind, and two of HTTP."""
+        """Connect one AMQP client of each kind, and two HTTP clients."""
         amqp = await super().connect(senders=1, receivers=1)
         while not all(client.peer.ready or client.peer.lost for client in (*amqp[0], *amqp[1])):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # who is not known yet is told nothing at a stop
+            await asyncio.sleep(0.01)  # a stop informs only connections that the broker knows
         self._web = [
             made(self.name("web"), self.ledger, self.random, queue)
             for made, queue in (
-                (WebSender, QUEUE), (WebSender, DOOR), (WebReceiver, QUEUE), (WebReceiver, QUEUE),
+                (WebSender, QUEUE), (WebSender, FORWARDING), (WebReceiver, QUEUE), (WebReceiver, QUEUE),
             )
         ]  # fmt: skip
         for client in self._web:
@@ -40,7 +40,7 @@ class HttpLoop(MessageLoop):
         return amqp
 
     async def over(self, clients: Sequence[Client]) -> None:
-        """Wait for those of HTTP too."""
+        """Wait for the HTTP clients too."""
         await super().over(clients)
         web, self._web = self._web, []
         for client in web:

@@ -1,4 +1,4 @@
-"""What clients were told, and what therefore must hold (R-02).
+"""What clients learnt, and what must therefore hold (R-02).
 
 Owns: the promises. Must not know: sockets or processes. Each message carries `uid=NNNNNNNN;` in its body.
 """
@@ -22,7 +22,7 @@ class Fate:
 
     uid: int
     group: int
-    """Members of one batched send share it; 0 = sent alone."""
+    """Number of its batch; 0 = sent alone."""
     accepted: bool = False
     rejected: str | None = None
     seen: int = 0
@@ -40,14 +40,14 @@ class Ledger:
         self._by_number: dict[int, int] = {}
 
     def sending(self, group: int = 0) -> int:
-        """Give the uid of a message about to be sent."""
+        """Return the uid of a message about to be sent."""
         uid = len(self.fates) + 1
         self.fates[uid] = Fate(uid, group)
         return uid
 
     def sent_before(self, random: Random) -> list[int]:
-        """Choose what was sent once already: a message, or all of a batch. Half of them are of late, where
-        the most is not known."""
+        """Choose what was sent once already: a message, or all of a batch. Half of the choices are recent
+        ones, whose outcome is mostly unknown."""
         last = len(self.fates)
         first = max(1, last - LATE) if random.random() < 0.5 else 1
         uid = random.randint(first, last)
@@ -60,7 +60,7 @@ class Ledger:
         return uid in self.fates and self.fates[uid].group == group
 
     def answered(self, uid: int, condition: str | None) -> None:
-        """The outcome of its send has arrived; None = accepted."""
+        """Record the outcome of its send; None = accepted."""
         fate = self.fates[uid]
         if condition is None:
             fate.accepted = True
@@ -70,7 +70,7 @@ class Ledger:
                 raise Broken(f"refused with {condition}, yet delivered: {fate}")
 
     def delivered(self, uid: int, number: int) -> None:
-        """A receiver was given it."""
+        """Check a delivery."""
         fate = self.fates.get(uid)
         if fate is None:
             raise Broken(f"uid {uid} was never sent")
@@ -86,19 +86,19 @@ class Ledger:
         fate.seen += 1
 
     def completing(self, uid: int) -> None:
-        """A receiver sends its completion."""
+        """Record that a receiver sends its completion."""
         self.fates[uid].completing = True
 
     def completed(self, uid: int) -> None:
-        """Its completion was acknowledged."""
+        """Record that its completion was acknowledged."""
         fate = self.fates[uid]
         if fate.completed:
             raise Broken(f"two completions were acknowledged: {fate}")
         fate.completed = True
 
-    def told(self, queue: str) -> list[dict[str, object]]:
-        """Give all of it as rows for the audit. What was sent again was dropped as a duplicate, so that each
-        message counts once; where it was sent it may have been forwarded to `queue`."""
+    def audit_rows(self, queue: str) -> list[dict[str, object]]:
+        """Return everything as rows for the audit. What was sent again was dropped as a duplicate, so that
+        each message counts once; where it was sent it may have been forwarded to `queue`."""
         rows: list[dict[str, object]] = []
         for fate in self.fates.values():
             sent = "sent" if fate.accepted else "send_refused" if fate.rejected else "send_unknown"
@@ -109,8 +109,8 @@ class Ledger:
         return rows
 
     def is_drained(self) -> bool:
-        """Whether nothing more has to come: all that was accepted, and the rest of each batch that was
-        stored though its outcome was never heard."""
+        """Whether nothing more must come: all that was accepted, and the rest of each batch that was stored
+        without a known outcome."""
         begun = {fate.group for fate in self.fates.values() if fate.group and fate.seen}
         return all(
             fate.completed or fate.completing
@@ -119,7 +119,7 @@ class Ledger:
         )
 
     def finish(self) -> dict[str, int]:
-        """Judge, once everything that was left has been received and completed. Raises: Broken."""
+        """Check everything, once all that was left has been received and completed. Raises: Broken."""
         lost = [f for f in self.fates.values() if f.accepted and not f.completed and not f.completing]
         if lost:
             raise Broken(f"{len(lost)} acknowledged messages are lost, the first: {lost[:3]}")

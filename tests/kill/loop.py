@@ -1,4 +1,4 @@
-"""Rounds of start, work, kill; then the verdict.
+"""Rounds of start, work, kill; then the final checks.
 
 Owns: when the broker dies and in which way. Must not know: how clients work.
 """
@@ -20,11 +20,11 @@ from tests.kill.clients import Browser, Client, Receiver, Sender
 from tests.kill.ledger import Broken, Ledger
 
 QUEUE = "work"
-DOOR = "door"
+FORWARDING = "forwarding"
 """What is sent here is forwarded to the queue."""
 
 DELIVERIES_MAX = 2000
-"""The highest there is: nothing is dead-lettered, however often the broker dies."""
+"""The highest possible count: no message is dead-lettered, however often the broker dies."""
 
 PROPERTIES = {
     "LockDuration": "PT5S",
@@ -32,7 +32,7 @@ PROPERTIES = {
     "RequiresDuplicateDetection": True,
     "DuplicateDetectionHistoryTimeWindow": "PT1H",
 }
-QUEUES: dict[str, dict[str, Any]] = {QUEUE: PROPERTIES, DOOR: {"ForwardTo": QUEUE}}
+QUEUES: dict[str, dict[str, Any]] = {QUEUE: PROPERTIES, FORWARDING: {"ForwardTo": QUEUE}}
 
 NAMESPACE = "sbemulatorns"
 
@@ -67,7 +67,7 @@ class Loop(ABC):
         self._names = 0
 
     async def run(self, rounds: int) -> dict[str, int]:
-        """Kill the broker `rounds` times, each fourth time politely; then judge. Raises: Broken.
+        """Kill the broker `rounds` times, each fourth time by SIGTERM; then check. Raises: Broken.
 
         On a slow machine rounds go on until enough was done.
         """
@@ -89,10 +89,10 @@ class Loop(ABC):
 
     @abstractmethod
     async def round(self, *, polite: bool) -> None:
-        """Connect clients to the broker that runs, let them work, and end it with `kill` or `stop`."""
+        """Connect clients to the running broker, let them work, and end it with `kill` or `stop`."""
 
     def is_enough(self) -> bool:
-        """Return whether the clients have done enough for a verdict."""
+        """Return whether the clients have done enough for the final checks."""
         return True
 
     @abstractmethod
@@ -101,14 +101,14 @@ class Loop(ABC):
 
     @abstractmethod
     def verdict(self) -> dict[str, int]:
-        """Judge what was found; answers figures. Raises: Broken."""
+        """Check what was found; return figures. Raises: Broken."""
 
-    def told(self) -> list[dict[str, object]]:
-        """Give what clients were told, as rows for the audit of an event log; nothing if that is not kept."""
+    def audit_rows(self) -> list[dict[str, object]]:
+        """Return what clients learnt, as rows for the audit of an event log; empty if that is not kept."""
         return []
 
     def name(self, kind: str) -> str:
-        """Give a connection a name of its own."""
+        """Return a unique name for a connection."""
         self._names += 1
         return f"{kind}-{self._names}"
 
@@ -118,12 +118,12 @@ class Loop(ABC):
         await self.over(clients)
 
     async def stop(self, clients: Sequence[Client]) -> None:
-        """SIGTERM: everybody is told, and the exit status is 0."""
+        """Send SIGTERM: each client gets a close, and the exit status is 0."""
         await self._stop()
         await self.over(clients)
         for client in clients:
             if client.condition != FORCED and not client.vanished:
-                raise Broken(f"{client.peer.name} was told {client.condition}, not {FORCED}")
+                raise Broken(f"{client.peer.name} was closed with {client.condition}, not {FORCED}")
 
     async def over(self, clients: Sequence[Client]) -> None:
         """Wait until connections have ended."""
@@ -145,7 +145,7 @@ class Loop(ABC):
     def _check_folder(self) -> None:
         report = check(self.broker.data)
         if report.exit_status != SOUND:
-            raise Broken("the store is not sound: " + "; ".join(report.lines))
+            raise Broken("the store is damaged: " + "; ".join(report.lines))
 
 
 class MessageLoop(Loop):
@@ -160,7 +160,7 @@ class MessageLoop(Loop):
         namespace: str = NAMESPACE,
         large: bool = False,
     ) -> None:
-        """`large`: some batches are larger than the standard tier takes."""
+        """Set up; `large`: some batches are larger than the standard tier takes."""
         queues = QUEUES
         if large:
             queues = {name: {**about, "MaxMessageSizeInKilobytes": 2048} for name, about in QUEUES.items()}
@@ -189,7 +189,7 @@ class MessageLoop(Loop):
                 self.name("sender"),
                 self.ledger,
                 self.random,
-                DOOR if number % 2 else QUEUE,
+                FORWARDING if number % 2 else QUEUE,
                 repeats=True,
                 large=self._large,
             )
@@ -218,12 +218,12 @@ class MessageLoop(Loop):
                 break
         receiver.close()
         await self.over([receiver])
-        for left in (DOOR, f"{DOOR}/$Transfer/$DeadLetterQueue", f"{QUEUE}/$DeadLetterQueue"):
+        for left in (FORWARDING, f"{FORWARDING}/$Transfer/$DeadLetterQueue", f"{QUEUE}/$DeadLetterQueue"):
             if await self.count(left):
                 raise Broken(f"messages are left in {left}")
 
     async def count(self, queue: str) -> int:
-        """Give how many messages a queue holds, 100 at most."""
+        """Return how many messages a queue holds, 100 at most."""
         browser = Browser(self.name("browser"), self.ledger, self.random, queue)
         await browser.connect(self.broker.amqp_port)
         found = await asyncio.wait_for(browser.found, 10)
@@ -231,9 +231,9 @@ class MessageLoop(Loop):
         return found
 
     def verdict(self) -> dict[str, int]:
-        """Ask the ledger."""
+        """Check the ledger."""
         return self.ledger.finish()
 
-    def told(self) -> list[dict[str, object]]:
-        """Ask the ledger."""
-        return self.ledger.told(QUEUE)
+    def audit_rows(self) -> list[dict[str, object]]:
+        """Return the ledger's rows."""
+        return self.ledger.audit_rows(QUEUE)

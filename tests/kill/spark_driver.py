@@ -1,7 +1,7 @@
-"""`python -m tests.kill.spark_driver PLAN`: streaming queries in a process of their own, made to be killed.
+"""`python -m tests.kill.spark_driver PLAN`: streaming queries in their own process, made to be killed.
 
-Owns: the queries and starting them again, as an operator would. Must not know: who is killed when, what must
-come out. PLAN is a file with a `Plan` as JSON. It says `ready` once each query has done a batch, and `again
+Owns: the queries, and starting them again as an operator would. Must not know: what is killed when, what must
+come out. PLAN is a file with a `Plan` as JSON. It prints `ready` once each query has done a batch, and `again
 LANE: TEXT` for each that failed and was started again. With `finish` it takes what is there now, writes the
 tables' rows to `rows-LANE.json` beside PLAN, and ends.
 """
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 MESSAGES_PER_TRIGGER = 100
-"""Few, so that there are many batches to be killed in."""
+"""Few, so that there are many batches to kill."""
 
 FINISH_S_MAX = 120.0
 STARTS_MAX = 40
-"""How often a query may be started again; a test that needs more is not about kills."""
+"""How often a query may be started again; a test that needs more has another defect."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One query: from the queue of its name to a table, or else to another queue."""
+    """One query: from the queue of its name to a table, or to another queue."""
 
     name: str
     mode: str
@@ -41,7 +41,7 @@ class Lane:
     queue: str | None = None
     """The other queue."""
     once: bool = True
-    """What is promised: every message exactly once, else at least once."""
+    """The promise: every message exactly once, else at least once."""
 
 
 LANES = {
@@ -60,7 +60,7 @@ LANES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What one driver does."""
+    """The work of one driver."""
 
     connection_string: str
     lanes: list[str]
@@ -79,7 +79,7 @@ def start(spark: SparkSession, plan: Plan, folder: Path, lane: Lane) -> Streamin
         .load()
     )
     if lane.queue is not None:
-        # Without ids: those that the sink makes have to be the same each time.
+        # Without ids: the sink's own ids must be the same each time.
         sink = rows.select("body").writeStream.format("servicebus")
         sink = sink.option("connectionString", plan.connection_string).option("entity", lane.queue)
     else:
@@ -92,7 +92,7 @@ def start(spark: SparkSession, plan: Plan, folder: Path, lane: Lane) -> Streamin
 
 
 def run(plan: Plan, folder: Path) -> None:
-    """Run all lanes until they are done, which without `finish` is never."""
+    """Run all lanes until they are done; without `finish`, until killed."""
     settings = {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": QUICK_JAVA,
@@ -132,7 +132,7 @@ def run(plan: Plan, folder: Path) -> None:
             queries[lane] = start(spark, plan, folder, lane)
         if plan.finish and time.monotonic() > deadline:
             raise SystemExit(f"not finished after {FINISH_S_MAX:.0f} s: {[lane.name for lane in queries]}")
-        time.sleep(0.02)  # how often it is looked whether a query has ended
+        time.sleep(0.02)  # interval of the check whether a query has ended
     for lane in lanes:
         if lane.table is not None:
             write_rows(spark, lane, folder)
@@ -151,7 +151,7 @@ def write_rows(spark: SparkSession, lane: Lane, folder: Path) -> None:
 
 
 def tell(text: str) -> None:
-    """Say something to whoever started us."""
+    """Print a line to the parent process."""
     print(text, flush=True)
 
 

@@ -1,6 +1,6 @@
 """Rounds of streaming queries whose driver, workers and broker are killed; then every message is looked for.
 
-Owns: who dies when, what is fed in, what must have come out for each mode (X-02). Must not know: how the
+Owns: what dies when, what is fed in, what must have come out for each mode (X-02). Must not know: how the
 queries are made (`spark_driver`).
 """
 
@@ -44,7 +44,7 @@ LOCK_S = 5.5
 """As long as the queues' locks last (`PROPERTIES`), and some more."""
 
 FEED_PAUSE_S = 0.05
-"""Between two chunks: what three queries on two cores keep up with, so that batches end and begin often."""
+"""Pause between two chunks: three queries on two cores keep up, and batches end and begin often."""
 
 NEVER = ("DataLoss", "CheckpointMismatch", "CursorShared", "OptionError", "AssertionError", "KeyError")
 """Failures that no kill excuses."""
@@ -59,13 +59,13 @@ class Feed:
     failure: BaseException | None = None
 
     def run(self, settings: ConnectionString, queues: Sequence[str]) -> None:
-        """Send until told to stop; what was under way when the broker died is sent again under its id."""
+        """Send until stopped; what was in flight when the broker died is sent again under its id."""
         connected = BlockingConnection(settings)
         try:
             senders = [connected.sender(queue) for queue in queues]
             while not self.stopped:
                 for number in range(self.count, self.count + CHUNK):
-                    # The session is for the queues that have sessions; the others take it as it is.
+                    # The session is for the queues that have sessions; the others accept it.
                     message = encode_message(
                         properties=Properties(message_id=f"uid-{number}", group_id=f"session-{number % 7}"),
                         data=b"uid=%08d" % number,
@@ -76,7 +76,7 @@ class Feed:
                     sender.flush()
                 self.count += CHUNK
                 time.sleep(FEED_PAUSE_S)
-        except BaseException as failure:  # raised again by whoever asks for the verdict
+        except BaseException as failure:  # raised again for the final checks
             self.failure = failure
         finally:
             connected.close()
@@ -92,7 +92,7 @@ class Driver:
         self._errors = folder / "spark.log"
         self._from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out, self._errors.open("ab") as errors:
-            # In a session of its own, by which all of its processes are known.
+            # In a process session, which identifies all of its processes.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.kill.spark_driver", str(file)],
                 cwd=ROOT,
@@ -103,7 +103,7 @@ class Driver:
             )
 
     def said(self) -> list[str]:
-        """Give its lines so far."""
+        """Return its lines so far."""
         with self.log.open() as lines:
             lines.seek(self._from)
             return lines.read().splitlines()
@@ -126,7 +126,8 @@ class Driver:
             raise Broken(f"the driver ended with status {status}: {self._last_words()}")
 
     def workers(self) -> list[int]:
-        """Give the ids of the Python processes that Spark started: tasks, readers of streams, and parents."""
+        """Return the ids of the Python processes that Spark started: tasks, readers of streams, and
+        parents."""
         return [pid for pid in self._processes() if pid != self._process.pid and _is_python(pid)]
 
     def kill(self) -> None:
@@ -137,7 +138,7 @@ class Driver:
         self._process.wait()
 
     def kill_all(self) -> None:
-        """Leave nothing behind."""
+        """End all processes."""
         while left := self._processes():
             for pid in left:
                 _kill(pid)
@@ -156,7 +157,7 @@ class Driver:
 
 
 def _session_of(entry: Path) -> int | None:
-    """Give the session of a process that lives, by its folder in /proc."""
+    """Return the session of a live process, by its folder in /proc."""
     with contextlib.suppress(OSError):
         fields = (entry / "stat").read_text().rpartition(")")[2].split()
         return None if fields[0] == "Z" else int(fields[3])
@@ -185,7 +186,7 @@ class SparkLoop:
         options: Sequence[str] = (),
         lanes: Sequence[str] = (),
     ) -> None:
-        """Without `lanes`, the seed chooses three: two cores have no time for more."""
+        """Set up. Without `lanes`, the seed chooses three: two cores have no time for more."""
         self._folder = folder
         self._random = Random(seed)
         names = [name for name in LANES if LANES[name].table != "delta" or has_delta()]
@@ -200,7 +201,7 @@ class SparkLoop:
         self._figures: Counter[str] = Counter()
 
     async def run(self, rounds: int) -> dict[str, int]:
-        """Kill somebody some times in each round, and the driver at its end; then judge. Raises: Broken."""
+        """Kill processes some times in each round, and the driver at its end; then check. Raises: Broken."""
         return await asyncio.to_thread(self._run, rounds)
 
     def _run(self, rounds: int) -> dict[str, int]:
@@ -221,19 +222,19 @@ class SparkLoop:
             if feed.failure is not None:
                 raise feed.failure
             if any(LANES[name].mode == "peekLock" for name in self._lanes):
-                time.sleep(LOCK_S)  # what a killed reader had locked would not be there to be taken
+                time.sleep(LOCK_S)  # messages that a killed reader had locked would not be available
             driver = self._start(finish=True)
             driver.wait_until_done()
             if failed := [line for line in driver.said() if line.startswith("again ")]:
-                raise Broken(f"a query failed although nobody was killed: {failed[0]}")
+                raise Broken(f"a query failed although no process was killed: {failed[0]}")
             self._figures["messages"] = feed.count
             with contextlib.closing(BlockingConnection(settings)) as connected:
                 self._judge(connected, feed.count)
             if self._broker.stop() != 0:
-                raise Broken("the broker did not stop as it should")
+                raise Broken("the broker did not stop cleanly")
             report = check(self._broker.data)
             if report.exit_status != SOUND:
-                raise Broken("the store is not sound: " + "; ".join(report.lines))
+                raise Broken("the store is damaged: " + "; ".join(report.lines))
         finally:
             feed.stopped = True
             for each in self._drivers:
@@ -249,7 +250,7 @@ class SparkLoop:
         return driver
 
     def _round(self, driver: Driver) -> None:
-        """Kill somebody at random instants, sometimes while Spark starts."""
+        """Kill a process at random instants, sometimes while Spark starts."""
         if self._random.random() < 0.8:
             driver.wait_until_ready()
         else:
@@ -281,7 +282,7 @@ class SparkLoop:
                 if any(name in line for name in NEVER):
                     raise Broken(line)
 
-    # The verdict
+    # The final checks
 
     def _judge(self, connected: BlockingConnection, count: int) -> None:
         sent = {f"uid={number:08d}" for number in range(count)}
@@ -299,19 +300,19 @@ class SparkLoop:
                 require_once(f"{name}, the queue", sent, [body for body, _ in left])
                 touched = [shown for _, shown in left if shown != (0, 0)]
                 if touched:
-                    raise Broken(f"{name}: {len(touched)} messages were changed by looking at them")
+                    raise Broken(f"{name}: a browse has changed {len(touched)} messages")
             elif left:
                 raise Broken(f"{name}: {len(left)} messages are left in the queue: {left[:3]}")
             self._figures["batches"] += 1 + _last(self._folder / f"checkpoint-{name}" / "commits")
 
 
 def _last(log: Path) -> int:
-    """Give the last batch in a log of a checkpoint, -1 if there is none."""
+    """Return the last batch in a log of a checkpoint, -1 if there is none."""
     return max((int(entry.name) for entry in log.glob("[0-9]*")), default=-1)
 
 
 def has_delta() -> bool:
-    """Say whether Delta's jars are among Spark's."""
+    """Return whether Delta's jars are among Spark's."""
     spec = find_spec("pyspark")
     return spec is not None and any(
         any(Path(folder).glob("jars/delta-spark*.jar")) for folder in spec.submodule_search_locations or ()
@@ -319,7 +320,7 @@ def has_delta() -> bool:
 
 
 def require_once(name: str, sent: set[str], bodies: Collection[str]) -> None:
-    """Require each of what was sent once, and nothing else. Raises: Broken."""
+    """Require each sent message once, and nothing else. Raises: Broken."""
     counts = Counter(bodies)
     missing = sent - counts.keys()
     if missing:
@@ -333,7 +334,7 @@ def require_once(name: str, sent: set[str], bodies: Collection[str]) -> None:
 
 
 def messages_of(connected: BlockingConnection, queue: str) -> list[tuple[str, tuple[int, int]]]:
-    """Look at all messages of a queue: body, and delivery count with state."""
+    """Return all messages of a queue by a browse: body, and delivery count with state."""
     found: list[tuple[str, tuple[int, int]]] = []
     start = 0
     management = connected.management(queue)

@@ -1,4 +1,4 @@
-"""Transactions, states of sessions and message ids over a broker that is killed; and their judge."""
+"""Transactions, states of sessions and message ids with a broker that is killed; and the judge of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_transfers_are_whole_or_leave_nothing_however_often_the_broker_is_killed
 
 BEFORE = {"a": [(1, 1)], "b": [(1, 2)]}
 AFTER = {"a": [(2, 3)], "b": [(1, 2), (2, 4)]}
-"""What is in the accounts before and after the transfer of the tests: (sequence number, uid)."""
+"""The content of the accounts before and after the transfer of the tests: (sequence number, uid)."""
 
 
 class TestBank:
@@ -42,7 +42,7 @@ class TestBank:
 
     @pytest.fixture
     def bank(self) -> Bank:
-        """One note in each of two accounts."""
+        """Return a bank with one note in each of two accounts."""
         bank = Bank()
         bank.bring("a", 10)
         bank.bring("b", 10)
@@ -50,8 +50,8 @@ class TestBank:
 
     @pytest.fixture
     def transfer(self, bank: Bank) -> Transfer:
-        """The first note is to become two, 3 and 4."""
-        transfer = bank.begin("teller")
+        """Begin a transfer in which the first note becomes two, 3 and 4."""
+        transfer = bank.begin("transferer")
         bank.delivered("a", 1, 1)
         bank.take(transfer, 1)
         bank.put(transfer, "a", 4)
@@ -60,20 +60,20 @@ class TestBank:
         return transfer
 
     def test_a_transfer_without_an_answer_may_be_done_or_not(self, bank: Bank, transfer: Transfer) -> None:
-        assert bank.judge(AFTER, {"teller": [1]}, [])["unknown and done"] == 1
-        assert bank.judge(BEFORE, {"teller": []}, [])["unknown and undone"] == 1
+        assert bank.judge(AFTER, {"transferer": [1]}, [])["unknown and done"] == 1
+        assert bank.judge(BEFORE, {"transferer": []}, [])["unknown and undone"] == 1
 
     def test_a_transfer_that_was_accepted_is_done(self, bank: Bank, transfer: Transfer) -> None:
         bank.answered(transfer, None)
-        bank.judge(AFTER, {"teller": [1]}, [])
+        bank.judge(AFTER, {"transferer": [1]}, [])
         with pytest.raises(Broken, match="0 entries"):
-            bank.judge(BEFORE, {"teller": []}, [])
+            bank.judge(BEFORE, {"transferer": []}, [])
 
     def test_a_transfer_that_was_refused_leaves_nothing(self, bank: Bank, transfer: Transfer) -> None:
         bank.answered(transfer, "amqp:transaction:rollback")
-        assert bank.judge(BEFORE, {"teller": []}, [])["refused"] == 1
+        assert bank.judge(BEFORE, {"transferer": []}, [])["refused"] == 1
         with pytest.raises(Broken, match="1 entries"):
-            bank.judge(AFTER, {"teller": [1]}, [])
+            bank.judge(AFTER, {"transferer": [1]}, [])
         with pytest.raises(Broken, match="not done"):
             bank.delivered("b", 4, 2)
 
@@ -93,7 +93,7 @@ class TestBank:
         self, bank: Bank, transfer: Transfer, accounts: dict[str, list[tuple[int, int]]]
     ) -> None:
         with pytest.raises(Broken):
-            bank.judge(accounts, {"teller": [1]}, [])
+            bank.judge(accounts, {"transferer": [1]}, [])
 
     def test_a_note_that_was_taken_and_comes_back_is_found(self, bank: Bank, transfer: Transfer) -> None:
         bank.answered(transfer, None)
@@ -101,26 +101,26 @@ class TestBank:
             bank.delivered("a", 1, 1)
 
     def test_a_note_that_was_taken_twice_is_found(self, bank: Bank, transfer: Transfer) -> None:
-        second = bank.begin("teller")
+        second = bank.begin("transferer")
         bank.take(second, 1)
         bank.put(second, "b", 10)
         bank.ask(second)
         with pytest.raises(Broken, match="taken twice"):
-            bank.judge({"a": [(2, 3)], "b": [(1, 2), (2, 4), (3, 5)]}, {"teller": [1, 2]}, [])
+            bank.judge({"a": [(2, 3)], "b": [(1, 2), (2, 4), (3, 5)]}, {"transferer": [1, 2]}, [])
 
     def test_an_entry_and_its_marker_exclude_each_other(self, bank: Bank, transfer: Transfer) -> None:
         transfer.marked = True
-        bank.judge(AFTER, {"teller": [1]}, [])
-        bank.judge(BEFORE, {"teller": []}, [1])
+        bank.judge(AFTER, {"transferer": [1]}, [])
+        bank.judge(BEFORE, {"transferer": []}, [1])
         for entries, markers in (([1], [1]), ([], [])):
             with pytest.raises(Broken, match="exactly one"):
-                bank.judge(AFTER, {"teller": entries}, markers)
+                bank.judge(AFTER, {"transferer": entries}, markers)
 
     def test_entries_in_another_order_are_found(self, bank: Bank, transfer: Transfer) -> None:
-        bank.ask(bank.begin("teller"))
-        bank.judge(AFTER, {"teller": [1, 2]}, [])
+        bank.ask(bank.begin("transferer"))
+        bank.judge(AFTER, {"transferer": [1, 2]}, [])
         with pytest.raises(Broken, match="order"):
-            bank.judge(AFTER, {"teller": [2, 1]}, [])
+            bank.judge(AFTER, {"transferer": [2, 1]}, [])
 
     def test_a_state_is_one_between_the_last_that_was_set_and_the_last_that_was_asked_for(self) -> None:
         states = States()
@@ -138,7 +138,7 @@ class TestSteps:
 
     @pytest.fixture
     def steps(self) -> Steps:
-        """The first step is done, and the commit of the second one asked for."""
+        """Return steps of which the first is done, and the commit of the second one requested."""
         steps = Steps()
         steps.planned(4)
         steps.ask(4)

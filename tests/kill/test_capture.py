@@ -1,4 +1,4 @@
-"""The event log over the deaths of whoever writes it, and the judge of that."""
+"""The event log when the broker and the exporter are killed, and the judge of that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kill.ledger import Broken, Ledger
 pytestmark = pytest.mark.kill
 
 
-def test_the_log_is_complete_and_without_duplicates_whoever_is_killed_when(tmp_path: Path) -> None:
+def test_the_log_is_complete_and_without_duplicates_after_kills(tmp_path: Path) -> None:
     """Req: X-03"""
     figures = asyncio.run(CaptureLoop(tmp_path, seed=3).run(5))
     assert figures["accepted"] > 200
@@ -46,10 +46,10 @@ class TestJudge:
     @pytest.mark.parametrize(
         ("kinds", "why"),
         [
-            (("completed",), "0 rows say that it was enqueued"),
-            (("enqueued", "enqueued", "completed"), "2 rows say that it was enqueued"),
-            (("enqueued",), "0 rows say that it was completed"),
-            (("enqueued", "completed", "completed"), "2 rows say that it was completed"),
+            (("completed",), "0 rows record that it was enqueued"),
+            (("enqueued", "enqueued", "completed"), "2 rows record that it was enqueued"),
+            (("enqueued",), "0 rows record that it was completed"),
+            (("enqueued", "completed", "completed"), "2 rows record that it was completed"),
             (("enqueued", "completed", "gap"), "batches are missing"),
         ],
     )
@@ -62,11 +62,11 @@ class TestJudge:
         with pytest.raises(Broken, match="twice"):
             judge([*rows, rows[0]], self.ledger())
 
-    def test_a_message_that_nobody_saw_is_found(self) -> None:
+    def test_a_message_that_no_client_saw_is_found(self) -> None:
         rows = self.rows("enqueued", "completed") + [
             row | {"batch_no": 2} for row in self.rows("enqueued", number=8)
         ]
-        with pytest.raises(Broken, match="nobody ever saw"):
+        with pytest.raises(Broken, match="no client ever saw"):
             judge(rows, self.ledger())
 
     def test_a_missing_segment_is_found(self, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The real broker process while the machine's clock is set, with `faketime`.
 
-Steps alone: what passes while a machine sleeps is shown with a clock in hand and needs no process.
+Steps only: a suspended machine needs no process, only a simulated clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def clock_of(broker: BrokerProcess) -> dict[str, Any]:
 
 
 def wait_for(broker: BrokerProcess, **wanted: Any) -> None:
-    """Wait, at most 30 s, until /health says so of the clock."""
+    """Wait, at most 30 s, until /health reports this clock."""
     deadline = time.monotonic() + 30
     while not wanted.items() <= clock_of(broker).items():
         assert time.monotonic() < deadline, (wanted, clock_of(broker))
@@ -55,19 +55,19 @@ def test_a_clock_that_is_set_is_followed(tmp_path: Path) -> None:
             wait_for(broker, stepped_ms=seconds * 1000, state="ok")
         clock.set(200_000)
         wait_for(broker, stepped_ms=200_000_000, state="doubted", not_believed_ms=201_800_000)
-        assert broker._process is not None  # nobody else asks for its number
+        assert broker._process is not None  # no other connection asks for its number
         os.kill(broker._process.pid, signal.SIGUSR1)
         wait_for(broker, stepped_ms=200_000_000, state="ok", not_believed_ms=0)
         assert broker.stop() == 0
     events = [json.loads(line)["event"] for line in broker.log.read_text().splitlines()]
     assert events.count("the wall clock was set") == 2
-    assert "the wall clock went so far forwards that nothing expires by it" in events
-    assert "the wall clock is believed now" in events
+    assert "the wall clock jumped so far forwards that nothing expires by it" in events
+    assert "the wall clock is trusted again" in events
 
 
 @without_faketime
 def test_nothing_acknowledged_is_lost_under_a_clock_that_is_set(tmp_path: Path) -> None:
-    """Forwards and back, in each life and between two; clients get on meanwhile. Req: R-01, R-02, S-04"""
+    """Forwards and back, in each life and between two; clients make progress. Req: R-01, R-02, S-04"""
     figures = asyncio.run(ClockLoop(tmp_path, seed=3, options=("--durability=os",)).run(2))
     assert figures["completed"] > 100
-    assert figures["steps"] >= 1  # each life begins with the clock that there is
+    assert figures["steps"] >= 1  # each life begins with the present clock

@@ -1,6 +1,6 @@
-"""A broker on a small volume, at full speed, and on one that others have filled.
+"""A broker on a small volume, at full speed, and on one that other programs have filled.
 
-The volumes are mounted, which takes root: where that is not allowed the test fails and says so.
+The tests mount the volumes, which requires root: where that is not allowed they fail and say so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BODY = os.urandom(100_000)
 def do(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert not done.returncode, (
-        f"{' '.join(command)}: {done.stderr.strip()}; this test mounts, which takes root"
+        f"{' '.join(command)}: {done.stderr.strip()}; this test mounts, which requires root"
     )
 
 
@@ -52,7 +52,7 @@ def volume(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def send_until_refused(client: ServiceBusClient) -> int:
-    """Send as fast as it goes; answer how many messages were acknowledged."""
+    """Send as fast as possible; return how many messages were acknowledged."""
     sent = 0
     with client.get_queue_sender("q") as sender:
         for _ in range(2 * SIZE // len(BODY)):
@@ -63,7 +63,7 @@ def send_until_refused(client: ServiceBusClient) -> int:
                     raise
                 return sent
             sent += 2
-    raise AssertionError("nothing was refused")
+    raise AssertionError("no send was refused")
 
 
 def take(receiver: ServiceBusReceiver, count: int) -> int:
@@ -80,7 +80,7 @@ def take(receiver: ServiceBusReceiver, count: int) -> int:
 
 
 def fill(place: Path) -> Path:
-    """Take all that is left of a volume, as another program would."""
+    """Fill a volume, as another program would."""
     hog = place / "hog"
     with hog.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         for size in (MB, 4096, 1):
@@ -95,7 +95,7 @@ def client_of(broker: BrokerProcess) -> ServiceBusClient:
 
 
 def test_a_small_volume_fills_and_is_emptied_again(volume: Path) -> None:
-    """Sends are refused in time; what was acknowledged is all there, over a stop and a start. Req: R-06."""
+    """Sends are refused in time; acknowledged messages survive a stop and a start. Req: R-06."""
     broker = BrokerProcess(volume)
     broker.start()
     create_queue(broker, "q")
@@ -113,7 +113,7 @@ def test_a_small_volume_fills_and_is_emptied_again(volume: Path) -> None:
 
 
 def test_a_volume_that_others_filled_has_room_to_settle_to_stop_and_to_start(volume: Path) -> None:
-    """The ballast is given up for it. Req: R-06."""
+    """The broker gives up its ballast for that. Req: R-06."""
     broker = BrokerProcess(volume)
     broker.start()
     create_queue(broker, "q")

@@ -1,4 +1,4 @@
-"""The real broker process, killed, stopped, doubled and starved of disk."""
+"""The real broker process: killed, stopped, started twice, without disk space."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 
 
 def run(folder: Path, story: Callable[[BrokerProcess], Coroutine[Any, Any, None]]) -> None:
-    """Run a story with a broker that runs, and is ended in any case."""
+    """Run a scenario with a broker that runs, and is ended in any case."""
     with broker_on(folder) as broker:
         asyncio.run(story(broker))
 
 
 async def until(true: Callable[[], bool], *clients: Client, what: str) -> None:
-    """Wait, at most 20 s, until something is true; raise what went wrong for a client meanwhile."""
+    """Wait, at most 20 s, until a condition holds; raise what went wrong for a client meanwhile."""
     deadline = asyncio.get_running_loop().time() + 20
     while not true():
         for client in clients:
@@ -62,7 +62,7 @@ def test_nothing_acknowledged_is_lost_or_returns_however_often_it_is_killed(
 
 
 def test_sigterm_tells_every_client_and_ends_with_status_0(tmp_path: Path) -> None:
-    """Clients are told amqp:connection:forced; what was accepted is there after the next start. Req: R-01"""
+    """Clients get amqp:connection:forced; accepted messages are there after the next start. Req: R-01"""
 
     async def story(broker: BrokerProcess) -> None:
         ledger = Ledger()
@@ -80,7 +80,7 @@ def test_sigterm_tells_every_client_and_ends_with_status_0(tmp_path: Path) -> No
         broker.start()
         again = Receiver("again", ledger, Random(3), QUEUE, careless=False)
         await again.connect(broker.amqp_port)
-        await until(ledger.is_drained, again, what="all that was stored is completed")
+        await until(ledger.is_drained, again, what="all stored messages are completed")
         ledger.finish()
 
     run(tmp_path, story)
@@ -111,7 +111,7 @@ def test_below_min_free_sends_are_refused_and_completions_go_on(tmp_path: Path) 
         with broker_on(tmp_path, f"--min-free={1 << 60}") as starved:
             refused: set[str | None] = set()
             for number in range(100):
-                # Free space is looked at from time to time: the first sends may still pass.
+                # Free space is checked from time to time: the first sends may still pass.
                 late = Sender(f"late-{number}", ledger, Random(number), QUEUE, sends_max=1)
                 await late.connect(starved.amqp_port)
 

@@ -1,4 +1,4 @@
-"""A topic and its subscriptions over a broker that is killed; and their judge."""
+"""A topic and its subscriptions with a broker that is killed; and the judge of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.kill
 def test_every_message_has_the_copies_that_its_rules_chose_however_often_the_broker_is_killed(
     tmp_path: Path,
 ) -> None:
-    """Each once, or none of them at all where its sender has heard no outcome; changed as the actions say;
-    what could not be judged is a dead letter, and one subscription forwards; some are scheduled, and come due
-    while no broker runs. The numbers of each subscription
-    and of the topic are without gaps; rules that were added or removed are so still.
+    """Each message has all its copies once, or none of them if its sender has no outcome; they are changed as
+    the actions say. A message that a rule cannot judge is a dead letter, and one subscription forwards. Some
+    are scheduled, and fall due while no broker runs. The numbers of each subscription and of the topic have
+    no gaps; added rules exist, removed ones do not.
 
     Req: P-01, P-02, P-03, P-04, R-01, R-02, S-01, S-05, D-01, F-01, T-07
     """
@@ -37,14 +37,14 @@ class TestCopies:
 
     @pytest.fixture
     def sends(self) -> Ledger:
-        """One message was sent, and accepted."""
+        """Return a ledger with one message, sent and accepted."""
         sends = Ledger()
         sends.answered(sends.sending(), None)
         return sends
 
     @pytest.fixture
     def copies(self, sends: Ledger) -> Copies:
-        """Its copies were all seen, but for that of the subscription `all`."""
+        """Return copies of which all were seen, except that of the subscription `all`."""
         copies = Copies(sends)
         for (place, rule), properties in copies_of(1).items():
             if place != path("all"):
@@ -105,7 +105,7 @@ class TestCopies:
 class TestRuleBook:
     """The judge of rules."""
 
-    def test_what_nobody_heard_of_may_be_there_or_not(self) -> None:
+    def test_an_unanswered_change_may_be_there_or_not(self) -> None:
         for found in ({"a"}, {"a", "b"}):
             rules = RuleBook()
             rules.changing("a")

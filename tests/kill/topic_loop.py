@@ -1,7 +1,7 @@
 """Rounds of sending to a topic and receiving from its subscriptions, with a broker that dies meanwhile.
 
-Owns: who is there in a round, the clients for copies and rules, and when nothing is left. Must not know: what
-must become of a message (`copies`).
+Owns: the clients of a round, for copies and rules, and when nothing is left. Must not know: the expected
+copies of a message (`copies`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, NAMESPACE, Loop
 from tests.simulation.oracle.records import uid_of
 
 CHANGING = "all"
-"""The subscription whose rules come and go; beside its first one they choose nothing."""
+"""The subscription whose rules change; beside its first one they choose no message."""
 
 CHANGES_MIN = 20
-"""Changes of rules that a verdict needs. Our choice: a third of what six rounds see on a quiet machine."""
+"""Changes of rules that the final checks need. Our choice: a third of what six rounds make on a quiet
+machine."""
 
 SCHEDULED_MS_MAX = 300
 """So that some are due while no broker runs."""
@@ -53,7 +54,7 @@ LEFT_EMPTY = [
 
 
 class TopicLoop(Loop):
-    """Messages of one topic, some of them sent twice, and rules that come and go."""
+    """Messages of one topic, some of them sent twice, and changes of rules."""
 
     def __init__(
         self, folder: Path, seed: int, *, options: Sequence[str] = (), namespace: str = NAMESPACE
@@ -68,7 +69,7 @@ class TopicLoop(Loop):
     async def round(self, *, polite: bool) -> None:
         """Work for a random time."""
         if not self._made:
-            # Not by the configuration file, which would bring back what was lost.
+            # Not by the configuration file, which would restore what was lost.
             await asyncio.to_thread(_make_topic, self.broker.connection_string)
             self._made = True
         clients: list[Client] = [
@@ -94,7 +95,7 @@ class TopicLoop(Loop):
         return self.rules.count > CHANGES_MIN
 
     async def finish(self) -> None:
-        """Receive and complete all that is left, and look at the rules a last time."""
+        """Receive and complete all that is left, and read the rules a last time."""
         editor = Editor(self.name("editor"), self.rules, changes_max=0)
         readers = [
             Reader(self.name("drainer"), self.copies, self.random, place, careless=False, credit=200)
@@ -125,7 +126,7 @@ class TopicLoop(Loop):
                 raise Broken(f"messages are left in {left}")
 
     async def count(self, address: str) -> int:
-        """Give how many messages an entity holds, 100 at most."""
+        """Return how many messages an entity holds, 100 at most."""
         browser = Browser(self.name("browser"), self.sends, self.random, address)
         await browser.connect(self.broker.amqp_port)
         found = await asyncio.wait_for(browser.found, 10)
@@ -133,7 +134,7 @@ class TopicLoop(Loop):
         return found
 
     def verdict(self) -> dict[str, int]:
-        """Ask the ledger."""
+        """Check the ledger."""
         return {**self.copies.finish(), "changes of rules": self.rules.count}
 
 
@@ -160,7 +161,7 @@ def _make_topic(connection_string: str) -> None:
 
 
 class Publisher(Sender):
-    """Sends messages whose properties follow from their uids, some to be enqueued a little later."""
+    """Sends messages whose properties follow from their uids, some scheduled for a little later."""
 
     def _message(self, uid: int, body_bytes: int | None = None) -> bytes:
         body = b"uid=%08d;" % uid + b"." * SIZES[uid % 4]
@@ -184,7 +185,7 @@ class Reader(Consumer):
         self._copies = copies
 
     def note(self, event: DeliveryReceived) -> Copy:
-        """Tell which copy was delivered."""
+        """Return which copy was delivered."""
         sections = scan(event.payload)
         annotations = sections.decode_message_annotations()
         numbers = annotations["x-opt-sequence-number"], annotations["x-opt-enqueue-sequence-number"]
@@ -199,7 +200,7 @@ class Reader(Consumer):
 
 
 class Editor(Client):
-    """Looks at the rules of a subscription; then adds some and removes some, one at a time."""
+    """Reads the rules of a subscription; then adds some and removes some, one at a time."""
 
     def __init__(self, name: str, rules: RuleBook, *, changes_max: int = 1 << 30) -> None:
         super().__init__(name)

@@ -33,7 +33,7 @@ def test_a_damaged_log_stops_the_start_until_the_loss_is_accepted(tmp_path: Path
 
     with BrokerProcess(tmp_path, ["--accept-loss"]) as broker:
         said = broker.log.read_text()
-        assert "damage in the store, behind which --accept-loss reads on" in said
+        assert "the store is damaged; --accept-loss continues behind the damage" in said
         assert "kept: 10 entities" in said
         assert "all batches up to 10 were found, including those after the damage" in said
         create_queue(broker, "queue-10")

@@ -24,7 +24,7 @@ from peeklock.amqp.session import Session
 from peeklock.amqp.types import Role, Symbol
 from peeklock.broker.namespace import Namespace
 from peeklock.server.app import Broker
-from peeklock.server.defects import LINES_MAX, WINDOW_MS, DefectLog
+from peeklock.server.line_limits import DEFECT_LINES_MAX, WINDOW_MS, DefectLog
 from peeklock.server.net import websocket
 from peeklock.server.net.amqp import AmqpConnection
 from peeklock.server.net.http import HttpProtocol
@@ -64,7 +64,7 @@ class Served:
     @property
     def connections(self) -> list[int]:
         """Give the ids of the AMQP connections."""
-        return list(self.broker._connections)
+        return list(self.broker.protocols.connections)
 
     def health(self) -> dict[str, Any]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=20) as answer:
@@ -316,7 +316,7 @@ def test_a_defect_in_the_core_ends_the_broker(
 
     run(main())
     assert [record.getMessage() for record in records if record.levelname == "ERROR"] == [
-        "a defect; the broker stops so that nothing is built upon it"
+        "a defect; the broker stops so that nothing is built on a wrong state"
     ]
 
 
@@ -343,12 +343,12 @@ def test_a_flood_of_defects_does_not_bury_the_log(records: list[logging.LogRecor
     """Req: R-05."""
     clock = ManualClock()
     defects = DefectLog(lambda: clock.now_ms)
-    for _ in range(LINES_MAX + 2):
-        defects.tell(ValueError("planted"), {})
-    assert len(records) == LINES_MAX
+    for _ in range(DEFECT_LINES_MAX + 2):
+        defects.add(ValueError("planted"), {})
+    assert len(records) == DEFECT_LINES_MAX
     clock.now_ms += WINDOW_MS
     defects.tick(clock.now_ms)
-    assert [vars(record)["fields"] for record in records[LINES_MAX:]] == [{"count": 2}]
-    defects.tell(ValueError("planted"), {})
-    assert len(records) == LINES_MAX + 2
-    assert defects.count == LINES_MAX + 3
+    assert [vars(record)["fields"] for record in records[DEFECT_LINES_MAX:]] == [{"count": 2}]
+    defects.add(ValueError("planted"), {})
+    assert len(records) == DEFECT_LINES_MAX + 2
+    assert defects.count == DEFECT_LINES_MAX + 3

@@ -124,10 +124,10 @@ def test_authorization_rules_are_left_out_and_that_is_told(tmp_path: Path) -> No
     assert "secret" not in exported.text + repr(exported.warnings)
     assert exported.text == format_config([replace(each, authorization_rules=()) for each in entities], {})
     assert exported.warnings == (
-        "the authorization rules a, b of the queue 'orders' and their keys are not in the file, which has no "
-        "place for them: set them by the administration API where it is used",
-        "the authorization rules a of the topic 'news' and their keys are not in the file, which has no "
-        "place for them: set them by the administration API where it is used",
+        "the authorization rules a, b of the queue 'orders' and their keys are not in the file, whose "
+        "format has none: set them through the administration API where it is used",
+        "the authorization rules a of the topic 'news' and their keys are not in the file, whose "
+        "format has none: set them through the administration API where it is used",
     )
 
 
@@ -189,11 +189,11 @@ def test_forwards_whose_target_was_deleted_are_told_of(folder: Path) -> None:
     assert done.returncode == 0
     assert done.stderr.decode().splitlines() == [
         "peeklock: ForwardDeadLetteredMessagesTo of the queue 'done' names 'lost', which was deleted: "
-        "over an empty folder the broker refuses this file; create 'lost' again, or take "
-        "ForwardDeadLetteredMessagesTo out of the file",
+        "over an empty folder the broker refuses this file; create 'lost' again, or remove "
+        "ForwardDeadLetteredMessagesTo from the file",
         "peeklock: ForwardTo of the subscription 'News/Subscriptions/x' names 'gone', which was deleted: "
-        "over an empty folder the broker refuses this file; create 'gone' again, or take "
-        "ForwardTo out of the file",
+        "over an empty folder the broker refuses this file; create 'gone' again, or remove "
+        "ForwardTo from the file",
     ]
     config = parse_config(done.stdout)
     with pytest.raises(ConfigError) as refused:

@@ -165,13 +165,13 @@ class Scene:
         return peer
 
     def watch(self) -> None:
-        for connection in self.broker._connections.values():
+        for connection in self.broker.protocols.connections.values():
             gateway = connection._gateway
             self.weak += map(weakref.ref, (connection, gateway, gateway._connection, gateway._links))
 
     def tick(self, ms: int) -> None:
         self.clock.moved_ms += ms
-        for connection in list(self.broker._connections.values()):
+        for connection in list(self.broker.protocols.connections.values()):
             connection.tick(self.clock.now_ms())
 
     async def until(self, what: Callable[[], object], seconds: float = 5.0) -> bool:
@@ -274,7 +274,7 @@ async def by_the_end_of_the_entity(scene: Scene) -> None:
 
 async def by_shutdown(scene: Scene) -> None:
     peer = await scene.attached()
-    for connection in list(scene.broker._connections.values()):
+    for connection in list(scene.broker.protocols.connections.values()):
         connection.shut_down(scene.clock.now_ms())
     await asyncio.to_thread(peer.read_to_the_end)
     peer.finish()
@@ -282,7 +282,7 @@ async def by_shutdown(scene: Scene) -> None:
 
 async def by_abort(scene: Scene) -> None:
     peer = await scene.attached()
-    for connection in list(scene.broker._connections.values()):
+    for connection in list(scene.broker.protocols.connections.values()):
         connection.abort()
     peer.finish()
 
@@ -302,14 +302,14 @@ async def by_a_defect(scene: Scene) -> None:
     finally:
         logging.disable(logging.NOTSET)
         Session.on_flow = on_flow  # type: ignore[method-assign]  # as it was
-    assert scene.broker._defects.count
+    assert scene.broker.defects.count
     peer.finish()
 
 
 async def while_it_does_not_read(scene: Scene) -> None:
     """What waits to be written goes with it."""
     peer = await scene.attached()
-    for connection in scene.broker._connections.values():
+    for connection in scene.broker.protocols.connections.values():
         assert connection._transport is not None
         connection._transport.write(bytes(4_000_000))
     peer.reset()
@@ -489,7 +489,7 @@ def play(loop: str, carrier: str, stories: list[Story]) -> dict[str, Any]:
         scene = Scene(broker, clock, carrier)
         for story in stories:
             await story(scene)  # for what is made once
-            await scene.until(lambda: not broker._connections)
+            await scene.until(lambda: not broker.protocols.connections)
             await asyncio.sleep(0.05)
             gc.collect()
             scene.before = census()

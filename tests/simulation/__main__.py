@@ -16,15 +16,17 @@ from tests.simulation.bugs.registry import BUGS
 from tests.simulation.plan import Result, run_seed
 
 ROUND = 8
-"""Seeds that each process is given at a time: few, so that a deadline is kept and none waits for long."""
+"""Seeds that a process gets at a time: few, so that it keeps the deadline and none waits for long."""
 
 SEEDS_A_DOT = 10
-"""A dot is written for so many seeds that are done: `tests.__main__` takes silence for a hang."""
+"""Print a dot for so many finished seeds: `tests.__main__` takes silence for a hang."""
 
 
 def main(arguments: list[str]) -> int:
     """Run what the command line asks for; exit status 1 when a seed failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description="Run seeds of the deterministic simulation."
+    )
     parser.add_argument("--seed", type=int, help="run one seed")
     parser.add_argument("--seeds", metavar="A:B", help="run seeds A to B - 1")
     parser.add_argument(
@@ -35,15 +37,22 @@ def main(arguments: list[str]) -> int:
         "--seconds", type=float, help="run as many seeds as fit, from A on (0 without --seeds)"
     )
     parser.add_argument(
-        "--bug", choices=sorted(BUGS), help="plant a bug: the run succeeds if a seed finds it"
+        "--bug",
+        choices=sorted(BUGS),
+        metavar="NAME",
+        help="plant a bug (an unknown NAME lists all): the run succeeds if a seed finds it",
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="processes (as many as there are processors)"
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of processes (default: the number of processors)",
     )
     parser.add_argument(
-        "--events", type=Path, metavar="DIR", help="write each seed's event log to a folder in this one"
+        "--events", type=Path, metavar="DIR", help="write each seed's event log to a sub-folder of DIR"
     )
     options = parser.parse_args(arguments)
+    started = time.monotonic()
     first, last = 0, None
     if options.seeds:
         first, last = (int(part) for part in options.seeds.split(":"))
@@ -51,7 +60,7 @@ def main(arguments: list[str]) -> int:
     if one is not None:
         first, last = one, one + 1
     elif last is None and options.seconds is None:
-        parser.error("say which seeds: --seed, --seeds, --replay or --seconds")
+        parser.error("one of --seed, --seeds, --replay and --seconds is required")
     deadline = None if options.seconds is None else time.monotonic() + options.seconds
     if one is not None:
         results: Iterator[Result] = iter(
@@ -59,7 +68,6 @@ def main(arguments: list[str]) -> int:
         )
     else:
         results = run_seeds(first, last, deadline, options.bug, options.jobs, options.events)
-    started = time.monotonic()
     totals: dict[str, int] = {}
     done = 0
     failed: list[int] = []
@@ -93,7 +101,7 @@ def run_seeds(
     jobs: int,
     events: Path | None = None,
 ) -> Iterator[Result]:
-    """Run seeds in order, in several processes, until the last one or until a time has come."""
+    """Run seeds in order, in several processes, up to the last one or the deadline."""
     seeds = iter(itertools.count(first) if last is None else range(first, last))
     with Pool(jobs) as pool:
         while deadline is None or time.monotonic() < deadline:
@@ -104,7 +112,7 @@ def run_seeds(
 
 
 def report(result: Result) -> None:
-    """Print a failure with what is needed to see it again."""
+    """Print a failure with the command that replays it."""
     print(f"\nseed {result.seed} FAILED (hash {result.digest}): {result.failure}")
     print(f"replay: python -m tests.simulation --replay {result.seed} --trace\n", flush=True)
 

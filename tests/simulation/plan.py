@@ -1,7 +1,6 @@
-"""One seed: its queues, actors and faults, the phase with faults, the phase without, the verdict.
+"""One seed: its entities, actors and faults, the phase with faults, the phase without, the verdict.
 
-Owns: the choices that a seed stands for. The amount of work is chosen so that a seed takes about 0.4 s on a
-slow core.
+Owns: the choices of a seed. The amount of work is chosen so that a seed takes about 0.4 s on a slow core.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ from tests.simulation.world.topology import (
     IDLE_MS,
     choose,
     has_circle,
-    has_heir,
     has_readers,
+    has_successor,
     has_topics,
     lock_grace_ms,
     topic_of,
@@ -55,22 +54,22 @@ from tests.simulation.world.topology import (
 from tests.simulation.world.world import Livelock, World
 
 FAULTS_MS = 45_000
-"""How long faults go on, clock jumps aside; in a slow seed as many times longer as it is slow."""
+"""Length of the phase with faults, without clock jumps; a slow seed multiplies it by its slowness."""
 
 SLOWNESS = 240
-"""In a slow seed all happens in three hours: locks are renewed for long (L-18), queues are idle (A-03)."""
+"""A slow seed takes three hours: locks are renewed for long (L-18), queues are idle (A-03)."""
 
 DRAIN_MS_MAX = 600_000
-"""Without faults, everything is drained within this time: scheduled messages, lapsing locks and all."""
+"""Without faults, everything drains within this time: scheduled messages, lapsing locks and all."""
 
 
 IDLE_LATE_MS_MAX = 90_000
-"""How much later than it might be an idle queue is deleted."""
+"""The longest from an idle queue's time-out to its deletion."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of a seed."""
+    """The result of a seed."""
 
     seed: int
     digest: str
@@ -106,7 +105,7 @@ def _run_seed(seed: int, pieces: Pieces, trace: Callable[[str], None] | None, ev
     except (Violation, Livelock) as violation:
         failure = f"{type(violation).__name__}: {violation}"
         world.note(failure)
-    except Exception as error:  # a bug that raises is a finding like any other, and must name its seed
+    except Exception as error:  # a bug that raises is a finding too, and must name its seed
         import traceback
 
         failure = traceback.format_exc()
@@ -115,7 +114,7 @@ def _run_seed(seed: int, pieces: Pieces, trace: Callable[[str], None] | None, ev
         failure += "\n\nThe last events:\n" + "\n".join(world.tail)
     if events is not None:
         if failure is not None:
-            with suppress(Exception):  # what has just happened gets into the log with the next batch
+            with suppress(Exception):  # the next batch writes the last events to the log
                 world.run_to(world.now_ms + 2 * FLUSH_MS)
         from tests.simulation.oracle.event_log import write_events  # pyarrow, which nothing else here needs
 
@@ -157,7 +156,7 @@ class Simulation:
         self._healed = False
 
     def run(self) -> None:
-        """Both phases, then the verdict. Raises: Violation."""
+        """Run both phases, then the final checks. Raises: Violation."""
         self.node.start()
         self.world.run_until(
             lambda: len(self.checker.facts.entities) == len(self.entities), self.world.now_ms + 1_000
@@ -205,10 +204,10 @@ class Simulation:
                 actors.append(reader)
         if random.random() < 0.6:
             actors.append(Transactor(shared, "transactor", self.entities))
-        if has_heir(self.world.seed):
-            actors.append(Successor(shared, "heir", [a for a in actors if isinstance(a, Receiver)]))
+        if has_successor(self.world.seed):
+            actors.append(Successor(shared, "next", [a for a in actors if isinstance(a, Receiver)]))
         if self.topology.subscriptions:
-            actors.append(RuleChanger(shared, "curator", self.topology.subscriptions))
+            actors.append(RuleChanger(shared, "changer", self.topology.subscriptions))
         if has_readers(self.world.seed):
             actors += self._readers()
         actors.append(Manager(shared, "manager", self.queues, cbs=True))
@@ -238,11 +237,11 @@ class Simulation:
             else:
                 actors.append(Receiver(shared, name, queue.name, delete=deletes, credit=credit))
         if self.slowness > 1 and not queue.requires_session:
-            actors.append(LockRenewer(shared, f"keeper-{queue.name}", queue.name))
+            actors.append(LockRenewer(shared, f"holder-{queue.name}", queue.name))
         return actors
 
     def _readers(self) -> list[Actor]:
-        """Choose who reads by claims: one or two cursors, also two of one queue."""
+        """Choose the readers by claims: one or two cursors, also two of one queue."""
         random = self.random
         addresses = [queue.name for queue in self.queues if queue.forward_to is None]
         if random.random() < 0.3:
@@ -266,7 +265,7 @@ class Simulation:
     # Faults
 
     def _fault(self) -> int:
-        """Let one thing go wrong, or nothing; give how much longer the phase lasts for it."""
+        """Inject one fault, or none; return by how much it prolongs the phase."""
         random, node = self.random, self.node
         roll = random.random() * (1 if self.slowness == 1 else 3)
         if node.process is None:
@@ -346,7 +345,7 @@ class Simulation:
         self.world.after(delay_ms, lambda: None if self._healed else self._restore(name))
 
     def _restore(self, name: str) -> None:
-        """Let an entity be there again, a subscription behind its topic, and be active."""
+        """Make an entity exist again, a subscription behind its topic, and be active."""
         above = topic_of(self._chosen(name))
         if above is not None and not self.checker.exists(above):
             self._restore(above)
@@ -363,8 +362,7 @@ class Simulation:
     # Without faults
 
     def _heal(self) -> None:
-        """End the faults and the work; every question that was asked on a living connection must be
-        answered."""
+        """End the faults and the work; every question on a live connection must be answered."""
         self.world.note("no more faults")
         self._healed = True
         self.node.fault_rates = FaultRates(wire_ms_max=3, commit_ms_max=8)
@@ -391,21 +389,21 @@ class Simulation:
             raise Violation(f"questions are not answered after {ANSWER_MS_MAX} ms: {open_questions}")
         for actor in self.actors:
             actor.leave()
-        # All locks of before lapse, so that the order of what is left is plain.
+        # All earlier locks lapse, so that the order of what is left is known.
         self.world.run_to(self.world.now_ms + 2 * max(queue.lock_duration_ms for queue in self.queues))
         for entity in self.entities:
             self._restore(entity.name)
         self.world.run_to(self.world.now_ms + 1_000)
 
     def _open_questions(self) -> dict[str, int]:
-        """Count the answers that are outstanding, by who waits for them."""
+        """Count the outstanding answers by actor."""
         found = {actor.name: n for actor in self.actors if (n := actor.open_questions())}
         if self.http is not None and (n := self.http.open_questions()):
-            found["over HTTP"] = n
+            found["HTTP clients"] = n
         return found
 
     def _release_cursors(self) -> None:
-        """Give back what cursors hold, so that all can be received in order."""
+        """Release all cursors, so that everything can be received in order."""
         if not has_readers(self.world.seed):
             return
         names = [queue.name for queue in self.queues]
@@ -420,7 +418,7 @@ class Simulation:
             self.world.now_ms + ANSWER_MS_MAX,
         )
         if not released:
-            raise Violation(f"cursors are still there {ANSWER_MS_MAX} ms later: {cursors.cursors}")
+            raise Violation(f"cursors still exist {ANSWER_MS_MAX} ms later: {cursors.cursors}")
         for releaser in releasers:
             releaser.stop()
             releaser.leave()
@@ -446,13 +444,13 @@ class Simulation:
         )
         if not drained:
             left = "\n".join(str(record) for record in list(facts.live.values())[:10])
-            raise Violation(f"{len(facts.live)} messages are not drained after {DRAIN_MS_MAX} ms:\n{left}")
+            raise Violation(f"{len(facts.live)} messages are left after {DRAIN_MS_MAX} ms:\n{left}")
         for drainer in drainers:
             drainer.stop()
             drainer.leave()
 
     def _wait_for_idle(self) -> None:
-        """An entity that nobody uses any more is deleted in time, if it is to be (A-03)."""
+        """Check that idle entities are deleted in time (A-03)."""
         # A topic is in use while a subscription forwards.
         busy = {topic_of(entity) for entity in self.entities if entity.forward_to is not None}
         idle = [
@@ -465,4 +463,4 @@ class Simulation:
         self.world.run_to(self.world.now_ms + IDLE_MS + IDLE_LATE_MS_MAX)
         for name in idle:
             if self.checker.exists(name):
-                raise Violation(f"{name} is still there, though it was idle for {IDLE_MS} ms")
+                raise Violation(f"{name} still exists, though it was idle for {IDLE_MS} ms")

@@ -1,4 +1,4 @@
-"""The checker itself: each bound on hostile peers, once kept and once passed, without any broker."""
+"""The checker itself: each bound on hostile peers, kept and passed, without a broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Table:
         return guest
 
     def hold(self, guest: Guest, size: int) -> None:
-        """Ask whether so many bytes are held; the broker answers."""
+        """Probe whether so many bytes are held; the broker answers."""
         guest.probes[7] = size
         self.bounds.answered(guest, frame(0, encode_begin(7, 0, 1, 1)))
 
@@ -77,7 +77,7 @@ def test_strangers_together_have_no_more_held_than_their_budget() -> None:
 
 
 def test_what_is_given_up_counts_no_more() -> None:
-    """The answer to a probe of before may come late."""
+    """The answer to an earlier probe may come late."""
     table = Table()
     guest = table.guest()
     guest.probes[7] = STRANGER_LIMITS.reassembly_bytes + 1

@@ -14,7 +14,7 @@ GRACE_MS = 1_000
 
 
 def begun(grace_ms: int | None = GRACE_MS) -> tuple[Story, Lock]:
-    """Tell of a lock whose connection is cut."""
+    """Return a history of a lock whose connection is cut."""
     story = Story()
     story.checker.history.grace_ms = grace_ms
     story.checker.history.wire_ms_max = 10

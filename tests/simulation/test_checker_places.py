@@ -21,7 +21,7 @@ def in_partition(position: int, partition: int, order: int, **changed: object) -
 
 
 def counters(**nexts: int) -> dict[int, list[int]]:
-    """Tell what each partition issues next; `p3=5`: the third issues 5."""
+    """Return what each partition issues next; `p3=5`: the third issues 5."""
     return {QUEUE: [nexts.get(f"p{partition}", 1) for partition in range(16)]}
 
 
@@ -169,7 +169,7 @@ def test_a_forward_must_not_lose() -> None:
     story = Story(FORWARDS)
     story.send(1)
     story.commit(record(1))
-    with pytest.raises(Violation, match="nobody asked"):
+    with pytest.raises(Violation, match="without a request"):
         story.commit(((QUEUE, 1),))
 
 
@@ -202,7 +202,7 @@ def test_the_entity_a_dead_letter_comes_from_must_be_named() -> None:
 
 def test_an_entity_must_not_go_by_itself() -> None:
     story = Story()
-    with pytest.raises(Violation, match="nobody asked for it"):
+    with pytest.raises(Violation, match="without a request"):
         story.commit(EntityRemoved(1))
 
 
@@ -213,7 +213,7 @@ def test_a_deleted_entity_takes_its_messages_with_it() -> None:
     story.checker.deleting("orders")
     story.commit(EntityRemoved(1))
     assert not story.checker.facts.live
-    with pytest.raises(Violation, match="not there"):
+    with pytest.raises(Violation, match="does not exist"):
         story.commit(record(2, slot=1))
 
 
@@ -223,7 +223,7 @@ def test_an_entity_must_not_be_deleted_before_it_was_idle_for_long_enough() -> N
     story.now_ms += 400_000
     story.checker.receiving("orders", "a link", on=False)
     story.now_ms += 299_999
-    with pytest.raises(Violation, match="nobody asked for it"):
+    with pytest.raises(Violation, match="without a request"):
         story.commit(EntityRemoved(1))
 
 
@@ -238,5 +238,5 @@ def test_an_entity_with_a_scheduled_message_is_not_idle() -> None:
     story.send(1)
     story.commit(record(1, state=MessageState.SCHEDULED))
     story.now_ms += 400_000
-    with pytest.raises(Violation, match="nobody asked for it"):
+    with pytest.raises(Violation, match="without a request"):
         story.commit(EntityRemoved(1))

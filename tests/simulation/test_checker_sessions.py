@@ -14,7 +14,7 @@ pytestmark = pytest.mark.simulation
 
 
 def story_of_sessions(*uids: int) -> Story:
-    """Tell of messages of the session `red`, all stored."""
+    """Return a history of stored messages of the session `red`."""
     story = Story({"requires_session": True})
     if uids:
         story.send(*uids, session_id="red")
@@ -158,7 +158,7 @@ def test_a_session_must_not_be_refused_for_nothing() -> None:
     holds.refused(asked, "com.microsoft:session-cannot-be-locked")  # the first may have got it
     holds.left(waiting, "detach")
     story.now_ms += 10
-    with pytest.raises(Violation, match="nobody holds it"):
+    with pytest.raises(Violation, match="though it is free"):
         holds.refused(holds.asking(1, "orders", "red", 0, LOCK_MS), "com.microsoft:session-cannot-be-locked")
 
 
@@ -288,7 +288,7 @@ def test_a_state_must_not_go_by_itself() -> None:
     story = story_of_sessions()
     story.checker.states.setting((1, "red"), 1)
     story.commit(state(1, 1))
-    with pytest.raises(Violation, match="nobody asked"):
+    with pytest.raises(Violation, match="without a request"):
         story.commit(((STATES, 1),))
 
 

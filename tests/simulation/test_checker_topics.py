@@ -134,12 +134,12 @@ def test_what_cannot_be_evaluated_must_be_a_dead_letter_where_asked() -> None:
 def test_a_message_is_judged_by_the_rules_of_its_batch() -> None:
     story = story_with(RED)
     book = story.checker.rulings
-    wish = book.asking("news/Subscriptions/some", "r1", book.rulebook.describe(PLAIN, "r1"))
-    assert wish.rule is not None
+    request = book.asking("news/Subscriptions/some", "r1", book.rulebook.describe(PLAIN, "r1"))
+    assert request.rule is not None
     story.send(1, 2, 3, queue="news", traits=A_BLUE)
     story.commit(copy(1, 1, ALL, 1), issued={TOPIC: 2})
-    story.commit(copy(2, 2, ALL, 2), RuleStored(SOME // 4, wish.rule), issued={TOPIC: 3})
-    book.answered(wish, None)
+    story.commit(copy(2, 2, ALL, 2), RuleStored(SOME // 4, request.rule), issued={TOPIC: 3})
+    book.answered(request, None)
     with pytest.raises(Violation, match="not the copies"):
         story.commit(copy(3, 3, ALL, 3), issued={TOPIC: 4})
 
@@ -148,15 +148,15 @@ def test_a_rule_must_be_asked_for_and_its_change_be_durable() -> None:
     story = story_with(RED)
     book = story.checker.rulings
     rule = book.rulebook.describe(PLAIN, "r1")
-    with pytest.raises(Violation, match="nobody asked for"):
+    with pytest.raises(Violation, match="without a request"):
         story.commit(RuleStored(SOME // 4, rule))
     story = story_with(RED)
-    with pytest.raises(Violation, match="nobody asked for"):
+    with pytest.raises(Violation, match="without a request"):
         story.commit(RuleRemoved(SOME // 4, "r0"))
     story = story_with(RED)
-    wish = story.checker.rulings.asking("news/Subscriptions/some", "r0", None)
+    request = story.checker.rulings.asking("news/Subscriptions/some", "r0", None)
     with pytest.raises(Violation, match="acknowledged, yet"):
-        story.checker.rulings.answered(wish, None)
+        story.checker.rulings.answered(request, None)
 
 
 def test_what_waits_in_a_topic_becomes_copies_and_is_gone() -> None:
@@ -176,7 +176,7 @@ def test_what_waits_in_a_topic_must_not_be_lost() -> None:
     story = story_with(PLAIN)
     story.send(1, queue="news", traits=A_RED)
     story.commit(record(1, queue_id=TOPIC))
-    with pytest.raises(Violation, match="nobody asked"):
+    with pytest.raises(Violation, match="without a request"):
         story.commit(((TOPIC, 1),))
 
 
@@ -198,7 +198,7 @@ def buried(uid: int, position: int, queue_id: int, hops: int) -> Record:
 
 
 def round_story(*rulings: Ruling, most: int = 30) -> Story:
-    """Let `some` forward to its own topic."""
+    """Make `some` forward to its own topic."""
     story = story_with(*rulings, forward_to="news")
     story.checker.reasons.copies.most = most
     story.send(1, queue="news", traits=A_RED)
@@ -206,7 +206,7 @@ def round_story(*rulings: Ruling, most: int = 30) -> Story:
 
 
 def ends_of_a_circle() -> list[Record]:
-    """Give what becomes of a message that `all` has of each hop and `some` passes on."""
+    """Return the copies of a message that `all` gets at each hop and `some` passes on."""
     return [copy(1, 1 + hops, ALL, 1, sequence_number=1 + hops, hops=hops) for hops in range(5)]
 
 

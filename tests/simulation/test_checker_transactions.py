@@ -14,7 +14,7 @@ pytestmark = pytest.mark.simulation
 
 
 def begun() -> tuple[Story, Unit, Lock]:
-    """Tell of a transaction that completes uid 1, and sends uids 2 and 3."""
+    """Return a history of a transaction that completes uid 1, and sends uids 2 and 3."""
     story = Story()
     story.send(1)
     story.commit(record(1))
@@ -97,7 +97,7 @@ def test_a_lock_is_as_before_after_a_roll_back() -> None:
         story.checker.settle_answered(lock, "complete", story.now_ms, "com.microsoft:message-lock-lost")
 
 
-def test_nobody_else_can_settle_what_is_in_a_transaction() -> None:
+def test_what_a_transaction_settles_no_other_client_can_settle() -> None:
     story, _, lock = begun()
     story.checker.settling(lock, "complete")
     story.checker.settle_answered(lock, "complete", story.now_ms, "com.microsoft:message-lock-lost")
@@ -106,7 +106,7 @@ def test_nobody_else_can_settle_what_is_in_a_transaction() -> None:
 def test_a_commit_must_not_be_refused_for_nothing() -> None:
     story, unit, _ = begun()
     story.checker.units.discharging(unit, fail=False)
-    with pytest.raises(Violation, match="for nothing"):
+    with pytest.raises(Violation, match="without a reason"):
         story.checker.units.discharged(unit, "amqp:transaction:rollback")
 
 
@@ -146,7 +146,7 @@ def state(position: int, uid: int) -> object:
 
 
 def setting(*uids: int) -> tuple[Story, Unit]:
-    """Tell of a transaction that sets the states of these uids, one after the other."""
+    """Return a history of a transaction that sets the states of these uids, one after the other."""
     story = Story({"requires_session": True})
     story.send(8, session_id="red")
     story.commit(record(1, slot=7, session_id="red"))
@@ -197,7 +197,7 @@ def test_a_committed_state_must_be_durable() -> None:
 
 
 def cancelling() -> tuple[Story, Unit]:
-    """Tell of a transaction that cancels the scheduled message with number 1."""
+    """Return a history of a transaction that cancels the scheduled message with number 1."""
     story = Story()
     story.send(1)
     story.checker.sent[1].scheduled_broker_ms = 50_000
@@ -211,7 +211,7 @@ def cancelling() -> tuple[Story, Unit]:
 def test_a_cancellation_must_not_act_before_the_commit() -> None:
     """Req: C30"""
     story, unit = cancelling()
-    with pytest.raises(Violation, match="gone and nobody asked"):
+    with pytest.raises(Violation, match="gone without a request"):
         story.commit(((QUEUE, 1),))
     story, unit = cancelling()
     story.checker.units.discharging(unit, fail=False)

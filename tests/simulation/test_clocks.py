@@ -1,4 +1,4 @@
-"""The machine's clocks, and the checker on what follows from a step: lengths stay, instants follow."""
+"""The machine's clocks, and the checker on the effects of a step: durations stay, instants move."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WINDOW_MS = 20_000
 
 
 def started(**orders: object) -> Story:
-    """Tell of a broker whose first process starts, with connections made since."""
+    """Return a history whose broker has just started, with connections made since."""
     story = Story(orders)
     story.checker.started(0)
     story.checker.connected(1)
@@ -122,7 +122,7 @@ def test_a_message_expires_by_the_instants_that_are_believed(ms: int, *, expires
     if expires:
         story.commit(gone)
     else:
-        with pytest.raises(Violation, match="nobody asked for it"):
+        with pytest.raises(Violation, match="without a request"):
             story.commit(gone)
 
 

@@ -1,7 +1,7 @@
-"""Seeds that once failed: each is named by what it found, and must pass for ever.
+"""Seeds that failed once: each is named by what it found, and must pass from then on.
 
-A seed stands for its story only while the plan makes the same choices. Whoever changes those keeps the test
-of the lowest room that shows the bug, and leaves here only the seeds that still fail without its cure.
+A seed keeps its meaning only while the plan makes the same choices. After a change of the choices, keep the
+test of the lowest package that shows the bug, and leave here only the seeds that still fail without the fix.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tests.simulation.plan import run_seed
 pytestmark = pytest.mark.simulation
 
 FOUND = {
-    87: "the rig: an administrator called a clock right before the broker had found that it was set",
+    87: "the test rig: an administrator accepted a clock before the broker had found the step",
     91: "a queue was updated after its last use: it was deleted up to five minutes too late",
-    106: "the checker: a message came to its time in a topic, and to its queue after the clock was set back",
-    157: "the checker: a renewal waited for its links behind a slow commit, and for its session too long",
+    106: "the checker: a message fell due in a topic, and reached its queue after the clock was set back",
+    157: "the checker: a renewal waited for its links behind a slow commit, and too long for its session",
     159: "the checker: a request for a state waited for its links behind a slow commit",
-    247: "a receiver of a session took credit back: a message went to the queue, behind those under way",
-    292: "the checker: a duplicate was answered for, and the broker's clock was set before the answer came",
+    247: "a receiver of a session took credit back: a message went to the queue, behind those in flight",
+    292: "the checker: a duplicate was acknowledged, and the broker's clock was set before the answer came",
     389: "the checker: a message came to its queue again, in another partition, and was settled there",
     20201: "the checker: a scheduled message may be dropped behind an entity that has seen its id",
     31386: "the checker: a subscription went and another came under its name in one batch",
@@ -31,9 +31,9 @@ FOUND_RECORDING = {
     55: "a wait for a session timed out, and a transaction's way led over another entity from then on",
     74: "the checker: a request for a session waits for its links, and comes after the lock's end",
     141: "the checker: the turn ended between a hand-out and the end of a grace that was due",
-    515: "the checker: a reader asks for a claim of a cursor that went, and another has its name and number",
+    515: "the checker: a reader asks for a claim of a removed cursor; another has its name and number",
 }
-"""While the broker records events, which has batches of their own."""
+"""Seeds whose broker records events, which have their own batches."""
 
 
 @pytest.mark.parametrize("seed", sorted(FOUND), ids=lambda seed: f"seed-{seed}")

@@ -1,4 +1,4 @@
-"""The simulation itself: a seed is one story, however often and wherever it is told."""
+"""The simulation itself: a seed means the same in every run, in every process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_two_seeds_are_two_hashes() -> None:
 
 
 def test_a_seed_sees_some_of_everything() -> None:
-    """A simulation in which nothing happens would pass for ever."""
+    """A simulation without activity would pass always."""
     totals: dict[str, int] = {}
     deaths = 0
     for seed in range(9):

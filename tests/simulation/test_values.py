@@ -1,4 +1,4 @@
-"""Changes and effects are values: each can be pickled, and no live object of the broker goes along."""
+"""Changes and effects are values: each can be pickled, and none reaches a live object of the broker."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SEEDS = range(4)
 
 
 class ValuePickler(pickle.Pickler):
-    """Fails on what is no value."""
+    """Refuses to pickle live objects."""
 
     def persistent_id(self, obj: object) -> None:
         assert not isinstance(obj, LIVE), f"a {type(obj).__name__} is reached"
 
 
 def plain(value: Any) -> Any:
-    """Return a value in a form that compares by what it says."""
+    """Return a value in a form that compares by content."""
     if isinstance(value, Message):
         return {name: getattr(value, name) for name in value.__slots__ if name != "lock"}
     if isinstance(value, BaseException):
@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
 
 
 def test_changes_and_effects_of_a_history_can_be_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is pickled as it leaves the driver, and says the same when it comes back."""
+    """Each is pickled as it leaves the driver, and is equal when it comes back."""
     kinds: Counter[type] = Counter()
     step = Driver.step
 

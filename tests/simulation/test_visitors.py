@@ -1,4 +1,4 @@
-"""Scenarios of the .NET client on a simulated broker, which gets frames in pieces and answers late."""
+"""Scenarios of the .NET client on a simulated broker, which gets frames in parts and answers late."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from peeklock.broker.entities.entities import Entities
 from peeklock.broker.handlers.dispatch import Handlers, cannot_fail
 from peeklock.broker.handlers.storing import SLICE_MESSAGES
 from peeklock.broker.handlers.totals import Totals, TotalsCount
+from peeklock.broker.queue import enqueue
 from peeklock.broker.queue.counters import Counters, RequestCounters
 from peeklock.broker.queue.graces import LOCK_GRACE_MS
 from peeklock.broker.queue.invariants import check_queue
@@ -185,13 +186,20 @@ class Namespace:
     def numbers_issued(self) -> list[NumbersIssued]:
         """Return the counters of the queues that issued numbers since the last call."""
         issued, self._shared.issued = self._shared.issued, []
-        states = self._entities.states
         numbers = []
-        for queue in issued:
-            queue.numbers_dirty = False
-            if queue.queue_id in self._queues or queue.queue_id in states:
-                numbers.append(queue.numbers_issued())
+        for issuer in issued:
+            issuer.numbers_dirty = False
+            if (fact := self._numbers_of(issuer.queue_id)) is not None:
+                numbers.append(fact)
         return numbers
+
+    def _numbers_of(self, queue_id: int) -> NumbersIssued | None:
+        """Return the counters of a queue, or of the session states of one; None if it is gone."""
+        queue = self._queues.get(queue_id)
+        if queue is not None:
+            return enqueue.numbers_issued(queue)
+        states = self._entities.states.get(queue_id)
+        return None if states is None else states.numbers_issued()
 
     @property
     def events_due(self) -> bool:
@@ -259,10 +267,9 @@ class Namespace:
 
     def still_holds(self, change: NumbersIssued | MessageIdSeen, now_ms: int) -> Change | None:
         """Return the fact to write again when the frame of this one goes; None if it no longer holds."""
-        queue = self._queues.get(change.queue_id)
         if isinstance(change, NumbersIssued):
-            issuer = queue or self._entities.states.get(change.queue_id)
-            return None if issuer is None else issuer.numbers_issued()
+            return self._numbers_of(change.queue_id)
+        queue = self._queues.get(change.queue_id)
         if queue is None:
             return None
         if queue.duplicates is not None and queue.duplicates.still_holds(change, now_ms):

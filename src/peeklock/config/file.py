@@ -1,15 +1,11 @@
 """The configuration file: the emulator's Config.json, read strictly, and written.
 
-Owns: which entities the file names and where, in both directions. Must not know: what the file asks of the
-broker (`reconcile`), ranges of values (`broker.validation`). Pure but for reading the file. `config_form` has
-the form of JSON, `config_settings` that of settings, `config_rules` that of rules.
-
 The form is that of the public Service Bus emulator (its `Schema/Config-schema.json`):
 `UserConfig.Namespaces[0].{Name, Queues[], Topics[].Subscriptions[].Rules[]}`, each but the rules with `Name`
-and `Properties`, and `UserConfig.Logging.Type`. Three differences, on purpose: a setting that the file leaves
-out gets the service's default (MaxDeliveryCount 10, not the emulator's 3); ranges are the service's, so that
-an entity is the same here as in Azure; settings that the emulator's schema lacks go by their names in the
-administration API. `Logging` is checked and has no effect: log lines go to standard error.
+and `Properties`, and `UserConfig.Logging.Type`. There are three deliberate differences: a setting that the
+file leaves out gets the service's default (MaxDeliveryCount 10, not the emulator's 3); ranges are the
+service's, so that an entity is the same here as in Azure; settings that the emulator's schema lacks have
+their names in the administration API. `Logging` is checked and has no effect: logs go to standard error.
 """
 
 from __future__ import annotations
@@ -46,11 +42,11 @@ FILE_BYTES_MAX = 64 * 1024 * 1024
 bytes. Our choice."""
 
 EMULATOR_NAMESPACE = "sbemulatorns"
-"""The only name of a namespace that the emulator takes; ours too when nobody says otherwise."""
+"""The only namespace that the emulator accepts, and our default."""
 
 NO_RULES = "None"
-"""Stands for `Rules` of a subscription that is to have none. Our choice: an empty list means the default rule
-in the emulator, and programs that write its file write empty lists."""
+"""Value of `Rules` for a subscription without any. Our choice: for the emulator an empty list means the
+default rule, and programs that write its file write empty lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +62,13 @@ class EntityConfig:
     """One queue, topic or subscription of the file."""
 
     path: str
-    """Where it stands: `UserConfig.Namespaces[0].Queues[1]`."""
+    """Its JSON path: `UserConfig.Namespaces[0].Queues[1]`."""
     bare: Description
     """Its name and kind, with the default of every setting."""
     settings: Mapping[str, Any]
-    """Field of the description -> value, only those that the file names."""
+    """Field of the description -> value, as far as the file names them."""
     rules: tuple[RuleConfig, ...] | None = None
-    """Of a subscription; None = those that there are, of a new one the default rule."""
+    """Of a subscription; None = unchanged, and the default rule for a new one."""
 
     @property
     def name(self) -> str:
@@ -83,7 +79,7 @@ class EntityConfig:
     def description(self) -> Description:
         """The entity as a new one would be."""
         if isinstance(self.bare, TopicDescription):
-            # As over the administration: over its partitions a topic has no order that it could keep.
+            # As over the administration: a topic cannot keep an order across its partitions.
             ordering = {"support_ordering": not self.settings.get("enable_partitioning", False)}
             return replace(self.bare, **(ordering | {**self.settings}))
         return replace(self.bare, **self.settings)
@@ -91,21 +87,21 @@ class EntityConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A configuration file's content."""
+    """The content of a configuration file."""
 
     namespace: str
     entities: tuple[EntityConfig, ...]
-    """In the order of the file; a topic stands before its subscriptions."""
+    """In the order of the file; a topic comes before its subscriptions."""
 
     def counts(self) -> dict[str, int]:
-        """Say how many of each kind the file names, rules among them."""
+        """Return how many of each kind the file names, and how many rules."""
         counts = Counter(KINDS[type(entity.bare)].value for entity in self.entities)
         rules = sum(len(entity.rules or ()) for entity in self.entities)
         return {**counts, "rule": rules} if rules else dict(counts)
 
 
 def read_config(file: Path) -> Config:
-    """Read a configuration file. Raises: ConfigError (also for a file that cannot be read)."""
+    """Return the content of a file. Raises: ConfigError, also if it cannot be read."""
     try:
         with file.open("rb") as opened:
             data = opened.read(FILE_BYTES_MAX + 1)
@@ -115,7 +111,7 @@ def read_config(file: Path) -> Config:
 
 
 def parse_config(data: bytes) -> Config:
-    """Read a configuration. Raises: ConfigError naming everything that is wrong."""
+    """Return a configuration. Raises: ConfigError with all problems."""
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"is larger than {FILE_BYTES_MAX} bytes")
     return _Reader().read(load(data))
@@ -125,14 +121,14 @@ def parse_config(data: bytes) -> Config:
 
 
 def format_config(entities: Iterable[Description], rules: Mapping[str, Iterable[RuleDescription]]) -> str:
-    """Write the configuration that these entities agree with, by name.
+    """Return the configuration file of these entities, sorted by name.
 
-    Defaults are left out, so that what somebody has set is what there is to read, and so that the file fits
-    the emulator's schema, which knows neither the largest time span nor a duplicate window of 10 minutes.
+    Defaults are left out: the file shows what was set, and fits the emulator's schema, which allows neither
+    the largest time span nor a duplicate window of 10 minutes.
 
     Args:
-        entities: a subscription's topic is among them.
-        rules: path of a subscription -> its rules; one without an entry has none.
+        entities: with a subscription also its topic.
+        rules: path of a subscription -> its rules; without an entry it has none.
     """
     queues: list[dict[str, Any]] = []
     topics: list[dict[str, Any]] = []
@@ -210,32 +206,26 @@ class _Reader:
         if namespace is None:
             return None
         for item, where in self._items(namespace, "Queues", path):
-            self._queue(item, where)
+            self._entity(item, where, QueueDescription)
         for item, where in self._items(namespace, "Topics", path):
-            self._topic(item, where)
+            topic, name = self._entity(item, where, TopicDescription, "Subscriptions")
+            for subscription, below in self._items(topic, "Subscriptions", where):
+                self._subscription(subscription, below, name)
         return self._form.name(namespace, path, is_name, NAME_RULE)
 
-    def _queue(self, value: Any, path: str) -> None:
-        queue = self._form.object(value, path, ("Name", "Properties"), required=("Name",))
-        if queue is None:
-            return
-        name = self._form.name(queue, path, is_name, NAME_RULE)
-        settings = self._settings(queue, path, QueueDescription)
+    def _entity(
+        self, value: Any, path: str, kind: type[QueueDescription | TopicDescription], *more: str
+    ) -> tuple[Mapping[str, Any], str | None]:
+        """Add a queue or topic; return its object, which may have `more` keys, and its name."""
+        entity = self._form.object(value, path, ("Name", "Properties", *more), required=("Name",))
+        if entity is None:
+            return {}, None
+        name = self._form.name(entity, path, is_name, NAME_RULE)
+        settings = self._settings(entity, path, kind)
         if name is not None:
             self._names.take(name, path)
-            self._entities.append(EntityConfig(path, QueueDescription(name), settings))
-
-    def _topic(self, value: Any, path: str) -> None:
-        topic = self._form.object(value, path, ("Name", "Properties", "Subscriptions"), required=("Name",))
-        if topic is None:
-            return
-        name = self._form.name(topic, path, is_name, NAME_RULE)
-        settings = self._settings(topic, path, TopicDescription)
-        if name is not None:
-            self._names.take(name, path)
-            self._entities.append(EntityConfig(path, TopicDescription(name), settings))
-        for item, where in self._items(topic, "Subscriptions", path):
-            self._subscription(item, where, name)
+            self._entities.append(EntityConfig(path, kind(name), settings))
+        return entity, name
 
     def _subscription(self, value: Any, path: str, topic_name: str | None) -> None:
         given = self._form.object(value, path, ("Name", "Properties", "Rules"), required=("Name",))
@@ -262,7 +252,7 @@ class _Reader:
         return tuple(rules) or None
 
     def _items(self, holder: Mapping[str, Any], key: str, path: str) -> list[tuple[Any, str]]:
-        """Give the members of a list, each with its path; none where the list is left out."""
+        """Return the members of a list, each with its path; none if it is left out."""
         where = f"{path}.{key}"
         items = self._form.array(holder.get(key, []), where) or ()
         return [(item, f"{where}[{index}]") for index, item in enumerate(items)]

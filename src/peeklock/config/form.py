@@ -1,11 +1,7 @@
-"""The form of a configuration file: JSON, read strictly, each mistake told by its path.
+"""Strict reading of JSON; each mistake is reported by its path.
 
-Owns: objects, lists and names, and how a mistake in one is worded. Must not know: which entities and settings
-there are (`config`, `config_settings`, `config_rules`). Pure.
-
-A null is as if its key were left out, but in application properties and parameters, where it is a value.
-Comments, `//` to the end of a line and between `/*` and `*/`, are passed over: the emulator's own file has
-some.
+A null counts as an absent key, except in application properties and parameters, where it is a value.
+Comments, `//` to the end of a line and between `/*` and `*/`, are ignored: the emulator's own file has some.
 """
 
 from __future__ import annotations
@@ -17,11 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 PROBLEMS_MAX = 50
-"""Problems told at once. Our choice: more help nobody."""
+"""Problems in one message. Our choice: more do not help."""
 
 
 class ConfigError(Exception):
-    """The file cannot be followed; a line for each problem, beginning with its JSON path."""
+    """The file has faults: a line for each, beginning with its JSON path."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems[:PROBLEMS_MAX]))
@@ -29,7 +25,7 @@ class ConfigError(Exception):
 
 
 class Object(dict[str, Any]):
-    """A JSON object that remembers keys given twice."""
+    """A JSON object that remembers repeated keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -43,7 +39,7 @@ class Object(dict[str, Any]):
 
 
 def load(data: bytes) -> Any:
-    """Read JSON with comments; objects are `Object`. Raises: ConfigError."""
+    """Return JSON with comments as values; objects are `Object`. Raises: ConfigError."""
     try:
         text = data.decode("utf-8-sig")
         return json.loads(_without_comments(text), object_pairs_hook=Object, parse_constant=_no_constant)
@@ -59,13 +55,13 @@ def load(data: bytes) -> Any:
         raise ConfigError(f"not JSON: {failure}") from failure
 
 
-# A string, closed or not, is taken first, so that what looks like a comment in one is left alone.
+# A string, closed or not, matches first, so that a comment in it is none.
 _STRING_OR_COMMENT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|//[^\r\n]*+|/\*.*?\*/', re.DOTALL)
 _SHOWS = re.compile(r"[^\r\n]")
 
 
 def _without_comments(text: str) -> str:
-    """Blank out comments; all else keeps its line and column."""
+    """Replace comments by spaces; the rest keeps its line and column."""
 
     def blank(match: re.Match[str]) -> str:
         return match[0] if match[0].startswith('"') else _SHOWS.sub(" ", match[0])
@@ -74,11 +70,11 @@ def _without_comments(text: str) -> str:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 class Form:
-    """Looks at what stands in the file, and collects the problems."""
+    """Checks the form of values, and collects the problems."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -94,12 +90,10 @@ class Form:
         required: tuple[str, ...] = (),
         other_words: Mapping[str, str] = MappingProxyType({}),
     ) -> Mapping[str, Any] | None:
-        """Give an object that has no keys but those known; None when it is none.
+        """Return an object after a check of its keys; None = it is not an object.
 
-        A key that may be left out is left out when its value is null: so serialisers write what is not set.
-
-        Args:
-            other_words: what somebody may call a key, in lower case -> the key.
+        An optional key with null is left out: serialisers write it for what is not set. `other_words` maps
+        other names of a key, in lower case, to the key.
         """
         pairs = self.pairs(value, path)
         if pairs is None:
@@ -114,7 +108,7 @@ class Form:
         return {key: part for key, part in pairs.items() if part is not None or key in required}
 
     def pairs(self, value: Any, path: str) -> Mapping[str, Any] | None:
-        """Give an object with any keys; None when it is none."""
+        """Return an object with any keys; None = it is not an object."""
         if not isinstance(value, Object):
             self.problem(path, f"{shown(value)} is not an object in braces")
             return None
@@ -129,7 +123,7 @@ class Form:
         return value
 
     def value(self, read: Callable[[Any], Any], given: Any, path: str) -> Any:
-        """Give what `read` makes of a value; None when it raises ValueError."""
+        """Return what `read` makes of a value; None = it raised ValueError."""
         try:
             return read(given)
         except ValueError as failure:
@@ -139,7 +133,7 @@ class Form:
     def name(
         self, holder: Mapping[str, Any], path: str, is_name: Callable[[str], bool], rule: str
     ) -> str | None:
-        """Give the `Name` in an object; None when it is wrong, or missing, which was told already."""
+        """Return the `Name` in an object; None = it is wrong, or missing, which is reported already."""
         if "Name" not in holder:
             return None
         name = holder["Name"]
@@ -150,27 +144,27 @@ class Form:
 
 
 class Taken:
-    """Names that are used up, without regard to case."""
+    """Names in use, in any case."""
 
     def __init__(self, form: Form) -> None:
         self._form = form
         self._first_at: dict[str, str] = {}
 
     def take(self, name: str, path: str, within: str = "") -> None:
-        """Take a name, or tell where it stands already; names `within` something are apart from others."""
+        """Add a name, or report where it is used already; names `within` something are separate."""
         other = self._first_at.setdefault(f"{within}{name}".lower(), path)
         if other != path:
             self._form.problem(f"{path}.Name", f"{name!r} is the name of {other} already")
 
 
 def join(path: str, key: str) -> str:
-    """Give the path of what an object has under a key."""
+    """Return the path of a key of an object."""
     plain = key if re.fullmatch(r"[A-Za-z0-9_$-]{1,100}", key) else json.dumps(key[:100])
     return f"{path}.{plain}" if path else plain
 
 
 def shown(value: Any) -> str:
-    """Show a JSON value shortly."""
+    """Return a JSON value in short form."""
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:60] + "...")
     if isinstance(value, dict):
@@ -182,7 +176,7 @@ def shown(value: Any) -> str:
 
 
 def none_of(value: Any, known: Collection[str]) -> str:
-    """Say that a value is none of those known, and which may be meant."""
+    """Return that a value is unknown, and which known one may be meant."""
     problem = f"{shown(value)} is none of {', '.join(map(repr, known))}"
     for name in known:
         if isinstance(value, str) and value.lower() == name.lower():

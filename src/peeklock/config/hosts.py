@@ -1,7 +1,6 @@
 """Names of hosts, with and without a port, and which of them are the broker's.
 
-Owns: their forms, and the broker's DNS names. Must not know: what a name is for. The command line imports it
-at its start.
+The command line imports this module at its start.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ _NAME_LENGTH_MAX = 253
 """Characters. Source: RFC 1035 2.3.4, 255 bytes on the wire."""
 
 _AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]{1,254}))(?::(?P<port>[0-9]{0,5}))?")
-"""`host[:port]` in lower case. Source: RFC 3986 3.2, without what no host of ours can be."""
+"""`host[:port]` in lower case. Source: RFC 3986 3.2, without what our hosts cannot be."""
 
 _PORT_MAX = 65_535
 
 
 def is_host(name: str) -> bool:
-    """Tell whether this is a DNS name, perhaps with `*` as its first label, or an IP address."""
+    """Return whether this is a DNS name, perhaps with `*` as its first label, or an IP address."""
     if len(name) <= _NAME_LENGTH_MAX and _DNS_NAME.fullmatch(name):
         return True
     try:
@@ -34,13 +33,13 @@ def is_host(name: str) -> bool:
 
 
 def is_host_and_port(name: str) -> bool:
-    """Tell whether this is `HOST:PORT`, an address of version 6 in brackets, and no pattern."""
+    """Return whether this is `HOST:PORT`, an IPv6 address in brackets, and not a pattern."""
     host, _, port = name.rpartition(":")
     if not re.fullmatch("[1-9][0-9]{0,4}", port) or int(port) > 65535:
         return False
     if host.startswith("["):
         return host.endswith("]") and ":" in host and is_host(host[1:-1])
-    # Of a pattern with a port, no client makes anything.
+    # No client understands a pattern with a port.
     return ":" not in host and not host.startswith("*") and is_host(host)
 
 
@@ -74,7 +73,7 @@ def host_in(text: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this is a loopback address, of version 6 in brackets."""
+    """Return whether this is a loopback address; of IPv6 with or without brackets."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -82,23 +81,22 @@ def is_loopback(host: str) -> bool:
 
 
 class HostNames:
-    """The DNS names of the broker: `localhost`, all below it, and what it was given."""
+    """The DNS names of the broker: `localhost`, all below it, and given ones."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        """Take further names, `*.example.org` for all one label below; a port behind a name is ignored."""
+        """Add names; `*.example.org` means all one label below, and a port is ignored."""
         self._names = frozenset(host_of(name).lower().removesuffix(".") for name in names)
 
     def __contains__(self, host: str) -> bool:
-        """Return whether a host in lower case, without a port, is one of them."""
+        """Return whether a host, in lower case and without a port, is one of them."""
         if host == "localhost" or host.endswith(".localhost") or host in self._names:
             return True
         return f"*.{host.partition('.')[2]}" in self._names
 
     def owns(self, authority: str, asked: str = "localhost") -> bool:
-        """Return whether `host[:port]` in an address that a client gives is this broker; any port will do.
+        """Return whether `host[:port]` in an address from a client is this broker, with any port.
 
-        `asked` is the `Host` of the request that has the address, which is the broker too.
-        Source: wire contract C41.
+        `asked` is the `Host` of the request, which is the broker too. Source: wire contract C41.
         """
         found = authority_in(authority)
         if found is None or int(found[1] or 0) > _PORT_MAX:

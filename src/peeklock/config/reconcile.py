@@ -1,12 +1,8 @@
-"""What a configuration file asks of the broker: the commands that make the namespace agree with it.
+"""The commands that make the namespace agree with a configuration file.
 
-Owns: which entities and rules are created or changed, in which order, and the refusal of what cannot be
-changed. Must not know: how commands are run, the form of the file, ranges of values (`broker.validation`).
-Pure.
-
-An entity may forward to one that stands below it in the file: the commands come targets first, where what a
-topic's messages come to are its subscriptions. In a circle of new entities one comes before its target: it is
-created without its forwards, and they are set at the end. So no command finds its target missing.
+An entity may forward to one further down in the file: the commands come targets first, where a topic's
+messages continue to its subscriptions. In a cycle of new entities one comes before its target: it is created
+without its forwards, which are set at the end. So no command lacks its target.
 """
 
 from __future__ import annotations
@@ -50,13 +46,15 @@ from peeklock.rules.filters import CorrelationFilter, FalseFilter, Filter, SqlAc
 
 @dataclass(frozen=True, slots=True)
 class EntityStep:
-    """Create an entity, or change one that exists; call it with the reply-to for the command."""
+    """Create or change an entity; a call with the reply-to returns the command."""
 
     path: str
     description: Description
     exists: bool
     rule: RuleDescription | None = None
     """First rule of a new subscription; None = the default one."""
+    completes: bool = False
+    """Sets the forwards of an entity that was created before its target."""
 
     @property
     def kind(self) -> str:
@@ -70,7 +68,7 @@ class EntityStep:
 
 @dataclass(frozen=True, slots=True)
 class RuleStep:
-    """Add a rule to a subscription, or change one that exists."""
+    """Add or change a rule of a subscription."""
 
     path: str
     subscription: str
@@ -86,7 +84,7 @@ class RuleStep:
 
 @dataclass(frozen=True, slots=True)
 class NoRulesStep:
-    """Take the one rule with which it was made from a new subscription that is to have none."""
+    """Remove the initial rule of a new subscription without rules."""
 
     path: str
     subscription: str
@@ -95,19 +93,8 @@ class NoRulesStep:
         return RemoveRule(self.subscription, DEFAULT_RULE_NAME, reply_to)
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardStep:
-    """Set the forwards of a new entity that comes before its target."""
-
-    path: str
-    description: Description
-
-    def __call__(self, reply_to: ReplyTo) -> UpdateEntity:
-        return UpdateEntity(self.description, reply_to)
-
-
-Step: TypeAlias = EntityStep | RuleStep | NoRulesStep | ForwardStep
-"""One command that the file asks for; `path` says where."""
+Step: TypeAlias = EntityStep | RuleStep | NoRulesStep
+"""Makes one command; `path` is the JSON path of its cause."""
 
 
 def reconcile(
@@ -117,20 +104,19 @@ def reconcile(
     limits: TierLimits,
     hosts: HostNames,
 ) -> list[Step]:
-    """Give the commands that make the namespace agree with the file; what agrees already gives none.
+    """Return the commands that make the namespace agree with the file; none for what agrees already.
 
-    Only what the file names is changed: a setting that it leaves out stays as it is on an entity that exists,
-    and entities and rules that it does not name stay.
+    Only what the file names changes: other settings, entities and rules stay.
 
     Args:
-        existing: all entities that there are.
-        rules: path of a subscription, in lower case, -> its rules; at least of those that the file names.
+        config: the file.
+        existing: all present entities.
+        rules: path of a subscription, in lower case, -> its present rules; at least of those in the file.
         limits: of the tier.
-        hosts: by which forwards may name this broker.
+        hosts: names of this broker in forwards.
 
-    Raises: ConfigError when a value is out of the tier's range, when an entity exists and differs in what
-    cannot be changed, when an expression is wrong, or when a forward leads nowhere or to another host;
-    then nothing is to be run.
+    Raises: ConfigError for a value out of the tier's range, an existing entity that differs in what cannot be
+    changed, a wrong expression, or a forward to nowhere or to another host; then no command may run.
     Source: requirement A-02.
     """
     found = {view.description.name.lower(): view.description for view in existing}
@@ -149,7 +135,7 @@ def reconcile(
         if old is not None:
             steps[name] = EntityStep(entity.path, new, exists=True)
         elif entity.rules == ():
-            # It takes no message until that rule is removed.
+            # It receives no message until that rule is removed.
             nothing = RuleDescription(DEFAULT_RULE_NAME, FalseFilter())
             steps[name] = EntityStep(entity.path, new, exists=False, rule=nothing)
             rule_steps[name] = [NoRulesStep(entity.path, entity.name)]
@@ -171,7 +157,7 @@ def _ordered(
     steps: Mapping[str, EntityStep],
     rule_steps: Mapping[str, Iterable[Step]],
 ) -> list[Step]:
-    """Put the steps in an order in which no target is missing; `found` names what there is now."""
+    """Return the steps in an order in which no target is missing; `found` names what exists now."""
     there = {*found}
     ordered: list[Step] = []
     last: list[Step] = []
@@ -186,7 +172,7 @@ def _ordered(
                 last.append(step)
             else:
                 ordered.append(replace(step, description=_without_forwards(step.description)))
-                last.append(ForwardStep(step.path, step.description))
+                last.append(EntityStep(step.path, step.description, exists=True, completes=True))
         ordered += rule_steps.get(name, ())
     return ordered + last
 
@@ -197,13 +183,13 @@ def _without_forwards(description: Description) -> Description:
 
 
 def counted(steps: Iterable[Step]) -> Counter[tuple[str, bool]]:
-    """Count by kind, and whether something is changed or created. The rule of a new subscription counts."""
+    """Return counts by kind and whether it is a change. The rule of a new subscription counts."""
     counts: Counter[tuple[str, bool]] = Counter()
     for step in steps:
         match step:
             case NoRulesStep():
                 counts["rule", False] -= 1
-            case ForwardStep():
+            case EntityStep(completes=True):
                 pass  # counted with its creation
             case EntityStep(rule=RuleDescription()):
                 counts.update([(step.kind, step.exists), ("rule", False)])
@@ -218,7 +204,7 @@ def counted(steps: Iterable[Step]) -> Counter[tuple[str, bool]]:
 def _agreeing(
     entity: EntityConfig, old: Description | None, limits: TierLimits, problems: list[str]
 ) -> Description | None:
-    """Give an entity as it would agree with the file; None when there are problems."""
+    """Return an entity that agrees with the file; None = there are problems."""
     try:
         if old is None:
             return checked(entity.description, limits)
@@ -231,7 +217,7 @@ def _agreeing(
 
 
 def _fixed(entity: EntityConfig, old: Description) -> list[str]:
-    """Say what would have to be another entity."""
+    """Return a problem for each difference that would need another entity."""
     kind = KINDS[type(old)].value
     if type(old) is not type(entity.bare):
         return [f"{entity.path}: {old.name!r} is a {kind}; choose another name, or delete the {kind} first"]
@@ -256,7 +242,7 @@ def _changed_rules(entity: EntityConfig, existing: Iterable[RuleDescription]) ->
 
 
 def _do_the_same(one: RuleDescription, other: RuleDescription) -> bool:
-    # As texts, since 1, 1.0 and True are equal, but not to a filter.
+    # As strings: 1, 1.0 and True are equal, but differ for a filter.
     return repr(_meaning(one)) == repr(_meaning(other))
 
 
@@ -289,7 +275,7 @@ def _expression_problems(steps: Iterable[RuleStep]) -> Iterator[str]:
 def _forward_problems(
     config: Config, wanted: Mapping[str, Description], steps: Mapping[str, EntityStep]
 ) -> Iterator[str]:
-    """Find the forwards that lead nowhere; those of an entity that agrees already may stay."""
+    """Report forwards to nowhere; those of an entity that agrees already may stay."""
     for entity in config.entities:
         for key, field in FORWARDS.items():
             target = entity.settings.get(field)
@@ -303,7 +289,7 @@ def _forward_problems(
 
 
 def _host_problems(config: Config, found: Mapping[str, Description], hosts: HostNames) -> Iterator[str]:
-    """Find the forwards by an address of another host; one that is there already may stay."""
+    """Report forwards by an address of another host; one that is set already may stay."""
     for entity in config.entities:
         old = found.get(entity.name.lower())
         for key, field in FORWARDS.items():
@@ -318,7 +304,7 @@ def _host_problems(config: Config, found: Mapping[str, Description], hosts: Host
 
 
 def _flows(wanted: Mapping[str, Description]) -> dict[str, list[str]]:
-    """Give where the messages of each entity may come to next: from a topic to its subscriptions."""
+    """Return where messages may go next from each entity; from a topic to its subscriptions."""
     flows = {name: _targets(description) for name, description in wanted.items()}
     for name, description in wanted.items():
         if isinstance(description, SubscriptionDescription):
@@ -331,9 +317,9 @@ def _targets(description: Description) -> list[str]:
 
 
 def _targets_first(wanted: Mapping[str, Description]) -> Iterator[str]:
-    """Go through entities so that each comes after those that its messages may come to, and after its topic.
+    """Yield entities so that each comes after its topic and after those that its messages may go to.
 
-    In a circle one comes before a target; a subscription never comes before its topic.
+    In a cycle one comes before a target; a subscription never comes before its topic.
     """
     flows = _flows(wanted)
     after: dict[str, list[str]] = {}

@@ -1,11 +1,8 @@
 """The rules of a subscription in a configuration file, read and written.
 
-Owns: their form: the kinds of filters, the action, and values of every type. Must not know: what an
-expression means (`rules`), where in the file the rules stand (`config`). Pure.
-
 Source: the emulator's `Schema/Config-schema.json`. Beyond it there are the filter types `True` and `False`,
 `Parameters` of expressions, and values of types that JSON lacks, as `{"Type": "guid", "Value": "..."}` with
-the type names of the administration API: what its clients can make can be written.
+the type names of the administration API: everything that its clients can make can be written.
 """
 
 from __future__ import annotations
@@ -31,11 +28,11 @@ from peeklock.rules.filters import (
 )
 
 SHORT_NAME_RULE = f"a name: 1 to {PART_NAME_LENGTH_MAX} of A-Z, a-z, 0-9 and ._-, and neither '.' nor '..'"
-_RULE_NAME_RULE = f"{SHORT_NAME_RULE}; before a letter or digit there may be a $"
+_RULE_NAME_RULE = f"{SHORT_NAME_RULE}; a $ may come before a letter or digit"
 
 
 def is_short_name(text: str) -> bool:
-    """Whether a subscription may be called so."""
+    """Return whether this may be the name of a subscription."""
     return is_part_name(text) and not text.startswith("$")
 
 
@@ -43,7 +40,7 @@ _PROPERTIES = ("FilterType", "CorrelationFilter", "SqlFilter", "Action")
 
 
 def read_rule(form: Form, value: Any, path: str) -> RuleDescription | None:
-    """Read a rule; None when it is wrong, which the form was told."""
+    """Return a rule; None = the form has a problem with it."""
     rule = form.object(value, path, ("Name", "Properties"), required=("Name", "Properties"))
     if rule is None:
         return None
@@ -62,7 +59,7 @@ def read_rule(form: Form, value: Any, path: str) -> RuleDescription | None:
 
 
 def write_rule(rule: RuleDescription) -> dict[str, Any]:
-    """Give the entry of a rule."""
+    """Return the entry of a rule."""
     properties: dict[str, Any]
     match rule.filter:
         case TrueFilter():
@@ -148,7 +145,7 @@ def _write_correlation(given: CorrelationFilter) -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not a text in quotation marks")
+        raise ValueError(f"{shown(value)} is not a string")
     return value
 
 
@@ -162,8 +159,8 @@ _EXAMPLES = {
     "duration": "P1DT30.5S",
     "guid": "00000000-0000-0000-0000-000000000001",
 }
-"""Types of values that JSON lacks, with a text of each: texts, booleans, whole numbers and finite doubles are
-JSON's own."""
+"""Types of values that JSON lacks, with an example. JSON has strings, booleans, integers and finite
+doubles."""
 
 
 def _read_pairs(form: Form, holder: Mapping[str, Any], key: str, path: str) -> Pairs:
@@ -194,9 +191,9 @@ def _read_value(value: Any) -> Value | None:
             try:
                 return READERS[kind](text)
             except (ValueError, ArithmeticError) as failure:
-                raise ValueError(f"{shown(text)} is no {kind} such as {_EXAMPLES[kind]}") from failure
+                raise ValueError(f"{shown(text)} is not a {kind} such as {_EXAMPLES[kind]}") from failure
     raise ValueError(
-        f"{shown(value)} is no value: a text, a number, true, false, null, or "
+        f"{shown(value)} is not a value: a string, a number, true, false, null, or "
         f'{{"Type": "...", "Value": "..."}} with one of the types {", ".join(_EXAMPLES)}'
     )
 

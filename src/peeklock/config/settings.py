@@ -1,9 +1,6 @@
 """The settings that a configuration file can give an entity, a table for each kind.
 
-Owns: the key of each setting, how its value is read and written. Must not know: where
-in the file they stand (`config`), ranges of values and the form of names (`broker.validation`). Pure.
-
-Keys are those of the emulator's `Schema/Config-schema.json`; settings that it lacks go by their names in the
+Keys are those of the emulator's `Schema/Config-schema.json`; settings that it lacks have their names in the
 administration API.
 """
 
@@ -31,8 +28,10 @@ NAME_RULE = (
 )
 
 
-def boolean(value: Any) -> bool:
-    """Raises: ValueError, as all that read."""
+# Readers raise ValueError.
+
+
+def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{shown(value)} is not true or false")
     return value
@@ -51,7 +50,7 @@ def _duration(value: Any) -> int:
 
 
 def _forward(value: Any) -> tuple[str | None, str | None]:
-    """Read the target's name and the address by which it is given."""
+    """Return the target's name and the address that names it."""
     if not isinstance(value, str):
         raise ValueError(f'{shown(value)} is not a name in quotation marks ("" for none)')
     try:
@@ -65,7 +64,7 @@ def _forward(value: Any) -> tuple[str | None, str | None]:
 
 def _text(value: Any) -> str | None:
     if not isinstance(value, str):
-        raise ValueError(f'{shown(value)} is not a text in quotation marks ("" for none)')
+        raise ValueError(f'{shown(value)} is not a string ("" for none)')
     return value or None
 
 
@@ -78,15 +77,15 @@ def _status(value: Any) -> EntityStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How the values of a setting stand in the file."""
+    """Conversion of a setting's value."""
 
     read: Callable[[Any], Any]
     """From JSON. Raises: ValueError."""
     write: Callable[[Any], Any] = lambda value: value
-    """To JSON; never asked for a default, so not for None."""
+    """To JSON; not called for defaults, so not for None."""
 
 
-_BOOLEAN = _Form(boolean)
+_BOOLEAN = _Form(_boolean)
 _WHOLE_NUMBER = _Form(_whole_number)
 _DURATION = _Form(_duration, format_duration)
 _FORWARD = _Form(_forward)
@@ -117,23 +116,17 @@ _ALL: dict[str, tuple[str, _Form]] = {
 
 
 def _settings_of(kind: type[Description]) -> dict[str, tuple[str, _Form]]:
-    has = {field.name for field in fields(kind)}  # without what the kind cannot have: constants of its class
+    has = {field.name for field in fields(kind)}  # what the kind lacks are constants of its class
     return {key: (field, form) for key, (field, form) in _ALL.items() if field in has}
 
 
-QUEUE_PROPERTIES = _settings_of(QueueDescription)
-TOPIC_PROPERTIES = _settings_of(TopicDescription)
-SUBSCRIPTION_PROPERTIES = _settings_of(SubscriptionDescription)
-"""Key in the file -> field of the description and its form."""
-
 PROPERTIES: Mapping[type[Description], Mapping[str, tuple[str, _Form]]] = {
-    QueueDescription: QUEUE_PROPERTIES,
-    TopicDescription: TOPIC_PROPERTIES,
-    SubscriptionDescription: SUBSCRIPTION_PROPERTIES,
+    kind: _settings_of(kind) for kind in (QueueDescription, TopicDescription, SubscriptionDescription)
 }
+"""By kind: key in the file -> field of the description, and its form."""
 
 FORWARDS = {"ForwardTo": "forward_to", "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to"}
-"""Settings that name another entity -> field; a topic's are None."""
+"""Settings that name another entity -> field; a topic has none."""
 
 IMMUTABLE = ("EnablePartitioning", "RequiresDuplicateDetection", "RequiresSession")
 """Settings that are fixed at creation. Source: wire contract 7.3, column "mutable"."""
@@ -145,9 +138,9 @@ def read_settings(
     """Read the `Properties` of an entity, by field of its description.
 
     Args:
-        given: keys that the kind does not have are passed over.
+        given: keys that the kind lacks are ignored.
         kind: of the entity.
-        read: has a reader read the value of a key; None = it cannot, which was told.
+        read: returns what a reader makes of the value of a key; None = a problem was reported.
     """
     known = PROPERTIES[kind]
     settings = {known[key][0]: read(known[key][1].read, key) for key in given if key in known}
@@ -158,10 +151,10 @@ def read_settings(
 
 
 def write_settings(description: Description, default: Description) -> dict[str, Any]:
-    """Give the `Properties` of an entity: all that differs from the default.
+    """Return the `Properties` of an entity that differ from the default.
 
-    MaxDeliveryCount always stands there, since left out it is 3 in the emulator (our choice). A forward is
-    written as it was given.
+    MaxDeliveryCount is always written, since the emulator's default is 3 (our choice). A forward is written
+    as it was given.
     """
     settings = {
         key: form.write(value)

@@ -1,0 +1,21 @@
+"""The broker process: everything with a socket, a thread, a clock or a file.
+
+process        Event loop, signals, and the line that says the broker is ready.
+app            The order in which a broker's parts are made, started and stopped.
+configuration  The configuration file, applied at start.
+storage        The store, opened or rescued at start.
+export         `peeklock export`.
+repair         `peeklock check`.
+net            Listening sockets, AMQP, HTTP and WebSocket connections.
+capture        The process that writes the event log.
+shard          One namespace on the event loop.
+keys           Files of keys, and the authority that checks tokens.
+tls            TLS contexts and the local certificate authority.
+origins        Which HTTP requests of web pages are accepted.
+loop           The event loop's time: turns, timers, the clock.
+files          Locks on folders, and replacement of files as a whole.
+line_limits    Limits on log lines that a peer can cause.
+log            Log lines as JSON.
+memory         How much memory the process may use.
+settings       Settings of a broker, as values.
+"""

@@ -1,13 +1,10 @@
-"""The event log, seen from the broker: the process that writes it, and what happens when it cannot keep up.
+"""The process that writes the event log, and what happens when it cannot keep up.
 
-Owns: start and restart of the exporter, the limit of what may wait for it, what health says of it. Must not
-know: what is in the log, how it is written. pyarrow is loaded by that process alone, and its work is not done
-at the cost of the event loop.
+pyarrow is loaded by that process alone, whose work costs the event loop nothing.
 
-Theory of operation. Each batch has an event row in the store. The exporter reads them there, and says on its
-standard output how far all is written (`exported N`); the rows up to there are then dropped by the batches to
-come. Its standard input is a pipe that we hold: it ends with us, however we end, and the exporter then writes
-what is left and ends too.
+Theory of operation. Each batch has an event row in the store. The exporter reads them there, and prints how
+far all is written (`exported N`); later batches drop the rows up to there. Its standard input is a pipe that
+we hold: it ends with us, however we end, and the exporter then writes what is left and exits too.
 
     starting -> running -> failed -> starting ... -> stopped
 """
@@ -19,49 +16,23 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from peeklock.server import log
 from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.settings import CaptureSettings
 from peeklock.server.shard.shard import Shard
 
 RETRY_S_MIN = 1.0
 RETRY_S_MAX = 30.0
-"""A process that died is started again after so long, each time twice as long until it has exported
-something."""
+"""Pause before a process that died is restarted; it doubles until something has been exported."""
 
 FINISH_S_MAX = 10.0
-"""How long a stop waits for the exporter. Our choice: as long as for clients. It needs a moment for each
-million events that wait."""
+"""How long a stop waits for the exporter. Our choice: as for clients; a million events take a moment."""
 
 OPEN_AGAIN = 0.5
-"""Sends that were refused are taken again below this share of the limit."""
-
-Policy = Literal["block", "drop-and-say"]
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureSettings:
-    """What `peeklock serve` was asked for about the event log."""
-
-    folder: Path
-    bodies: tuple[str, ...] = ()
-    """Entities whose messages are captured whole; `*` = all."""
-    backlog_bytes: int = 1024**3
-    policy: Policy = "block"
-    interval_s: float = 10.0
-    """How long at most until what happened can be read there."""
-    keep_days: float | None = None
-    keep_bytes: int | None = None
-
-    def captures_body(self) -> Callable[[str], bool]:
-        """Give what says of an entity's name whether its messages are captured whole."""
-        if "*" in self.bodies:
-            return lambda name: True
-        wanted = frozenset(name.lower() for name in self.bodies)
-        return lambda name: bool(wanted) and name.lower() in wanted
+"""Sends are accepted again below this share of the limit."""
 
 
 class Capture:
@@ -70,7 +41,7 @@ class Capture:
     def __init__(
         self, settings: CaptureSettings, data: Path, namespace: str, shard: Shard, now_ms: Callable[[], int]
     ) -> None:
-        """Nothing runs before `start`; until then what happens waits in the store."""
+        """Run nothing before `start`; until then events wait in the store."""
         self._settings = settings
         self._command = _command(settings, data, namespace)
         self._shard = shard
@@ -94,7 +65,7 @@ class Capture:
         self._task.add_done_callback(tell_failure)
 
     async def stop(self) -> None:
-        """Let the exporter write what is there, once the last batch is committed."""
+        """Wait for the exporter to write what is left, once the last batch is committed."""
         self._stopping.set()
         if self._task is None:
             return
@@ -103,27 +74,25 @@ class Capture:
         except TimeoutError:
             self._task.cancel()
             log.warning(
-                "the event log is not complete yet; the exporter goes on by itself",
+                "the event log is not complete yet; the exporter continues on its own",
                 {"exported_to": self._exported_to, "waited_s": FINISH_S_MAX, **self._waiting()},
             )
 
     # The limit
 
-    def look(self) -> bool:
-        """Hold the backlog to its limit; answer whether sends have to be refused. To be called from time to
-        time."""
+    def is_full(self) -> bool:
+        """Apply the policy to the backlog; return whether sends must be refused. Call from time to time."""
         self._take_mark()
         waiting, limit = self._shard.event_backlog.size_bytes, self._settings.backlog_bytes
         if self._settings.policy == "drop-and-say":
             if waiting > limit:
-                self._give_up(waiting - limit)
+                self._drop_oldest(waiting - limit)
             return False
         self._full = waiting > (limit * OPEN_AGAIN if self._full else limit)
         return self._full
 
-    def _give_up(self, excess_bytes: int) -> None:
-        """Drop the oldest rows, about so many bytes of them. The exporter finds that they are missing, and
-        says so in the log."""
+    def _drop_oldest(self, excess_bytes: int) -> None:
+        """Drop about so many bytes of the oldest rows. The exporter records the gap in the event log."""
         backlog = self._shard.event_backlog
         first, count = backlog.first_no, len(backlog)
         if first is None or not count or not backlog.size_bytes:
@@ -134,7 +103,7 @@ class Capture:
             self._dropped_batches += to - above
             self._dropped_to = to
             log.warning(
-                "events were given up: more wait for the event log than may",
+                "events were given up: the event log backlog is full (--capture-policy drop-and-say)",
                 {"first": above + 1, "last": to, "since_start": self._dropped_batches, **self._waiting()},
             )
             self._shard.forget_events(to)
@@ -150,7 +119,7 @@ class Capture:
             self._mark_at_ms = self._now_ms()
 
     def health(self) -> dict[str, Any]:
-        """Give figures for `GET /health`."""
+        """Return figures for `GET /health`."""
         self._take_mark()
         lags = self._mark_no > self._exported_to
         return {
@@ -174,9 +143,9 @@ class Capture:
             if last_try or (self._stopping.is_set() and status == 0):
                 break
             if self._stopping.is_set():
-                continue  # it died as we were about to stop: once more, so that the log is complete
+                continue  # it died before the stop: once more, to complete the log
             log.warning(
-                "the exporter of the event log ended; it is started again",
+                "the exporter of the event log ended; it is restarted",
                 {"reason": self._why, "status": status, "again_in_s": self._retry_s},
             )
             with contextlib.suppress(TimeoutError):
@@ -186,14 +155,14 @@ class Capture:
             self._state = "stopped"
 
     async def _run_once(self) -> int | None:
-        """Run the exporter to its end; answer its exit status, None when it could not be started."""
+        """Run the exporter to its end; return its exit status, None if it could not be started."""
         why = None
         try:
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C in the terminal is for the broker, whose end it waits for
+                start_new_session=True,  # a Ctrl-C in the terminal is for the broker alone
             )
         except OSError as failure:
             self._state, self._why = "failed", f"cannot start {self._command[0]}: {failure.strerror}"

@@ -1,8 +1,4 @@
-"""The configuration file that a data folder agrees with, for `peeklock export`.
-
-Owns: what is exported, and what a user must know of it. Must not know: the form of the file, how a folder is
-read.
-"""
+"""`peeklock export`: the configuration file that a data folder agrees with, and what it lacks."""
 
 from __future__ import annotations
 
@@ -23,16 +19,16 @@ from peeklock.store.sqlite.read_only import read_definitions
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What a folder gives."""
+    """The result of an export."""
 
     text: str
-    """The file."""
+    """The content of the file."""
     warnings: tuple[str, ...]
-    """What the file lacks, and why it would be refused over an empty folder, a line each; no keys."""
+    """What the file lacks, and why it would be refused over an empty folder; contains no keys."""
 
 
 def export_config(folder: Path) -> Export:
-    """Return the file. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+    """Return the configuration of a data folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
     definitions = read_definitions(folder)
     going = {entity.description.name.lower() for entity in definitions.entities if entity.deleting}
     descriptions = {
@@ -49,22 +45,21 @@ def export_config(folder: Path) -> Export:
 
 
 def _names(description: Description) -> Iterator[str]:
-    """Return the name of an entity, and of its topic."""
+    """Yield the name of an entity, and that of its topic."""
     yield description.name.lower()
     if isinstance(description, SubscriptionDescription):
         yield description.topic_name.lower()
 
 
 def _warnings(entities: Collection[Description]) -> Iterator[str]:
-    """Name the authorization rules, and the forwards whose target was deleted since they were set."""
+    """Warn of authorization rules, and of forwards whose target was deleted since they were set."""
     for entity in entities:
         if entity.authorization_rules:
             rules = ", ".join(rule.name for rule in entity.authorization_rules)
             kind = KINDS[type(entity)].value
             yield (
-                f"the authorization rules {rules} of the {kind} '{entity.name}' and "
-                f"their keys are not in the file, which has no place for them: set them by the "
-                f"administration API where it is used"
+                f"the authorization rules {rules} of the {kind} '{entity.name}' and their keys are not in "
+                f"the file, whose format has none: set them through the administration API where it is used"
             )
     names = {entity.name.lower() for entity in entities}
     for entity in entities:
@@ -74,6 +69,6 @@ def _warnings(entities: Collection[Description]) -> Iterator[str]:
                 kind = KINDS[type(entity)].value
                 yield (
                     f"{setting} of the {kind} '{entity.name}' names '{target}', which was deleted: over an "
-                    f"empty folder the broker refuses this file; create '{target}' again, or take {setting} "
-                    f"out of the file"
+                    f"empty folder the broker refuses this file; create '{target}' again, or remove "
+                    f"{setting} from the file"
                 )

@@ -1,11 +1,10 @@
-"""Structured log lines on standard error, one JSON object a line.
+"""Structured log lines on standard error: one JSON object a line, with `time`, `level`, `event` and its
+fields.
 
-Owns: the form of a line: `time` (UTC, ISO 8601), `level`, `event`, then the event's own fields. Must not
-know: what is logged. Nothing here filters secrets; callers never pass one (keys and tokens have no readable
-form in this code base).
+Nothing here filters secrets; callers never pass one (keys and tokens have no readable form in this code).
 
-Standard `logging` rather than structlog: structlog imports rich at start-up, 180 ms and 10 MB of a broker
-that is to be ready in 600 ms and idle in 70 MB.
+Standard `logging` rather than structlog, which imports rich at start-up: 180 ms and 10 MB of a broker that
+must be ready in 600 ms and idle in 70 MB.
 """
 
 from __future__ import annotations
@@ -44,17 +43,17 @@ def configure(level: int = logging.INFO) -> None:
 
 
 def info(event: str, fields: Mapping[str, Any] | None = None) -> None:
-    """Log something that happened as it should."""
+    """Log an expected event."""
     _logger.info(event, extra={"fields": fields or {}})
 
 
 def warning(event: str, fields: Mapping[str, Any] | None = None) -> None:
-    """Log something an operator may want to look at."""
+    """Log an event that may need an operator."""
     _logger.warning(event, extra={"fields": fields or {}})
 
 
 def error(
     event: str, fields: Mapping[str, Any] | None = None, *, exc_info: BaseException | None = None
 ) -> None:
-    """Log something that stopped a part of the broker, with the traceback of `exc_info`."""
+    """Log a failure, with the traceback of `exc_info`."""
     _logger.error(event, extra={"fields": fields or {}}, exc_info=exc_info)

@@ -1,7 +1,4 @@
-"""How much memory this process may use.
-
-Owns: reading it from the system, once. Must not know: who shares it.
-"""
+"""How much memory this process may use, read once from the system."""
 
 from __future__ import annotations
 

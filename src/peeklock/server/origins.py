@@ -1,13 +1,9 @@
-"""Which hosts are this broker's, and which HTTP requests are taken by their `Host` and `Origin`.
+"""Protection against pages that a browser loaded from elsewhere: checks of `Host` and `Origin`.
 
-Owns: the rules against pages that a browser loaded from elsewhere. Must not know:
-HTTP syntax, keys, tokens.
-
-A browser lets any page send requests to any port of its user's machine, and names the page in `Origin`. It
-names none in a `GET` to the page's own origin. So a page whose name its owner rebinds to 127.0.0.1 reads from
-a broker there without an `Origin`, and what shows it is the `Host` alone. An address cannot be rebound, and
-browsers answer `localhost` themselves.
-Source: RFC 6454 7; RFC 6761 6.3; RFC 9110 7.2 and 15.5.20.
+A browser lets any page send requests to any port of its user's machine, and names the page in `Origin`, but
+not in a `GET` to the page's own origin. So a page whose name its owner rebinds to 127.0.0.1 reads from a
+broker there without an `Origin`, and only the `Host` shows it. An address cannot be rebound, and browsers
+resolve `localhost` themselves. Source: RFC 6454 7; RFC 6761 6.3; RFC 9110 7.2 and 15.5.20.
 """
 
 from __future__ import annotations
@@ -25,29 +21,25 @@ Refusal = tuple[int, str]
 
 
 class OriginPolicy:
-    """Takes requests that no foreign page can send; with names None, any request."""
+    """Accepts requests that no foreign page can send; with names None, any request."""
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
         """Make the policy.
 
         Args:
-            names: the DNS names of the broker beside `localhost`, `*.example.org` for all one label below;
-                a port behind a name is ignored. None = clients need a secret, which no page has.
+            names: as of `HostNames`. None = clients need a secret, which no page has.
         """
         self._names = None if names is None else HostNames(names)
 
     def knows(self, hosts: Iterable[str]) -> bool:
-        """Tell whether all hosts of a request are this broker's; there are several in the absolute form.
-
-        `hosts` are `Host` and the authority of the target, each `host[:port]`. None at all is unknown.
-        """
+        """Return whether the hosts of a request, `Host` and the target's authority, are this broker's."""
         if self._names is None:
             return True
         given = [host_in(host) for host in hosts]
         return bool(given) and all(name is not None and self._is_ours(name) for name in given)
 
     def refusal_of_host(self, hosts: Iterable[str]) -> Refusal | None:
-        """Return why a request for these hosts is refused, as of `knows`; None = it is not."""
+        """Return why a request for these hosts is refused; None = it is not."""
         hosts = list(hosts)
         if self.knows(hosts):
             return None
@@ -60,7 +52,7 @@ class OriginPolicy:
         )
 
     def refusal_of_origin(self, origin: str | None, hosts: Iterable[str]) -> Refusal | None:
-        """Return why a page is refused by its `Origin`; None = it is not, or no page asks."""
+        """Return why a page is refused by its `Origin`; None = it is not."""
         hosts = list(hosts)
         if self._names is None or origin is None or is_own_origin(origin):
             return None
@@ -70,9 +62,9 @@ class OriginPolicy:
         return self._foreign()
 
     def refusal_of_site(self, site: str | None, origin: str | None) -> Refusal | None:
-        """Return why a page is refused that its browser names no `Origin` of, but says to be a foreign one.
+        """Return why a request without `Origin` is refused by its `Sec-Fetch-Site`; None = it is not.
 
-        A browser says so with each request to an address of this machine. Source: W3C "Fetch Metadata Request
+        Browsers send it with each request to an address of this machine. Source: W3C "Fetch Metadata Request
         Headers".
         """
         if self._names is None or origin is not None or (site or "").lower() != "cross-site":
@@ -93,9 +85,9 @@ class OriginPolicy:
 
 
 def is_own_origin(origin: str) -> bool:
-    """Tell whether a page was loaded from this machine, by the `Origin` that its browser names.
+    """Return whether an `Origin` is on this machine. Source: RFC 6454 7; RFC 6761 6.3.
 
-    Names are not looked up: whoever made the page may answer for them. Source: RFC 6454 7; RFC 6761 6.3.
+    Names are not resolved: the author of the page may control the answer.
     """
     try:
         host = urlsplit(origin).hostname or ""
@@ -107,7 +99,7 @@ def is_own_origin(origin: str) -> bool:
 @lru_cache(maxsize=256)
 def _is_address(host: str) -> bool:
     if host.startswith("["):
-        return True  # read as one by `authority_in`
+        return True  # checked by `authority_in`
     try:
         IPv4Address(host)
     except ValueError:

@@ -1,8 +1,5 @@
-"""`peeklock check`, and with `--repair` what a broker does with damaged bodies as it meets them, at once and
-offline.
-
-Owns: the order of reading all bodies. Must not know: what becomes of a message (`broker.lost_bodies`).
-"""
+"""`peeklock check`, and with `--repair` offline and at once what a broker does when it meets a damaged
+body."""
 
 from __future__ import annotations
 
@@ -29,15 +26,12 @@ ROWS_A_TIME = 16
 
 
 def check(folder: Path, *, repair_follows: bool = False) -> Report:
-    """Verify the store in a folder; damaged bodies whose messages were dead-lettered without them are known.
-
-    `repair_follows`: the report does not say that nothing was changed.
-    """
+    """Verify the store in a folder; `repair_follows`: do not report that nothing was changed."""
     return store_check.check(folder, is_bodiless, repair_follows=repair_follows)
 
 
 def repair(folder: Path) -> list[LostBody]:
-    """Dead-letter each message of a folder whose body is damaged; return which these are.
+    """Dead-letter each message of a folder whose body is damaged, and return them.
 
     Raises: StoreInUse, StoreDamaged for anything but bodies, StoreFailed.
     """
@@ -53,7 +47,7 @@ async def _repair(folder: Path) -> list[LostBody]:
         engine = Engine(namespace, BodyCache())
         await engine.recover(store, now_ms)
         driver = Driver(engine)
-        driver.rest()  # nothing else is to happen to the messages
+        driver.rest()  # nothing else may happen to the messages
         lost: list[LostBody] = []
         rows = sorted(engine.ledger.rows())
         for first in range(0, len(rows), ROWS_A_TIME):

@@ -1,36 +1,59 @@
-"""What `peeklock serve` was asked for.
-
-Owns: the settings of a broker process, as values. Must not know: who reads them, and from where they come.
-"""
+"""Settings of a broker process, and the error for settings that cannot be followed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from peeklock.broker.queue.graces import LOCK_GRACE_MS
 from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS
-from peeklock.server.keys.authority_manager import AuthMode
 
-if TYPE_CHECKING:
-    from peeklock.server.capture import CaptureSettings
-
+AuthMode = Literal["off", "sas", "jwt"]
+Durability = Literal["fsync", "os", "memory"]
+Policy = Literal["block", "drop-and-say"]
 
 HISTORY = 1_000
-"""What development mode remembers. Our choice: 10 MB at most, with bodies of 4 KiB."""
+"""Messages remembered in development mode. Our choice: 10 MB at most, with bodies of 4 KiB."""
+
+
+class StartFailed(Exception):
+    """The broker cannot start; the message says what happened, to what, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """Settings of the event log."""
+
+    folder: Path
+    bodies: tuple[str, ...] = ()
+    """Entities whose messages are captured with their bodies; `*` = all."""
+    backlog_bytes: int = 1024**3
+    policy: Policy = "block"
+    interval_s: float = 10.0
+    """The longest time until an event can be read from the log."""
+    keep_days: float | None = None
+    keep_bytes: int | None = None
+
+    def captures_body(self) -> Callable[[str], bool]:
+        """Return a predicate: are messages of the entity of this name captured with their bodies?"""
+        if "*" in self.bodies:
+            return lambda name: True
+        wanted = frozenset(name.lower() for name in self.bodies)
+        return lambda name: bool(wanted) and name.lower() in wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """See the module."""
+    """Settings of a broker process, named as the options of `peeklock serve`."""
 
     data: Path | None
     config: Path | None
     host: str
     amqp_port: int
     http_port: int
-    durability: Literal["fsync", "os", "memory"]
+    durability: Durability
     tls_cert: Path | None
     tls_key: Path | None
     tier: str
@@ -38,30 +61,34 @@ class Settings:
     enforce_quotas: bool = False
     delete_lock: bool = False
     lock_grace_ms: int | None = LOCK_GRACE_MS
-    """How long a connection that broke keeps its locks; None = until they lapse."""
+    """How long a broken connection keeps its locks; None = until they expire."""
     clock_step_limit_ms: int = CLOCK_STEP_LIMIT_MS
-    """How far forwards the wall clock may be set at once without being taken to be wrong."""
+    """The largest forward step of the wall clock that is trusted."""
     capture: CaptureSettings | None = None
     """None = no event log."""
     auth: frozenset[AuthMode] = frozenset()
-    """What is asked of clients; empty = development mode, in which the emulator's well-known key is good for
-    everything."""
+    """Empty = development mode: the emulator's well-known key has all rights."""
     jwt: Path | None = None
-    """The file that says which JSON web tokens are taken; None = none."""
+    """File with the accepted JSON web tokens; None = none are accepted."""
     allow_plaintext: bool = False
-    """Take connections without TLS from other machines too."""
+    """Accept connections without TLS from other machines."""
     tls_names: tuple[str, ...] = ()
-    """What our certificate has to name beside this machine."""
+    """Further names in the certificate that the local authority signs."""
     host_names: tuple[str, ...] = ()
-    """Further DNS names by which HTTP clients come where no secret is asked for."""
+    """Further DNS names under which HTTP clients reach a broker without authentication."""
     history: int | None = None
-    """How many of the messages that left are remembered; None = `HISTORY` in development mode, else none."""
+    """Messages remembered after they left; None = `HISTORY` in development mode, else none."""
     usual_ports: bool = False
     """Listen on 5671, 443 and 80 too."""
     accept_loss: bool = False
-    """Go on with what can be read of a damaged store."""
+    """Start with what can be read of a damaged store."""
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """Names of this broker beside `localhost`."""
+        return (*self.host_names, *self.tls_names, self.host)
 
     @property
     def history_size(self) -> int:
-        """How many of the messages that left are remembered; 0 = none."""
+        """Messages remembered after they left; 0 = none."""
         return self.history if self.history is not None else 0 if self.auth else HISTORY

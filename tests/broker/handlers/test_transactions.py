@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from typing import Any
@@ -877,11 +878,13 @@ def test_an_enlist_takes_as_many_steps_with_5000_open_as_with_one(broker: Broker
             return trace
 
         before = sys.gettrace()
+        gc.disable()  # what the collector frees may run Python of its own
         sys.settrace(trace)
         try:
             broker.namespace.apply(commands[1], broker.now_ms)
         finally:
             sys.settrace(before)
+            gc.enable()
         counts.append(steps)
         for _ in range(OPEN_TRANSACTIONS_MAX - 1 if len(counts) == 1 else 0):
             broker.enlist(broker.declare(link), sending(broker))

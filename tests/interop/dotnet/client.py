@@ -1,7 +1,7 @@
-"""The .NET client's side of one connection: names, numbers, links, and what the broker has said on them.
+"""The .NET client's side of one connection: names, numbers, links, and the broker's frames on them.
 
 Owns: what the client counts (connections, sessions, links, requests, tags, deliveries) and which of the
-broker's frames belongs to what. A frame that the client cannot make sense of is an error here. Must not know
+broker's frames belongs to what. A frame that the client cannot interpret is an error here. Must not know
 scenarios, sockets, time. Source: client 7.19.0, whose rules the functions name.
 """
 
@@ -50,7 +50,7 @@ _FIELDS = {
 
 
 class Unreadable(Exception):
-    """The broker sent what the client cannot make sense of."""
+    """The broker sent something that the client cannot interpret."""
 
 
 class Composite(dict[str, Any]):
@@ -70,7 +70,7 @@ class Composite(dict[str, Any]):
 
 
 def composite(value: Any) -> Composite | None:
-    """Read a terminus, a state or an error; null stays null."""
+    """Return a terminus, a state or an error by its fields; null stays null."""
     return None if value is None else Composite(value)
 
 
@@ -84,7 +84,7 @@ def condition(value: Any) -> str | None:
 
 @dataclass(slots=True)
 class Delivery:
-    """What came over a link."""
+    """A delivery that came over a link."""
 
     delivery_id: int
     tag: bytes
@@ -98,7 +98,7 @@ class Delivery:
 
 
 def read_message(payload: bytes) -> dict[int, list[Any]]:
-    """Read the sections of an encoded message."""
+    """Return the sections of an encoded message."""
     found: dict[int, list[Any]] = {}
     at = 0
     while at < len(payload):
@@ -128,7 +128,7 @@ class Link:
     delivery_count: int = 0
     available: int = 0
     drains: int = 0
-    """Drains that are not answered yet."""
+    """Unanswered drains."""
     tags: int = 0
     sends: list[int] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
@@ -138,22 +138,22 @@ class Link:
 
     @property
     def answers(self) -> bool:
-        """Half of a pair to a node."""
+        """One link of a pair to a node."""
         return self.name.startswith("duplex")
 
     @property
     def left_over(self) -> bool:
-        """Deliveries have come that no step waited for; those of nodes are read as answers."""
+        """Whether deliveries have come that no step waited for; those of nodes are read as answers."""
         return not self.answers and len(self.deliveries) > self.taken
 
     @property
     def settled(self) -> bool:
-        """What comes is settled already: receive-and-delete, and answers."""
+        """Whether deliveries come settled: receive-and-delete, and answers."""
         return self.snd == 1
 
     @property
     def receives_up_to(self) -> int | None:
-        """The smaller of the sizes that both attaches name, to which the client holds what it receives."""
+        """The smaller of the sizes in both attaches, the client's limit for what it receives."""
         named = [self.size_max, self.attached and self.attached["max-message-size"]]
         return min((int(size) for size in named if size), default=None)
 
@@ -195,14 +195,14 @@ class Node:
 
 
 class Client:
-    """See the module. What is to be sent is in `output`."""
+    """One connection of the client. Bytes to send are in `output`."""
 
     def __init__(self, host: str, random: Random) -> None:
         self.host = host
         self.random = random
         self.output = bytearray()
         self.log: list[str] = []
-        """What went either way, for those who look for a failure."""
+        """Log of both directions, for the report of a failure."""
         self._count = 0
         self._forget()
 
@@ -227,7 +227,8 @@ class Client:
         self._input = b""
 
     def number(self) -> int:
-        """Objects of the client are counted together: connections, sessions, pairs, links, controllers."""
+        """Count an object of the client: connections, sessions, pairs, links and controllers share one
+        counter."""
         self._count += 1
         return self._count - 1
 
@@ -245,12 +246,12 @@ class Client:
             self.output += data
 
     def take(self) -> bytes:
-        """Take what is to be sent."""
+        """Return and clear the bytes to send."""
         data = bytes(self.output)
         self.output.clear()
         return data
 
-    # What the broker says
+    # From the broker
 
     def received(self, data: bytes) -> None:
         """Read bytes of the broker. Raises: Unreadable."""
@@ -369,7 +370,7 @@ class Client:
             link.deliveries.append(link.partial)
             link.partial = None
 
-    # What the client says
+    # From the client
 
     def begin(self, channel: int, window: int) -> Session:
         session = Session(channel, self.number(), window)
@@ -442,7 +443,7 @@ class Client:
         self.write(f"ch{session.channel} end", frames.end(session.channel))
 
     def surprises(self) -> Iterator[str]:
-        """Tell which errors of the broker no step has waited for."""
+        """Return the errors of the broker that no step has waited for."""
         for session in (*self.finished, *self.sessions.values()):
             if session.ended is not None and session.ended["error"] is not None:
                 yield str(session.ended)
@@ -451,7 +452,7 @@ class Client:
                     yield f"{link.detached} of {link.label}"
 
     def unanswered(self) -> Iterator[str]:
-        """Tell which detaches and ends the broker still owes."""
+        """Return the detaches and ends that the broker still owes."""
         for session in (*self.finished, *self.sessions.values()):
             if session.left and session.ended is None:
                 yield f"the end of channel {session.channel}"

@@ -1,4 +1,4 @@
-"""Steps that connect and authorise, that begin and end sessions and links."""
+"""Steps that connect and authorise, and that begin and end sessions and links."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.interop.dotnet.scenario import Step
 from tests.interop.dotnet.stage import NODE_CREDIT, Action, Connect, Stage, Waits
 
 TOKEN_MS = 30 * 60_000
-"""How long the client's tokens are good."""
+"""Lifetime of the client's tokens."""
 SIZE_BYTES_MAX = 262_144
-"""Of a batch: what the client takes from the attach of a sender's link, on Standard."""
+"""Size of a batch: the client takes it from the attach of a sender's link, on Standard."""
 SPENT_MS = 12
-"""Of the time for a try, up to an attach, which names what is left. Our choice: what it took mostly."""
+"""Remaining time of a try, which an attach states. Our choice: what it mostly was."""
 TIMEOUT = Symbol("com.microsoft:timeout")
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
 
 
 class Connecting(Stage):
-    """See the module."""
+    """Steps of connections, sessions and links."""
 
     # The connection
 
     def client_connect(self, step: Step) -> Waits:
-        """SASL, open, and unless `bare` the pair to $cbs on channel 0."""
+        """Play SASL, open, and unless `bare` the pair to $cbs on channel 0."""
         client = self.client
         self._nothing_left()
         client.restart()
@@ -60,7 +60,7 @@ class Connecting(Stage):
             yield from self._cbs(0)
 
     def client_cbs(self, step: Step) -> Waits:
-        """The pair to $cbs on a channel of its own."""
+        """Attach the pair to $cbs on its own channel."""
         return self._cbs(int(step.words[0]))
 
     def _cbs(self, channel: int) -> Waits:
@@ -68,7 +68,7 @@ class Connecting(Stage):
         self.cbs = yield from self._pair("CBS", self.client.sessions[channel], "$cbs", {})
 
     def client_put_token(self, step: Step) -> Waits:
-        """Put a token for an address, and look at the answer; `key=` is another than the right one."""
+        """Put a token for an address, and check the answer; `key=` replaces the right key."""
         assert self.cbs is not None
         node, host = self.cbs, self.account.host
         expires = Timestamp(self.now_ms() + TOKEN_MS)
@@ -171,7 +171,7 @@ class Connecting(Stage):
         )
 
     def broker_attached(self, step: Step) -> Waits:
-        """The answer to an attach that was not waited for; `session=` is the one that was given."""
+        """Wait for the answer to an earlier attach; `session=` is the granted one."""
         link = self.links[step.words[0]]
         yield from self._answered(link)
         assert link.attached is not None
@@ -188,7 +188,7 @@ class Connecting(Stage):
             self._check(found == limit, f"expected max-message-size {limit}, not {found}")
 
     def broker_refused(self, step: Step) -> Waits:
-        """An attach without the broker's terminus, and a detach with a condition."""
+        """Wait for an attach without the broker's terminus, and a detach with a condition."""
         link = self.links[step.words[0]]
         yield from self.until(lambda: link.detached, f"a detach of {link.label}")
         if link.attached is None or link.attached["source" if link.receives else "target"] is not None:
@@ -196,7 +196,7 @@ class Connecting(Stage):
         yield from self.broker_detached(step)
 
     def broker_detached(self, step: Step) -> Waits:
-        """A detach (closed) with a condition."""
+        """Wait for a detach (closed) with a condition."""
         link = self.links[step.words[0]]
         yield from self.until(lambda: link.detached, f"a detach of {link.label}")
         link.awaited = True
@@ -217,14 +217,14 @@ class Connecting(Stage):
             self.client.end(self.client.sessions[int(channel)])
 
     def client_close(self, step: Step) -> Waits:
-        """Close alone; `condition=` is the error."""
+        """Send close alone; `condition=` is the error."""
         named = self.option("condition")
         error = None if named is None else frames.error(named, "injected by the proxy")
         self.client.write("close", frames.close(error))
         yield from self._over()
 
     def client_dispose(self, step: Step) -> Waits:
-        """Detach and end what is left in one go, $cbs first; then close, and wait for all answers."""
+        """Detach and end what is left in one write, $cbs first; then close, and wait for all answers."""
         client = self.client
         assert self.cbs is not None
         client.detach(self.cbs.sender)
@@ -277,7 +277,7 @@ class Connecting(Stage):
         return Node(sender, receiver, reply_to)
 
     def _answered(self, link: Link) -> Waits:
-        """Wait for an attach, and look at what the client reads of it."""
+        """Wait for an attach, and check what the client reads of it."""
         yield from self.until(lambda: link.attached or link.detached, f"an attach for {link.label}")
         found = link.attached
         if found is None or found["source"] is None or found["target"] is None:

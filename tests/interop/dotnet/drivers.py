@@ -1,4 +1,4 @@
-"""Carries a player's bytes: to a broker in memory whose clock moves, or to a process over TCP or TLS.
+"""Transports of a player's bytes: to a broker in memory whose clock moves, or to a process over TCP or TLS.
 
 Owns: transports, entities and time. Must not know scenarios' steps.
 """
@@ -24,7 +24,7 @@ KEY_NAME = "RootManageSharedAccessKey"
 KEY = "SAS_KEY_VALUE"
 HOST = "localhost"
 ANSWER_S_MAX = 10.0
-"""How long a loaded machine may take for an answer. A scenario that fails takes so long."""
+"""How long a loaded machine may take for an answer. A failing scenario takes so long."""
 
 SLICE_MS = 1_000
 """Time in memory passes in steps."""
@@ -44,7 +44,7 @@ def settings_of(entity: Entity) -> dict[str, Any]:
 
 
 def create(broker: InProcessBroker, entities: Iterable[Entity]) -> None:
-    """Create what a scenario needs."""
+    """Create the entities of a scenario."""
     for entity in entities:
         settings = settings_of(entity)
         if entity.kind == "queue":
@@ -57,15 +57,15 @@ def create(broker: InProcessBroker, entities: Iterable[Entity]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of a scenario."""
+    """The result of a scenario."""
 
     player: Player
     connections: list[list[bytes]]
-    """What the client wrote, write by write."""
+    """The client's bytes, write by write."""
 
 
 def play_in_memory(scenario: Scenario) -> Played:
-    """Play a scenario against a broker of its own. Raises: PlayFailed."""
+    """Play a scenario against its own broker. Raises: PlayFailed."""
     broker = InProcessBroker()
     create(broker, scenario.entities)
     player = Player(scenario, Account(HOST, KEY_NAME, KEY, {}), broker.clock)
@@ -91,7 +91,7 @@ def play_in_memory(scenario: Scenario) -> Played:
                     if wire.gateway.closing:
                         player.ended()
             case Pass(ms):
-                # What is written is taken at once, as by a socket: only then is the silence counted anew.
+                # A write is read at once, as by a socket: only then the silence begins.
                 for at_ms in range(0, ms, SLICE_MS):
                     broker.advance(min(SLICE_MS, ms - at_ms))
                     if wire is not None and (data := wire.read()):
@@ -129,7 +129,7 @@ def configuration(scenarios: Iterable[Scenario], kinds: Iterable[str]) -> dict[s
 
 
 def renamed(scenario: Scenario, kind: str) -> dict[str, str]:
-    """Return the names that a scenario's entities have, so that scenarios share a broker and nothing else."""
+    """Return the names of a scenario's entities, so that scenarios share only the broker."""
     prefix = f"{kind}-{scenario.name[:2]}-"
     return {
         entity.name: prefix + entity.name for entity in scenario.entities if entity.kind != "subscription"
@@ -140,7 +140,7 @@ class Wire:
     """A blocking socket."""
 
     def __init__(self, port: int, authority: Path | None) -> None:
-        """With the file of an authority the wire is TLS."""
+        """Connect; with the file of an authority, by TLS."""
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S_MAX)
         if authority is not None:
             context = ssl.create_default_context(cafile=str(authority))
@@ -150,7 +150,7 @@ class Wire:
         self._socket.sendall(data)
 
     def read(self, wait_s: float = ANSWER_S_MAX) -> bytes | None:
-        """Wait for bytes; none at the end of the stream, None when nothing came in time."""
+        """Wait for bytes; return none at the end of the stream, None when nothing came in time."""
         self._socket.settimeout(wait_s)
         try:
             return self._socket.recv(65_536)

@@ -116,4 +116,4 @@ _ELEMENTS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     Long: (0x81, struct.Struct(">q").pack),
     uuid.UUID: (0x98, lambda value: value.bytes),
 }
-"""Elements of an array have their longest form."""
+"""Return an element of an array, which has the longest form."""

@@ -1,7 +1,7 @@
 """Frames as the .NET client writes them: every field of each performative, in the client's form.
 
-Owns: which fields the client fills, and with what where that never changes. Must not know the state of a
-connection. Source: frames of client 7.19.0.
+Owns: which fields the client fills, and the constant values. Must not know the state of a connection. Source:
+frames of client 7.19.0.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HEADER = ["durable", "priority", "ttl", "first-acquirer", "delivery-count"]
 
 
 def frame(channel: int, body: bytes, *, sasl: bool = False) -> bytes:
-    """Put a performative, and what follows it, into a frame."""
+    """Return a frame of a performative and its payload."""
     return struct.pack(">IBBH", 8 + len(body), 2, int(sasl), channel) + body
 
 
@@ -81,7 +81,7 @@ def attach(
     size_max: int | None = None,
     properties: dict[Any, Any] | None = None,
 ) -> bytes:
-    """`counted`: with an initial-delivery-count, as senders to an entity have."""
+    """Return an attach; `counted`: with an initial-delivery-count, as senders to an entity have."""
     fields = [
         name,
         UInt(handle),
@@ -125,7 +125,7 @@ def flow(
     available: int = 0,
     drain: bool = False,
 ) -> bytes:
-    """`incoming` and `outgoing` are the next ids; with the first comes the window."""
+    """Return a flow; `incoming` and `outgoing` are the next ids; with the first comes the window."""
     numbers = (*incoming, outgoing, WINDOW, handle, delivery_count, credit, available)
     return frame(channel, composite(0x13, [*map(UInt, numbers), drain or None, False, None]))
 
@@ -149,7 +149,7 @@ def transfer(
         fields += [None if state is None else Encoded(state), None, None, batchable]
         return composite(0x14, fields)
 
-    # The client leaves room for the longest delivery-id, whatever the id is.
+    # The client reserves bytes for the longest delivery-id, whatever the id is.
     room = FRAME_BYTES_MAX - 8 - len(performative(2**32 - 1, True))
     made = [frame(channel, performative(delivery_id, len(payload) > room) + payload[:room])]
     rest = payload[room:]
@@ -165,7 +165,7 @@ def transfer(
 def disposition(
     channel: int, first: int, state: bytes, *, settled: bool = False, sends: bool = False
 ) -> bytes:
-    """Of one delivery, never of a range; `sends`: of one that the client sent."""
+    """Return a disposition of one delivery, never of a range; `sends`: of one that the client sent."""
     return frame(channel, composite(0x15, [not sends, UInt(first), None, settled, Encoded(state), None]))
 
 
@@ -174,7 +174,7 @@ def modified(annotations: dict[Any, Any] | None = None, *, undeliverable: bool |
 
 
 def rejected(info: dict[Any, Any] | None = None) -> bytes:
-    """Without `info` a dead-letter without a reason."""
+    """Return rejected; without `info` a dead-letter without a reason."""
     error = (
         None if info is None else Encoded(composite(0x1D, [Symbol("com.microsoft:dead-letter"), None, info]))
     )
@@ -215,7 +215,7 @@ def section(code: int, value: Any) -> bytes:
 
 
 def fields(names: list[str], values: dict[str, Any]) -> list[Any]:
-    """Put values by name into the order of a list, with nulls for the rest."""
+    """Return values by name in the order of a list, with nulls for the rest."""
     assert set(values) <= set(names), f"no such field: {set(values) - set(names)}"
     return [values.get(name) for name in names]
 
@@ -230,7 +230,7 @@ def message(
     body: bytes = b"",
     footer: dict[Any, Any] | None = None,
 ) -> bytes:
-    """Put sections together; empty ones are left out. `body` is encoded already."""
+    """Return sections joined; empty ones are left out. `body` is encoded already."""
     made = section(0x70, fields(HEADER, header)) if header else b""
     made += section(0x71, delivery_annotations) if delivery_annotations else b""
     made += section(0x72, annotations) if annotations else b""

@@ -1,7 +1,8 @@
-"""Plays a scenario as the .NET client would, and holds the broker's answers to what the client relies on.
+"""Plays a scenario as the .NET client would, and compares the broker's answers with what the client relies
+on.
 
-Owns: the order of the steps, and those of the world. Sans-IO: `play` yields what the world has to do next,
-`received` and `ended` tell of bytes. Must not know sockets. scenarios/README.md says what the steps are.
+Owns: the order of the steps, and those of the world. Sans-IO: `play` yields what the world does next,
+`received` and `ended` report bytes. Must not know sockets. scenarios/README.md describes the steps.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.interop.dotnet.words import BadWords
 
 
 class Player(Connecting, Sending, Taking):
-    """See the module."""
+    """The player of one scenario."""
 
     def play(self) -> Iterator[Action]:
         """Play all steps. Raises: PlayFailed."""
@@ -38,7 +39,7 @@ class Player(Connecting, Sending, Taking):
         yield Pass(round(float(step.words[0].removesuffix("s")) * 1_000))
 
     def world_cut(self, step: Step) -> Waits:
-        """The connection breaks."""
+        """Break the connection."""
         self.client.output.clear()
         yield Cut()
 
@@ -47,7 +48,7 @@ class Player(Connecting, Sending, Taking):
         self.kept[step.words[0]] = self._value(step.words[1])
 
     def broker_empty_frames(self, step: Step) -> Waits:
-        """So many frames without a body came, or more, since the connection began."""
+        """Check that so many frames without a body came, or more, since the connection began."""
         least = int(step.words[0])
         yield from self.until(lambda: self.client.empty_frames >= least, f"{least} empty frames")
 

@@ -1,6 +1,6 @@
 """What the .NET client reads of deliveries and answers.
 
-Owns: what it relies on in each message, and what steps say of them. Must not know links' frames.
+Owns: what it relies on in each message, and the options of steps that check one. Must not know links' frames.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ RELIED_ON = {SEQUENCE_NUMBER: Long, Symbol("x-opt-enqueued-time"): Timestamp}
 
 
 class Receiving:
-    """Looks at messages; gives the values that later steps take from them."""
+    """Checks messages; returns the values that later steps take from them."""
 
     def __init__(self, value: Callable[[str], Any]) -> None:
-        """`value` reads a value as it stands in a step."""
+        """Set up; `value` reads a value as it is written in a step."""
         self._value = value
 
     # Values for later steps
@@ -47,7 +47,7 @@ class Receiving:
     # Checks: each returns what is wrong, or nothing
 
     def wrong(self, link: Link, delivery: Delivery, step: Step, offset: int) -> str:
-        """Look at a delivery that a step waits for, the `offset`th of it."""
+        """Check a delivery that a step waits for, the `offset`th of it."""
         if delivery.settled is not link.settled:
             return f"settled={delivery.settled} where it should be {link.settled}"
         if delivery.message_format:
@@ -58,7 +58,7 @@ class Receiving:
         return self._wrong_message(sections, step, offset, locked=not link.settled)
 
     def wrong_answer(self, node: Node, step: Step) -> str:
-        """Look at an answer: the body that the step names, and its messages."""
+        """Check an answer: the body that the step names, and its messages."""
         body = node.last[0x77][0]
         for word in step.words[2:]:
             if word.startswith("{") and (wrong := subset(self._value(word), body)):
@@ -122,7 +122,7 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "long": lambda value: type(value) is Long,
     "longs": lambda value: isinstance(value, Array) and value.element_type is Long,
 }
-"""Words for values of which only the type is known."""
+"""Placeholders for values of which only the type is known."""
 
 
 def subset(wanted: dict[Any, Any], found: dict[Any, Any]) -> str:
@@ -141,7 +141,7 @@ def subset(wanted: dict[Any, Any], found: dict[Any, Any]) -> str:
 
 
 def _rule_name(description: Any) -> str:
-    """Return the name in a described rule: it stands third in the list."""
+    """Return the name in a described rule: the third value of the list."""
     assert isinstance(description, Described)
     return str(description.value[2])
 

@@ -13,14 +13,14 @@ from tests.interop.dotnet.words import BadWords, arrange, split
 
 FOLDER = Path(__file__).parent / "scenarios"
 TRY_MS = 60_000
-"""The client's TryTimeout unless a scenario says another."""
+"""The client's TryTimeout unless a scenario sets another."""
 
 CLIENT, BROKER, WORLD = "->", "<-", "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line: who does what."""
+    """One line: the actor, the action, its words."""
 
     line: int
     text: str
@@ -29,7 +29,7 @@ class Step:
     words: list[str]
     options: dict[str, str]
     parts: list[dict[str, str]]
-    """Options of further messages of a batch, which stand behind `|`."""
+    """Options of further messages of a batch, which follow `|`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Scenario:
     steps: list[Step] = field(default_factory=list)
     try_ms: int = TRY_MS
     moved: bool = False
-    """Time has to be moved: it cannot be played against a process."""
+    """Whether time has to be moved: it cannot be played against a process."""
 
 
 def load(name: str) -> Scenario:
@@ -76,7 +76,7 @@ def names() -> list[str]:
 
 
 def _repeated(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Write out what stands between `* repeat TIMES` and `* so far`; `{n}` is the number of the time."""
+    """Repeat the lines between `* repeat TIMES` and `* so far`; `{n}` is the number of the repetition."""
     block: list[tuple[int, str]] | None = None
     times = 0
     for number, line in lines:
@@ -121,7 +121,7 @@ OPTIONS = {
     "value",
     "window",
 }
-"""Of all steps."""
+"""Options of all steps."""
 
 
 def _step(number: int, line: str, words: list[str]) -> Step:

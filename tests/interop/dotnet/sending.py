@@ -16,7 +16,7 @@ SCHEDULED = Symbol("x-opt-scheduled-enqueue-time")
 
 
 class Sending(Stage):
-    """See the module."""
+    """Steps of senders, requests and transactions."""
 
     # Sending
 
@@ -27,7 +27,7 @@ class Sending(Stage):
         made = [one for part in (step.options, *step.parts) for one in self._messages(part)]
         message_format, payload = 0, made[0][0]
         if len(made) > 1:
-            # The envelope has what the first of them has.
+            # The envelope has the fields of the first of them.
             message_format = frames.BATCH_FORMAT
             first = {key: value for key, value in made[0][1].items() if key in ("message-id", "group-id")}
             payload = frames.message(annotations=made[0][2], properties=first)
@@ -44,8 +44,8 @@ class Sending(Stage):
         )
 
     def _messages(self, options: dict[str, str]) -> Iterator[tuple[bytes, dict[str, Any], dict[Any, Any]]]:
-        """Encode a message for each id of a range, or for each session id of a list; beside each its
-        properties and annotations."""
+        """Encode a message for each id of a range, or for each session id of a list; with each its properties
+        and annotations."""
         ids: list[str | None] = [*expand(options["id"])] if "id" in options else [None]
         sessions: list[str | None] = [*options["session"].split(",")] if "session" in options else [None]
         if "count" in options:
@@ -86,19 +86,19 @@ class Sending(Stage):
         return made, properties, annotations
 
     def client_give_up(self, step: Step) -> None:
-        """Release a delivery that was not answered in time, as its sender."""
+        """Release an unanswered delivery as its sender, after the time-out."""
         link = self.links[step.words[0]]
         number = link.sends[int(step.words[1])]
         data = frames.disposition(link.session.channel, number, frames.RELEASED, settled=True, sends=True)
         self.client.write(f"disposition {link.label} released", data)
 
     def broker_accepted(self, step: Step) -> Waits:
-        """Sends, by their place on the link, are settled as accepted."""
+        """Wait until sends, by their place on the link, are settled as accepted."""
         for link, number in self._sends(step):
             yield from self._outcome(link, number, "accepted")
 
     def broker_rejected(self, step: Step) -> Waits:
-        """A send is settled as rejected, with a condition."""
+        """Wait until a send is settled as rejected, with a condition."""
         for link, number in self._sends(step):
             yield from self._outcome(link, number, "rejected", step.words[2])
 
@@ -145,12 +145,12 @@ class Sending(Stage):
     # Requests
 
     def client_ask(self, step: Step) -> Waits:
-        """Send a request: NODE OPERATION BODY; `link=` is the link that it is about."""
+        """Send a request: NODE OPERATION BODY; `link=` is the link that it concerns."""
         label, operation, body = step.words
         return self._ask(self.nodes[label], operation, self._value(body))
 
     def client_schedule(self, step: Step) -> Waits:
-        """Ask to schedule messages, which are written as those of `send`."""
+        """Send a request to schedule messages, which are written as those of `send`."""
         entries = []
         for part in (step.options, *step.parts):
             for payload, properties, _ in self._messages(part):
@@ -175,7 +175,7 @@ class Sending(Stage):
         self.client.ask(node, properties, body, state=state)
 
     def broker_answer(self, step: Step) -> Waits:
-        """An answer comes: NODE STATUS [BODY], where the body has at least what BODY has."""
+        """Wait for an answer: NODE STATUS [BODY]; the body has at least what BODY has."""
         node = self.nodes[step.words[0]]
         yield from self._read(node)
         found = node.last[0x74][0]

@@ -1,6 +1,6 @@
-"""What all steps of a scenario stand on: the client, the words of the step, waiting for the broker.
+"""The base of all steps of a scenario: the client, the words of the step, waiting for the broker.
 
-Owns: what a player asks of the world, how it waits, and the text of a failure. Must not know any step.
+Owns: what a player requests of the world, how it waits, and the text of a failure. Must not know any step.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tests.interop.dotnet.scenario import Scenario
 from tests.interop.dotnet.words import BadWords, read
 
 NODE_CREDIT = 50
-"""Of the answers of a node; given anew when half of it is used."""
+"""Credit for the answers of a node; given again when half of it is used."""
 LOG_LINES = 12
-"""So many of the last frames are shown with a failure."""
+"""Frames at the end of the log that are shown with a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open a transport; what was there before is over."""
+    """Open a transport; the previous one is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Let time pass, while the broker does what it does."""
+    """Let time pass, while the broker works."""
 
     ms: int
 
@@ -59,7 +59,8 @@ class PlayFailed(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where and as whom: the host of the connection string, the entities' names there, a rule's key."""
+    """Where and with which key: the host of the connection string, the entities' names there, a rule's
+    key."""
 
     host: str
     key_name: str
@@ -68,7 +69,7 @@ class Account:
 
 
 class Stage:
-    """See the module. Groups of steps derive from it; `player.Player` has them all."""
+    """Base of the groups of steps; `player.Player` has them all."""
 
     def __init__(self, scenario: Scenario, account: Account, now_ms: Callable[[], int]) -> None:
         self.scenario = scenario
@@ -95,11 +96,11 @@ class Stage:
             raise self._failed(str(failure)) from failure
 
     def ended(self) -> None:
-        """The broker has ended the stream."""
+        """Record that the broker has ended the stream."""
         self.client.ended = self._nothing_more = True
 
     def until(self, true: Callable[[], Any], expected: str) -> Waits:
-        """Read until something is true."""
+        """Read until a condition holds."""
         while not true():
             if self.client.ended:
                 raise self._failed(f"expected {expected}, and the stream has ended")
@@ -118,7 +119,7 @@ class Stage:
             raise self._failed(text)
 
     def _nothing_left(self) -> None:
-        """Check that all that came was waited for, also the end of links and sessions."""
+        """Check that a step waited for all that came, also for the end of links and sessions."""
         left = [f"a delivery on {link.label}" for link in self.links.values() if link.left_over]
         for name, node in {"$cbs": self.cbs, **self.nodes}.items():
             if node is not None and len(node.receiver.deliveries) > node.read:
@@ -129,7 +130,7 @@ class Stage:
     # Words
 
     def path(self, address: str) -> str:
-        """Return an address with the entity's name as it is there."""
+        """Return an address with the entity's real name."""
         name, slash, rest = address.partition("/")
         return self.account.names.get(name, name) + slash + rest
 
@@ -157,10 +158,10 @@ class Stage:
                 return Long(self.receiving.of_answer("sequence", self.nodes[arguments[0]], arguments[1]) + 1)
         raise BadWords(f"no such value: {name}")
 
-    # What several groups of steps need
+    # Shared by several groups of steps
 
     def _credit(self, link: Link) -> Waits:
-        """Wait for the credit without which the client sends nothing."""
+        """Wait for the credit that the client needs to send."""
         yield from self.until(lambda: link.credit > 0, f"credit for {link.label}")
 
     def _transaction(self) -> bytes | None:

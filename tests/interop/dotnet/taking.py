@@ -10,23 +10,23 @@ from tests.interop.dotnet.words import expand
 
 
 class Taking(Stage):
-    """See the module."""
+    """Steps of receivers."""
 
     # Receiving
 
     def client_flow(self, step: Step) -> None:
-        """Give credit; with `drain` ask for the end of it."""
+        """Give credit; with `drain` request the end of it."""
         link = self.links[step.words[0]]
         self.client.flow(link, int(step.words[1]), drain="drain" in step.words, dropped="lost" in step.words)
 
     def broker_drained(self, step: Step) -> Waits:
-        """The credit is used up; the client answers with a credit of 0 where the broker asks for an echo."""
+        """Wait until the credit is used up; answer with a credit of 0 where the broker asks for an echo."""
         link = self.links[step.words[0]]
         yield from self.until(lambda: not link.drains, f"the answer to the drain of {link.label}")
         self._check(link.credit == 0, f"expected no credit, not {link.credit}")
 
     def broker_transfer(self, step: Step) -> Waits:
-        """Deliveries come: LABEL [COUNT], with what the options say."""
+        """Wait for deliveries: LABEL [COUNT], and check them by the options."""
         link = self.links[step.words[0]]
         count = int(step.words[1]) if len(step.words) > 1 else 1
         start = link.taken
@@ -48,11 +48,11 @@ class Taking(Stage):
         self._settle(step, frames.modified(self.option("changes"), undeliverable=True))
 
     def client_dead_letter(self, step: Step) -> None:
-        """`info=` is that of the error; without it there is none."""
+        """Settle deliveries; `info=` is that of the error; without it there is none."""
         self._settle(step, frames.rejected(self.option("info")))
 
     def client_release(self, step: Step) -> None:
-        """Give a message back that nobody waits for: settled, so nothing is answered."""
+        """Release a delivery that no call waits for: settled, so nothing is answered."""
         self._settle(step, frames.RELEASED, settled=True)
 
     def _settle(self, step: Step, outcome: bytes, *, settled: bool = False) -> None:
@@ -67,7 +67,7 @@ class Taking(Stage):
             self.client.write(f"disposition {link.label} {number} {step.verb}", data, dropped=lost)
 
     def broker_settled(self, step: Step) -> Waits:
-        """Deliveries, by their place on the link, are settled: LABEL PLACE KIND [CONDITION]."""
+        """Wait until deliveries, by their place on the link, are settled: LABEL PLACE KIND [CONDITION]."""
         link = self.links[step.words[0]]
         kind = step.words[2] if len(step.words) > 2 else "accepted"
         condition = step.words[3] if len(step.words) > 3 else None

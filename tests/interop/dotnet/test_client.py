@@ -1,4 +1,4 @@
-"""What the player itself does: names, the syntax of steps, the text of a failure."""
+"""The player itself: names, the syntax of steps, the text of a failure."""
 
 from __future__ import annotations
 

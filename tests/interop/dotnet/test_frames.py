@@ -1,4 +1,4 @@
-"""Our encoder of .NET's frames against frames of the client itself."""
+"""Our encoder of .NET's frames, compared with frames of the client itself."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_frame_is_that_of_the_client(name: str) -> None:
 def test_a_large_message_is_cut_as_the_client_cuts_it() -> None:
     payload = frames.message(properties={"message-id": "big"}, body=frames.section(0x75, bytes(150_000)))
     made = frames.transfer(1, 0, 0, b"\1\0\0\0", payload)
-    # In the first the client leaves room for the longest delivery-id, of five bytes; this one takes one.
+    # In the first the client reserves five bytes for the delivery-id; this one takes one.
     assert [len(frame) for frame in made] == [65_532, 65_536, 8 + 17 + 19_018]
 
 

@@ -1,4 +1,4 @@
-"""What the .NET client sends, and what it relies on, scenario by scenario: in memory, over TCP, over TLS."""
+"""The .NET client's scenarios, one by one: in memory, over TCP, over TLS."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The words of a step: positional words, options, and the values that both are made of.
+"""The syntax of a step: positional words, options, and their values.
 
-Owns: the syntax, which scenarios/README.md describes. Must not know what a step does. Names with arguments,
-as `token(RCV, 0)`, are looked up by who asks.
+Owns: the syntax, which scenarios/README.md describes. Must not know what a step does. The caller resolves
+names with arguments, as `token(RCV, 0)`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from peeklock.amqp.types import (
 )
 
 LookUp = Callable[[str, list[Any]], Any]
-"""Gives the value of a name with its arguments."""
+"""Resolves a name with its arguments."""
 
 _ATOM = re.compile(r"[^\s,{}\[\]()=\"]+")
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
@@ -58,7 +58,7 @@ _CONSTANTS = {"null": None, "true": True, "false": False}
 
 
 class BadWords(ValueError):
-    """A step is not written as steps are."""
+    """The text of a step has wrong syntax."""
 
 
 def split(line: str) -> list[str]:
@@ -81,7 +81,7 @@ def split(line: str) -> list[str]:
 
 
 def arrange(words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Tell positional words from options."""
+    """Separate positional words from options."""
     plain: list[str] = []
     options: dict[str, str] = {}
     for word in words:
@@ -94,7 +94,7 @@ def arrange(words: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def expand(word: str) -> list[str]:
-    """Write out a range: `p8..p10` is `p8 p9 p10`, and any other word itself."""
+    """Expand a range: `p8..p10` is `p8 p9 p10`, and any other word itself."""
     found = _RANGE.fullmatch(word)
     if found is None or found[1] != found[3]:
         return [word]

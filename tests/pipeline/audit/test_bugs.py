@@ -10,7 +10,7 @@ import pytest
 
 from peeklock.pipeline.audit.checks import Check
 from tests.simulation.plan import run_seed
-from tests.simulation.world.topology import has_circle_of_topics, has_heir, has_topics, lock_grace_ms
+from tests.simulation.world.topology import has_circle_of_topics, has_successor, has_topics, lock_grace_ms
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +38,7 @@ IN_DELIVERIES = {
 WHERE: dict[str, Callable[[int], bool]] = {
     "doubled-copy": has_topics,
     "hasty-grace": lambda seed: bool(lock_grace_ms(seed)),
-    "unmoved-lock": has_heir,
+    "unmoved-lock": has_successor,
     "lost-forward": has_circle_of_topics,
 }
 """The seeds that can show a bug at all, where most cannot."""

@@ -60,7 +60,7 @@ def test_off_lets_everybody_in_and_says_so() -> None:
     """Req: R-04."""
     guard = AuthorityManager(frozenset({"off"}), None, None)
     assert guard.authority.anybody is not None
-    assert "whoever reaches" in guard.warning
+    assert "every client that reaches" in guard.warning
 
 
 @pytest.mark.parametrize("modes", [frozenset(), frozenset({"off"})])

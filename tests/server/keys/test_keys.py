@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(keys: KeyFile) -> None:
     assert keys.path.read_bytes() == before
     for number in range(RULES_MAX - 2):
         keys.add(f"rule-{number}", SEND)
-    with pytest.raises(KeysRefused, match="12 rules already"):
+    with pytest.raises(KeysRefused, match="already 12 rules"):
         keys.add("one-more", SEND)
 
 
@@ -208,7 +208,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "there are: RootManageSharedAccessKey" in refused.output
     wrong = run.invoke(main, ["keys", "add", folder, "other", "--rights", "Write"])
     assert wrong.exit_code == 1
-    assert "'Write' is no right; these are: Send, Listen, Manage" in wrong.output
+    assert "'Write' is not a right; the rights are Send, Listen, Manage" in wrong.output
 
 
 def test_the_last_rule_that_may_administer_goes_with_a_word(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.server.loop.clock import SlewedClock
-from peeklock.server.loop.ticks import SLICES, tick_round
+from peeklock.server.loop.timers import SLICES, tick_round
 from peeklock.server.shard.shard import Shard
 from peeklock.store.memory import MemoryStore
 from tests.server.keeping import KeepingConnection

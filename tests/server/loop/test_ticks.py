@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from peeklock.server.loop.ticks import SLICES, tick_round
+from peeklock.server.loop.timers import SLICES, tick_round
 
 
 class Counted:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peeklock.server.loop.wake_timer import LATE_MS, WakeTimer
+from peeklock.server.loop.timers import LATE_MS, WakeTimer
 
 
 class Alarms:

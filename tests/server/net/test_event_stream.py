@@ -6,8 +6,8 @@ from typing import Any
 
 import h11
 
-from peeklock.server.net import event_stream
-from peeklock.server.net.event_stream import HEARTBEAT_S, EventStream
+from peeklock.server.net import http_wait
+from peeklock.server.net.http_wait import HEARTBEAT_S, EventStream
 
 
 class Deadline:
@@ -74,7 +74,7 @@ def test_a_client_that_does_not_read_for_long_is_let_go() -> None:
     made = Scene()
     made.stream.take(b"event: a\n\n")
     made.stream.slow(is_slow=True)
-    for _ in range(event_stream.SLOW_BEATS_MAX):
+    for _ in range(http_wait.SLOW_BEATS_MAX):
         made.deadline.then()
     assert made.done == []
     assert len(made.events) == 2

@@ -21,8 +21,8 @@ from peeklock.server.net import http
 from peeklock.server.net.http_bodies import CHUNKS_MAX, UNKNOWN_BODY_BYTES_MAX
 from peeklock.server.net.http_heads import HEAD_BYTES_MAX, HEADERS_MAX
 from peeklock.server.origins import OriginPolicy
-from peeklock.server.tls.contexts import server_context
 from tests.admin.serving import World, now_ms
+from tests.server.contexts import server_context
 
 ENTRY = b"<entry><content><QueueDescription/></content></entry>"
 TLS = server_context(None)

@@ -17,13 +17,9 @@ import pytest
 import uvloop
 
 from peeklock.server.net import listener as listening
-from peeklock.server.net.listener import (
-    AMQP_TLS_HEADER,
-    Listener,
-    is_loopback_address,
-    raise_descriptor_limit,
-)
-from peeklock.server.tls.contexts import server_context
+from peeklock.server.net.listener import AMQP_TLS_HEADER, Listener
+from peeklock.server.net.sockets import is_loopback_address, raise_descriptor_limit
+from tests.server.contexts import server_context
 
 ELSEWHERE = "192.0.2.1"
 """An address that no machine has. Source: RFC 5737."""
@@ -356,7 +352,7 @@ def test_a_client_that_does_not_trust_us_leaves_a_line_that_says_so(loop: Loop) 
         assert event == "a TLS hand-shake failed"
         assert "unknown ca" in fields["reason"]
         assert fields["peer"].startswith("127.0.0.1:")
-        assert fields["do"].startswith("tell the client to trust the authority, as `peeklock ca` shows")
+        assert fields["do"].startswith("make the client trust the authority, as `peeklock ca` shows")
         assert "--tls-name" in fields["do"], "OpenSSL's alert does not tell a wrong name from no trust"
 
     play_scene(loop, story)
@@ -492,7 +488,7 @@ def test_without_file_descriptors_a_newcomer_makes_room_and_open_connections_go_
         last, _ = await scene.open()
         with contextlib.suppress(ConnectionError):
             assert await last.read() == b"", "nobody is left to make room"
-        assert caplog.messages == ["no further connection is taken now; those that are open go on"]
+        assert caplog.messages == ["no further connection is accepted now; open ones continue"]
         writer.write(b"AMQP")
         assert await reader.readexactly(9) == b"amqp:AMQP"
         scene.listener._descriptors_max = 1 << 20
@@ -515,7 +511,7 @@ def test_an_accept_that_fails_for_want_of_descriptors_is_told(caplog: pytest.Log
             for _ in range(3):
                 scene.listener._accept(full)
         (record,) = caplog.records
-        assert record.message == "no further connection is taken now; those that are open go on"
+        assert record.message == "no further connection is accepted now; open ones continue"
         assert vars(record)["fields"]["reason"] == "[Errno 24] Too many open files"
 
     play_scene(asyncio.new_event_loop, story)

@@ -27,8 +27,8 @@ import pytest
 
 from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
 from peeklock.server.net.listener import AMQP_TLS_HEADER, Listener
-from peeklock.server.net.ports import Ports, PortsRefused
-from peeklock.server.settings import Settings
+from peeklock.server.net.ports import Ports
+from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.tls.certificates import make_pair, names_in
 
 
@@ -77,7 +77,7 @@ def test_ca_says_where_the_authority_is_and_prints_it(broker: BrokerProcess) -> 
     assert first.split() == ["certificate", str(authority)]
     assert len(mark.split()[1].split(":")) == 32
     assert "Copy this file to each client" in shown.stdout
-    assert "REQUESTS_CA_BUNDLE and SSL_CERT_FILE take the place of all other authorities" in shown.stdout
+    assert "REQUESTS_CA_BUNDLE and SSL_CERT_FILE replace all other authorities" in shown.stdout
     printed = peeklock("ca", broker.data, "--print")
     assert printed.stdout == authority.read_text()
 
@@ -97,8 +97,8 @@ def test_ca_makes_nothing_in_a_folder_that_is_no_brokers(tmp_path: Path) -> None
     shown = peeklock("ca", tmp_path)
     assert (shown.returncode, shown.stdout) == (1, "")
     assert shown.stderr == (
-        f"peeklock: {tmp_path} is no data folder; name the one that `peeklock serve --data` was given, after "
-        "its first start\n"
+        f"peeklock: {tmp_path} is not a data folder; give the one of `peeklock serve --data`, after its "
+        "first start\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +123,7 @@ def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path)
             f"peeklock: {authority} is not a PEM certificate; put a sound copy back"
         )
         broker.start()
-        (told,) = until(lambda: lines(broker, "no TLS connection can be taken"))
+        (told,) = until(lambda: lines(broker, "no TLS connection can be accepted"))
         assert told["level"] == "error"
         assert told["reason"].startswith(f"{authority} is not a PEM certificate; put a sound copy back")
         with pytest.raises(urllib.error.URLError, match=r"(?i)alert internal error"):
@@ -131,7 +131,7 @@ def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path)
         with urllib.request.urlopen(f"http://localhost:{broker.http_port}/health", timeout=10) as answer:
             figures = json.load(answer)
         assert (figures["status"], figures["failed_handshakes"]) == ("ok", 1)
-        assert figures["tls"] == "no TLS connection can be taken; the log says why"
+        assert figures["tls"] == "no TLS connection can be accepted; the log says why"
         (line,) = lines(broker, "a TLS hand-shake failed")
         assert line["reason"].startswith(f"{authority} is not a PEM certificate")
 
@@ -207,7 +207,7 @@ def test_a_private_key_of_ours_that_others_can_read_ends_the_start(tmp_path: Pat
         file.chmod(0o640)
         with pytest.raises(BrokerFailed) as refused:
             broker.start()
-        assert f"{file} can be read by others than its owner: say `chmod 600 {file}`" in str(refused.value)
+        assert f"{file} can be read by others than its owner: run `chmod 600 {file}`" in str(refused.value)
         file.chmod(0o600)
         broker.start()
 
@@ -247,7 +247,7 @@ def test_the_usual_ports_are_listened_on_when_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("failure", "told"),
     [
-        (OSError(errno.EADDRINUSE, "Address already in use"), "end the program that listens there"),
+        (OSError(errno.EADDRINUSE, "Address already in use"), "stop the program that listens there"),
         (PermissionError(errno.EACCES, "Permission denied"), "ip_unprivileged_port_start=80"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_port_that_needs_a_permission_is_told_with_how_to_give_it(
         await Ports(settings, asyncio.Protocol, asyncio.Protocol, lambda _: 0.0, lambda *_: None).open()
 
     monkeypatch.setattr(Listener, "bind", bind)
-    with pytest.raises(PortsRefused, match=r"ip_unprivileged_port_start=443.*CAP_NET_BIND_SERVICE"):
+    with pytest.raises(StartFailed, match=r"ip_unprivileged_port_start=443.*CAP_NET_BIND_SERVICE"):
         asyncio.run(ports())
 
 
@@ -311,7 +311,7 @@ def test_a_usual_port_that_is_taken_is_named(tmp_path: Path) -> None:
         with pytest.raises(BrokerFailed) as refused:
             BrokerProcess(tmp_path, ["--usual-ports", "--host=127.0.0.78"]).start()
         assert (
-            "cannot listen on 127.0.0.78:443: Address already in use; leave --usual-ports out, or end the "
+            "cannot listen on 127.0.0.78:443: Address already in use; leave --usual-ports out, or stop the "
             "program that listens there"
         ) in str(refused.value)
 

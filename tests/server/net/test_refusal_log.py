@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peeklock.server.net.refusal_log import CONNECTION_LINES_MAX, LINES_MAX, WINDOW_MS, RefusalLog
+from peeklock.server.line_limits import CONNECTION_LINES_MAX, REFUSAL_LINES_MAX, WINDOW_MS, RefusalLog
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def test_a_connection_that_is_refused_again_and_again_fills_a_few_lines_and_one_
 def test_many_connections_that_are_refused_once_each_do_not_bury_the_log(lines: Any) -> None:
     """Req: R-05."""
     refusals = RefusalLog(lambda: 1_000)
-    for number in range(LINES_MAX + 3):
+    for number in range(REFUSAL_LINES_MAX + 3):
         refusals.of_connection()("refused", {"n": number})
     refusals.finish()
     found = lines()
-    assert len(found) == LINES_MAX + 1
+    assert len(found) == REFUSAL_LINES_MAX + 1
     assert found[-1] == ("lines about refused requests left out", {"count": 3})

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from peeklock.server.net import websocket
 from peeklock.server.net.websocket import FRAME_BYTES_MAX, FRAMES_A_TURN_MAX, WebSocketProtocol
-from peeklock.server.tls.contexts import server_context
 from tests.admin.serving import World
+from tests.server.contexts import server_context
 from tests.server.stepping import Clock, Insatiable, stepped_turns
 
 TLS = server_context(None)

@@ -27,7 +27,8 @@ from peeklock.broker.vocabulary.descriptions import (
 )
 from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlAction, SqlFilter
-from peeklock.server.shard.definitions import DEFINITIONS, LINES_MAX, WINDOW_MS, DefinitionLog
+from peeklock.server.line_limits import WINDOW_MS
+from peeklock.server.shard.definitions import DEFINITIONS, LINES_MAX, DefinitionLog
 
 REPLY_TO = ReplyTo(0, 0, 1)
 ALL = "news/Subscriptions/all"

@@ -629,7 +629,7 @@ def test_dropped_sends_are_counted_and_warned_of_wherever_they_were_refused(
         shard.offer((Send(99, Message(1), Sections(b""), None), CountDroppedSend()))
         assert (await shard.health())["dropped_sends"] == 2
         for _ in range(2):
-            shard._losses.tell()
+            shard._losses.log()
         records: list[Any] = caplog.records
         (line,) = [record for record in records if record.levelno == logging.WARNING]
         assert line.getMessage().startswith("pre-settled sends were refused and dropped")
@@ -655,7 +655,7 @@ def test_rules_that_fail_are_counted_in_the_figures_and_warned_of(caplog: pytest
         await shard.submit(lambda to: DeleteEntity("news", to))
         assert (await shard.health())["failed_evaluations"] == 2
         for _ in range(2):
-            shard._losses.tell()
+            shard._losses.log()
         records: list[Any] = caplog.records
         (line,) = [record for record in records if record.levelno == logging.WARNING]
         assert line.getMessage().startswith("rules could not be evaluated for messages")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from peeklock.broker.handlers.totals import SLICE, Totals, TotalsCount
 from peeklock.server.loop.turns import Turns
-from peeklock.server.shard.totals_requests import TotalsRequests
+from peeklock.server.shard.shard import TotalsRequests
 from tests.broker.harness import Broker
 
 

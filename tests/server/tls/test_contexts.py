@@ -37,7 +37,8 @@ from peeklock.server.tls.certificates import (
     keep_authority,
     make_pair,
 )
-from peeklock.server.tls.contexts import KEEP_S, TlsFiles, host_names, own_addresses, server_context
+from peeklock.server.tls.contexts import KEEP_S, TlsFiles, host_names, own_addresses
+from tests.server.contexts import server_context
 
 DAY_S = 86_400.0
 NOW_S = 1_760_000_000.0
@@ -307,7 +308,7 @@ def test_what_is_wrong_with_the_authority_is_told_by_file_and_nothing_is_replace
     encrypted = load_pem_private_key(sound[key], None).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
     )
-    again = "to have a new authority made, which every client then has to be told to trust"
+    again = "to have a new authority made, which every client must then trust"
     mend = f"; put a sound copy back, or delete ca.pem and ca-key.pem there {again}"
     for file, data, said in (
         (ca, b"nonsense", f"{ca} is not a PEM certificate{mend}"),
@@ -456,7 +457,7 @@ def test_a_new_pair_that_does_not_do_is_told_once_and_mended_later(
     assert files.follow() is None
     assert files.follow() is None
     (record,) = caplog.records
-    assert record.message == "the TLS files cannot be used; the old pair is shown on"
+    assert record.message == "the TLS files cannot be used; the old pair stays in use"
     assert str(key) in vars(record)["fields"]["reason"]
     key.write_bytes(new_key)
     context = files.follow()

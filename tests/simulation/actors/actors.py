@@ -1,7 +1,8 @@
-"""Somebody at the clients' end: comes, loses the connection, comes back, and tells the checker.
+"""The base of all AMQP clients: an actor connects, loses the connection, connects again, and reports to the
+checker.
 
-Owns: the life of a client's connection. Must not know: what it is used for (senders, receivers, managing), or
-the broker's insides: all goes through `Peer`.
+Owns: the life of a client's connection. Must not know: what it is used for, or the broker's internals: all
+goes through `Peer`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from tests.simulation.actors.peer import Peer
 from tests.simulation.oracle.checker import Checker
 from tests.simulation.oracle.history import Lock
 from tests.simulation.oracle.records import Violation
-from tests.simulation.world.line import Line
 from tests.simulation.world.node import Node
+from tests.simulation.world.wire import Wire
 from tests.simulation.world.world import World
 
 RETRY_MS = 400
@@ -26,7 +27,7 @@ ANSWER_MS_MAX = 30_000
 
 @dataclass(slots=True)
 class Shared:
-    """What the actors of one simulation know together."""
+    """What the actors of one simulation share."""
 
     world: World
     node: Node
@@ -43,15 +44,15 @@ class Shared:
     deferred: list[tuple[str, int, int]] = field(default_factory=list)
     """(address, sequence number, uid) of messages that were deferred."""
     locks: list[tuple[str, Lock]] = field(default_factory=list)
-    """(address, lock) of recent deliveries, for whoever wants to settle through the management node."""
+    """(address, lock) of recent deliveries, which any client may settle through the management node."""
     ruled: bool = False
-    """Messages have what rules look at."""
+    """Messages have the properties that rules read."""
     slowness: int = 1
-    """How many times longer than usual people take between two things they do."""
+    """How many times longer than usual clients pause between two actions."""
 
 
 class Actor:
-    """Somebody with one connection at a time, who comes back after losing it."""
+    """A client with one connection at a time, which connects again after a loss."""
 
     def __init__(self, shared: Shared, name: str, *, cbs: bool = False) -> None:
         self.shared = shared
@@ -61,15 +62,15 @@ class Actor:
         self.name = name
         self._cbs = cbs
         self.peer: Peer | None = None
-        self.line: Line | None = None
+        self.wire: Wire | None = None
         self.connection = 0
         self.stopped = False
-        self._excused = False  # the end of the connection is our own doing
+        self._excused = False  # this client ends the connection itself
         self._tick_ms: int | None = None
 
     @property
     def now_ms(self) -> int:
-        """The time as it passes at the broker, by which the checker goes."""
+        """The time as it passes at the broker, which the checker uses."""
         return self.shared.node.passed_ms
 
     # The connection
@@ -77,21 +78,21 @@ class Actor:
     def connect(self) -> None:
         if self.stopped or self.peer is not None:
             return
-        line = self.shared.node.connect()
-        if line is None:
+        wire = self.shared.node.connect()
+        if wire is None:
             self.world.after(self.random.randint(50, RETRY_MS) * self.shared.slowness, self.connect)
             return
         self.shared.connections += 1
         self.connection = self.shared.connections
         self.checker.connected(self.connection)
-        self.line = line
+        self.wire = wire
         self._excused = False
         peer = Peer(
-            self.name, lambda data: line.write(CLIENT, data), lambda: self.world.now_ms, cbs=self._cbs
+            self.name, lambda data: wire.write(CLIENT, data), lambda: self.world.now_ms, cbs=self._cbs
         )
         self.peer = peer
-        line.on_data[CLIENT] = lambda data: self._received(peer, data)
-        line.on_end[CLIENT] = peer.ended
+        wire.on_data[CLIENT] = lambda data: self._received(peer, data)
+        wire.on_end[CLIENT] = peer.ended
         peer.on_ready = self.ready
         peer.on_lost = lambda condition: self._lost(peer, condition)
         self.world.note(f"{self.name} connects")
@@ -119,60 +120,60 @@ class Actor:
         if self.peer is not peer:
             return
         self.world.note(f"{self.name} lost its connection: {condition}")
-        assert self.line is not None
+        assert self.wire is not None
         if (
             not self._excused
-            and self.line.wire.state is WireState.OPEN
+            and self.wire.memory.state is WireState.OPEN
             and not self.checker.excused(self.connection)
         ):
             raise Violation(f"{self.name}: the broker ended the connection: {condition}")
-        if self.line.wire.state is WireState.CUT:
+        if self.wire.memory.state is WireState.CUT:
             self.checker.connection_lost(self.connection, "cut")
         else:
             self.checker.connection_lost(self.connection, "drop")
-        self.line.close(CLIENT)
+        self.wire.close(CLIENT)
         self._gone()
 
     def _gone(self) -> None:
-        self.peer = self.line = None
+        self.peer = self.wire = None
         self.left()
         if not self.stopped:
             self.world.after(self.random.randint(1, RETRY_MS), self.connect)
 
     def cut(self) -> None:
-        """Break the connection, as a pulled cable does with both ends told."""
-        if self.line is not None and self.line.wire.state is WireState.OPEN:
+        """Break the connection; both ends notice at once."""
+        if self.wire is not None and self.wire.memory.state is WireState.OPEN:
             self.world.note(f"{self.name}: cut")
             self.checker.connection_lost(self.connection, "cut")
-            self.line.cut()
+            self.wire.cut()
 
     def drop(self) -> None:
-        """Let the connection go half open; the client gives up on it by itself."""
-        if self.line is not None and self.line.wire.state is WireState.OPEN:
+        """Turn half open; the client gives the connection up later."""
+        if self.wire is not None and self.wire.memory.state is WireState.OPEN:
             self.world.note(f"{self.name}: half open")
             self.checker.connection_lost(self.connection, "drop")
-            self.line.wire.drop()
-            self.world.after(self.random.randint(100, 20_000), self._give_up, self.line)
+            self.wire.memory.drop()
+            self.world.after(self.random.randint(100, 20_000), self._give_up, self.wire)
 
-    def _give_up(self, line: Line) -> None:
-        if self.line is line and self.peer is not None:
+    def _give_up(self, wire: Wire) -> None:
+        if self.wire is wire and self.peer is not None:
             peer, self.peer = self.peer, None
             peer.lost = True
-            line.close(CLIENT)
+            wire.close(CLIENT)
             self._gone()
 
     def leave(self) -> None:
-        """Close the connection properly, now and then without waiting for the answer."""
-        if self.peer is None or self.line is None or not self.peer.ready:
+        """Close the connection properly, now and then without a wait for the answer."""
+        if self.peer is None or self.wire is None or not self.peer.ready:
             return
         self.world.note(f"{self.name} leaves")
         self._excused = True
         self.checker.connection_lost(self.connection, "close")
         self.peer.close()
         if self.random.random() < 0.5 and self.peer is not None:
-            peer, line = self.peer, self.line
+            peer, wire = self.peer, self.wire
             peer.lost = True
-            line.close(CLIENT)
+            wire.close(CLIENT)
             self._gone()
 
     # For the kinds of actors
@@ -185,22 +186,22 @@ class Actor:
         """The connection is gone."""
 
     def stop(self) -> None:
-        """Begin nothing new; what was asked must still be answered."""
+        """Begin nothing new; outstanding questions must still be answered."""
         self.stopped = True
 
     def open_questions(self) -> int:
-        """How many answers are outstanding on a connection that is alive."""
+        """How many answers are outstanding on a live connection."""
         peer = self.peer
-        if peer is None or self.line is None or self.line.wire.state is not WireState.OPEN:
+        if peer is None or self.wire is None or self.wire.memory.state is not WireState.OPEN:
             return 0
         return len(peer.sends) + len(peer.settlements) + sum(len(r.answers) for r in peer.requests.values())
 
     def next_time(self, delay_ms: int, do: Callable[..., None]) -> None:
-        """Do the next thing later, at one's own pace."""
+        """Act again later, at the actor's own pace."""
         self.later(delay_ms * self.shared.slowness, do)
 
     def later(self, delay_ms: int, do: Callable[..., None], *args: Any) -> None:
-        """Do something later, unless the connection of now is lost by then."""
+        """Act later, unless the present connection is lost by then."""
         peer = self.peer
         self.world.after(
             delay_ms, lambda: do(*args) if self.peer is peer and peer is not None and peer.ready else None

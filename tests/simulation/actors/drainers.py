@@ -1,7 +1,7 @@
-"""Those who take what is left once the faults are over.
+"""Clients that receive all that is left once the faults are over.
 
-Owns: the phase without faults: that everything can be received, in order, and in time. Must not know: the
-broker's insides.
+Owns: the phase without faults: everything can be received, in order, and in time. Must not know: the broker's
+internals.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ DRAIN_CREDIT = 10
 
 
 class Drainer(Actor):
-    """Takes everything out of one queue and its dead-letter queues, in order; of a topic, what could not be
-    sent on via it."""
+    """Receives all messages of one queue and its dead-letter queues, in order; of a topic, the dead letters
+    of sends via it."""
 
     def __init__(self, shared: Shared, queue: Description) -> None:
         super().__init__(shared, f"drainer-{queue.name}")
@@ -83,7 +83,7 @@ class Drainer(Actor):
             link.flow(DRAIN_CREDIT)
 
         def attached() -> None:
-            # Nothing is locked and nobody else receives: what is active now is available.
+            # Nothing is locked and no one else receives: an active message is available.
             expected[0] = min(DRAIN_CREDIT, len(self._available(address)))
             link.flow(DRAIN_CREDIT, drain=True)
 
@@ -99,7 +99,7 @@ class Drainer(Actor):
         link.on_lost = lost
 
     def _available(self, address: str) -> list[Record]:
-        """Give what a receiver must get now: active, not about to expire, and not on its way elsewhere."""
+        """Return what a receiver must get now: active, not about to expire, and not on its way elsewhere."""
         if split(address)[1] != MAIN and self._queue.forward_dead_lettered_to is not None:
             return []
         return available(self, address)
@@ -110,7 +110,7 @@ class Drainer(Actor):
         self.checker.settle_answered(lock, "complete", asked_ms, None)
 
     def _browse(self, address: str) -> None:
-        """Find the deferred messages, and receive them by number; again and again, since locks of before may
+        """Find the deferred messages, and receive them by number; repeatedly, since earlier locks may
         lapse."""
 
         def found(messages: list[Seen]) -> None:
@@ -128,7 +128,7 @@ class Drainer(Actor):
 
 
 def available(actor: Actor, address: str) -> list[Record]:
-    """Give the messages that are active and not about to expire."""
+    """Return the messages that are active and not about to expire."""
     name, sub = split(address)
     queue_id = actor.checker.history.queue_id(name, sub)
     soon_ms = actor.checker.history.clocks.latest_ms(actor.now_ms, actor.now_ms) + ANSWER_MS_MAX
@@ -142,8 +142,7 @@ def available(actor: Actor, address: str) -> list[Record]:
 
 
 class SessionDrainer(Actor):
-    """Takes everything out of the sessions of one queue, one session after the other, and clears their
-    states."""
+    """Receives all messages of one queue's sessions, one session after the other, and clears the states."""
 
     WAIT_MS = 2_000
 
@@ -163,7 +162,7 @@ class SessionDrainer(Actor):
         self._link = None
 
     def _next(self) -> None:
-        """Accept a session that is listed, or by turns the next one that is available."""
+        """Accept a session that is listed, or in turns the next available one."""
         self._turns += 1
         if self._turns % 2:
             self._accept(None)
@@ -192,7 +191,7 @@ class SessionDrainer(Actor):
         if self.checker.excused(self.connection):
             return
         if accept.hold is not None:
-            # More than can be done within the time of its lock was there.
+            # The session had more than can be received within its lock.
             self.checker.holds.detached(accept, condition)
         else:
             self.checker.holds.refused(accept, condition)
@@ -245,7 +244,7 @@ class SessionDrainer(Actor):
         peek(self, self._queue.name, 0, 200, found, session_id=hold.session_id)
 
     def _look(self, link: ReceiveLink, hold: Hold, accept: Accept) -> None:
-        """Leave the session once nothing is left in it."""
+        """Leave the session once it is empty."""
         if self._link is not link or not link.open:
             return
         self.checker.holds.check_detached(accept)

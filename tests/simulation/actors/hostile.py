@@ -1,8 +1,8 @@
-"""Peers that mean harm: they flood, hold what they never finish, and leave in every way there is.
+"""Hostile peers: they flood, hold deliveries that they never finish, and leave in every possible way.
 
 Owns: what hostile peers send, all of it made by hand, and when they come. They draw from a random source
-apart, so that the honest clients of a seed do what they would do without them. Must not know: what the broker
-makes of it, beyond what `bounds` is told here.
+apart, so that the honest clients of a seed act as they would without them. Must not know: what the broker
+does with it, beyond what `bounds` learns here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tests.amqp.pair import attach, begin, end, sasl_and_open, transfer
 from tests.simulation.actors.actors import RETRY_MS, Shared
 from tests.simulation.actors.peer import KEY, KEY_NAME, TOKEN_MS
 from tests.simulation.oracle.bounds import Guest
-from tests.simulation.world.line import Line
+from tests.simulation.world.wire import Wire
 
 HOSTILE_EVERY, HOSTILE_FIRST, HOSTILE_SECOND = 7, 1, 3
-"""Two seeds of seven; topics and readers by claims come with them and without."""
+"""Two seeds of seven; some have topics or readers by claims, others not."""
 
 SALT = 0x5E_ED_F1_00_D5
 
@@ -41,19 +41,19 @@ HOLDERS = 4
 """Peers that come at about the same time and hold unfinished deliveries: two fill the budget of strangers."""
 
 TURNS_BETWEEN = 20
-"""Begin and end pairs that fill more than one slice: behind them a claim is known to count."""
+"""Pairs of begin and end that fill more than one slice: behind them a claim is known to count."""
 
 BOUNDARIES = (0, 1, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 2, 2**32 - 1)
 
 LINK_BYTES_MAX = 30_000
-"""Of an unfinished delivery to $cbs, which takes 32 KiB: one that is longer is dropped at once."""
+"""Bytes of an unfinished delivery to $cbs, which takes 32 KiB: a longer one is dropped at once."""
 
 PROBES_FROM = 50
 """Channel of the first probe: a begin whose answer shows that all before it is held."""
 
 
 def has_hostile(seed: int) -> bool:
-    """Whether hostile peers come."""
+    """Return whether hostile peers come."""
     return seed % HOSTILE_EVERY in (HOSTILE_FIRST, HOSTILE_SECOND)
 
 
@@ -83,7 +83,7 @@ class Hostile:
         self.shared.world.after(delay_ms, visit.begin)
 
     def stop(self) -> None:
-        """Leave, all of them."""
+        """End all visits."""
         self.stopped = True
         for visit in self.visits:
             visit.leave("end")
@@ -98,7 +98,7 @@ class Visit:
         self._random = random = hostile.random
         self._claims = random.choice((*[None] * 6, "PLAIN", "token"))
         self._guest = Guest(name, known=self._claims is not None, paired=kind == "pairs")
-        self._line: Line | None = None
+        self._wire: Wire | None = None
         self._deliveries = 0
         self._leaving = False
         scripts: dict[str, Callable[[], Iterator[bytes]]] = {
@@ -109,18 +109,18 @@ class Visit:
         self._script = scripts[kind]()
 
     def begin(self) -> None:
-        """Connect, and do what the script says."""
+        """Connect, and run the script."""
         if self._hostile.stopped:
             return
-        line = self._hostile.shared.node.connect(self._guest, self._random)
-        if line is None:
+        wire = self._hostile.shared.node.connect(self._guest, self._random)
+        if wire is None:
             self._world.after(self._random.randint(50, RETRY_MS), self.begin)
             return
         self._world.note(f"{self._guest.name} connects")
-        self._line = line
-        line.on_data[CLIENT] = self._received
-        line.on_end[CLIENT] = lambda: self.leave("end")
-        line.write(CLIENT, self._hello())
+        self._wire = wire
+        wire.on_data[CLIENT] = self._received
+        wire.on_end[CLIENT] = lambda: self.leave("end")
+        wire.write(CLIENT, self._hello())
         self._world.after(self._random.randint(1, 50), self._go_on)
 
     def _received(self, data: bytes) -> None:
@@ -128,7 +128,7 @@ class Visit:
             self._hostile.shared.checker.bounds.counts["refused to hold"] += 1
 
     def _go_on(self) -> None:
-        if self._line is None:
+        if self._wire is None:
             return
         part = next(self._script, None)
         if part is None:
@@ -138,31 +138,31 @@ class Visit:
             else:
                 self.leave(self._random.choice(("close", "end", "cut", "drop", "stay", "stay")))
             return
-        self._line.write(CLIENT, part)
+        self._wire.write(CLIENT, part)
         self._world.after(self._random.randint(1, 50), self._go_on)
 
     def leave(self, how: str) -> None:
         """Leave in one of the ways; `stay`: silently, until the broker ends the connection or all leave."""
-        line = self._line
-        if line is None or how == "stay":
+        wire = self._wire
+        if wire is None or how == "stay":
             return
-        self._line = None
+        self._wire = None
         self._world.note(f"{self._guest.name} leaves: {how}")
-        if line.wire.state is not WireState.OPEN:
-            line.close(CLIENT)
+        if wire.memory.state is not WireState.OPEN:
+            wire.close(CLIENT)
         elif how == "cut":
-            line.cut()
+            wire.cut()
         elif how == "drop":
-            line.wire.drop()
+            wire.memory.drop()
         else:
             if how == "close":
-                line.write(CLIENT, frame(0, encode_close(None)))
-            line.close(CLIENT)
+                wire.write(CLIENT, frame(0, encode_close(None)))
+            wire.close(CLIENT)
 
     # What is sent
 
     def _hello(self) -> bytes:
-        """Connect, begin a session with a pair of links to $cbs, and show a claim if there is one."""
+        """Connect, begin a session with a pair of links to $cbs, and show the claim if there is one."""
         plain = f"\0{KEY_NAME}\0{KEY}".encode()
         hello = sasl_and_open("PLAIN", plain) if self._claims == "PLAIN" else sasl_and_open()
         hello += begin() + _to_cbs(0, Role.RECEIVER) + _to_cbs(1, Role.SENDER)
@@ -173,14 +173,14 @@ class Visit:
         return hello
 
     def _pairs(self) -> Iterator[bytes]:
-        """Begin and end sessions, between frames that are not answered."""
+        """Begin and end sessions, between frames that get no answer."""
         random = self._random
         yield self._flood(lambda: random.choice((_pair(random.randint(1, 40)), EMPTY_FRAME, _settle_all())))
         if random.random() < 0.3:
             yield self._half()
 
     def _mixed(self) -> Iterator[bytes]:
-        """Send every kind of frame that costs more than it says."""
+        """Send every kind of frame that costs more than its size suggests."""
         random = self._random
         kinds: tuple[Callable[[], bytes], ...] = (
             *[self._credit] * 4,
@@ -237,7 +237,7 @@ class Visit:
         return _flow(self._random.choice(BOUNDARIES), self._random.choice(BOUNDARIES))
 
     def _refused(self) -> bytes:
-        """Ask for a link that is refused, and answer that."""
+        """Attach a link that is refused, and answer that."""
         return _no_link(self._random.choice((Role.SENDER, Role.RECEIVER))) + _detach(5)
 
     def _once_more(self) -> bytes:

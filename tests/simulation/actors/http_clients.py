@@ -1,9 +1,10 @@
-"""Clients that speak HTTP: they send, wait for messages, settle and renew, and go away while they wait.
+"""Clients that speak HTTP: they send, wait for messages, settle and renew, and leave while they wait.
 
-Owns: what is asked over HTTP, by dice apart from the world's, so that the other clients of a seed do what
-they would do without them; how, see `http_peer`. Must not know: the broker's insides.
+Owns: what is asked over HTTP. The random source is apart from the world's, so that the other clients of a
+seed act as they would without these. Must not know: the broker's internals, the form of requests
+(`http_peer`).
 
-A lock that is taken or renewed over HTTP is of no connection: to the checker, it is of one that never breaks.
+A lock that is taken or renewed over HTTP belongs to no connection: for the checker, to one that never breaks.
 """
 
 from __future__ import annotations
@@ -31,38 +32,38 @@ from tests.simulation.oracle.records import MAIN, Violation
 from tests.simulation.world.http_service import Answered
 
 HTTP_EVERY, HTTP_IN = 13, (2, 5, 10)
-"""In which of so many seeds somebody speaks HTTP."""
+"""Among so many seeds, those with HTTP clients."""
 
 ROUND_MS_MAX = 2_500
-"""A client waits so long at most between two things it does."""
+"""The longest pause of a client between two actions."""
 
 WAITS_MAX = 3
 """Requests of one client that wait for messages at a time."""
 
 TIMEOUTS_S = (0, 0, 1, 3, 10, 20, None)
-"""How long a client asks to wait; None = it does not say."""
+"""How long a client asks to wait; None = it states no time."""
 
 DEFAULT_TIMEOUT_S = 60
 
 ANSWERED_WITHIN_S = 20
-"""Who waits for longer goes away once the faults are over: all questions are to be answered in time."""
+"""A client that waits for longer leaves once the faults are over: all questions must be answered in time."""
 
 SURELY_KNOWN_MS = WIRE_MS_MAX + COMMIT_MS_MAX
-"""By then what a client has sent is there and done, or will never be."""
+"""By then a client's request has arrived and is done, or never will be."""
 
 METHODS = {"complete": "DELETE", "abandon": "PUT"}
 
 RECENT = 12
-"""Locks, of whatever client, that others renew or settle."""
+"""Locks of any client, which others renew or settle."""
 
 
 def has_http(seed: int) -> bool:
-    """Whether somebody speaks HTTP."""
+    """Return whether there are HTTP clients."""
     return seed % HTTP_EVERY in HTTP_IN
 
 
 class HttpClients:
-    """All of a seed."""
+    """The HTTP clients of a seed."""
 
     def __init__(self, shared: Shared, entities: Sequence[Description]) -> None:
         random = Random(f"http of {shared.world.seed}")
@@ -84,7 +85,7 @@ class HttpClients:
             self._shared.world.after(self._random.randint(0, 1_000), client.act)
 
     def stop(self) -> None:
-        """Begin nothing new; what was asked must still be answered."""
+        """Begin nothing new; outstanding questions must still be answered."""
         for client in self._clients:
             client.stop()
 
@@ -94,7 +95,7 @@ class HttpClients:
 
 
 class HttpClient:
-    """Somebody who asks now and then, several things at a time."""
+    """A client that asks now and then, several questions at a time."""
 
     def __init__(self, shared: Shared, random: Random, name: str) -> None:
         self.shared, self.random, self.name = shared, random, name
@@ -104,14 +105,14 @@ class HttpClient:
 
     @property
     def now_ms(self) -> int:
-        """The time as it passes at the broker, by which the checker goes."""
+        """The time as it passes at the broker, which the checker uses."""
         return self.shared.node.passed_ms
 
     def stop(self) -> None:
         self.stopped = True
 
     def act(self) -> None:
-        """Do something, if a process listens, and again some time later."""
+        """Act, if a process listens, and again some time later."""
         if self.stopped:
             return
         self.world.after(self.random.randint(1, ROUND_MS_MAX) * self.shared.slowness, self.act)
@@ -122,7 +123,7 @@ class HttpClient:
         raise NotImplementedError
 
     def request(self, what: str, answered: Callable[[Answered | None], None]) -> Request:
-        """Connect, to ask one thing. Now and then nobody waits for the answer."""
+        """Connect for one request. Now and then no one waits for the answer."""
         self.requests = [request for request in self.requests if request.waits]
         request = Request(self.shared, self.random, f"{self.name}: {what}", answered)
         self.requests.append(request)
@@ -179,16 +180,16 @@ class HttpSender(HttpClient):
 
 
 class HttpReceiver(HttpClient):
-    """Receives from one queue or dead-letter queue, and settles and renews, also what others hold."""
+    """Receives from one queue or dead-letter queue, and settles and renews, also locks of others."""
 
     def __init__(self, shared: Shared, random: Random, address: str, deletes: float) -> None:
-        """`deletes`: how often it receives and deletes."""
+        """Set up the client; `deletes`: how often it receives and deletes."""
         super().__init__(shared, random, f"http-receiver-{address}")
         self._address = address
         self._entity = split(address)[0]
         self._deletes = deletes
         self._long: list[Request] = []
-        """Those that may wait for too long."""
+        """Requests that may wait for too long."""
 
     def stop(self) -> None:
         super().stop()
@@ -216,7 +217,7 @@ class HttpReceiver(HttpClient):
             if found is None:
                 checker.receiving(self._entity, request, False)
                 if deletion is not None:
-                    # Where it is not told, the broker waits for as long as it was asked to.
+                    # The broker may not learn that the client left: then it waits the whole time.
                     self.world.after(SURELY_KNOWN_MS + lasts_ms, checker.deletions.over, deletion)
                 return
             checker.used_up(request)
@@ -240,7 +241,7 @@ class HttpReceiver(HttpClient):
             self.world.after(random.randint(0, min(lasts_ms, 20_000)), leave)
 
     def _waiting(self, request: Request) -> None:
-        """By now the broker knows that somebody waits; while it lasts, the queue is not idle."""
+        """Report a receiver: the broker knows of it by now, and while it waits the queue is not idle."""
         if request.waits and not request.process.dead:
             self.checker.receiving(self._entity, request, True)
 
@@ -305,7 +306,7 @@ class HttpReceiver(HttpClient):
 
         def answered(found: Answered | None) -> None:
             if found is None:
-                return  # never known: the lock may be longer than told
+                return  # never known: the lock may be longer than answered
             status, until_ms = found.response.status, found.until_ms
             if status != 200 and condition_of(status) != LOCK_LOST[0]:
                 self._check_refusal("a renewal", address, status)

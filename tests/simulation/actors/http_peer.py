@@ -1,8 +1,7 @@
-"""A client that speaks HTTP: its requests, and what it reads in the answers.
+"""The protocol side of HTTP clients: their requests, and what they read in the answers.
 
 Owns: messages as requests, answers as messages, and the life of a request: answered, given up, or broken.
-Must not know: the broker's insides, who asks for what reason. Each request has a connection of its own, as
-with clients that keep none.
+Each request has its own connection. Must not know: the broker's internals, the purpose of a request.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from tests.simulation.oracle.checker import LOCK_LOST
 from tests.simulation.oracle.history import DISABLED, GONE, LIMITED, Lock, Seen, Sent
 from tests.simulation.oracle.records import Violation, uid_of
 from tests.simulation.oracle.rulebook import ruled
-from tests.simulation.world.http_service import Answered, HttpLine
+from tests.simulation.world.http_service import Answered, HttpConnection
 from tests.simulation.world.process import Process
 
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
 
 NOT_ALLOWED = "amqp:not-allowed"
 CONDITIONS = {403: DISABLED, 404: LOCK_LOST[0], 405: NOT_ALLOWED, 410: GONE[0], 503: LIMITED[1]}
-"""What a status says, in the words of AMQP."""
+"""The meaning of a status, as an AMQP condition."""
 
 STATES = {
     "Active": MessageState.ACTIVE,
@@ -44,7 +43,7 @@ Fields = dict[str, str]
 
 
 class Request:
-    """One request on its way."""
+    """One request in flight."""
 
     def __init__(
         self, shared: Shared, random: Random, what: str, answered: Callable[[Answered | None], None]
@@ -53,7 +52,7 @@ class Request:
 
         Args:
             shared: the simulation.
-            random: the clients' dice.
+            random: the clients' random source.
             what: for the trace.
             answered: takes the answer; None = it will never be known.
         """
@@ -70,7 +69,7 @@ class Request:
         self.waits = True
         self.heard = True
         """The connection is whole."""
-        self._line = HttpLine(process.http, random, self._take, self._broken)
+        self._connection = HttpConnection(process.http, random, self._take, self._broken)
 
     def send(self, method: str, target: str, fields: Fields | None = None, body: bytes = b"") -> None:
         """Ask."""
@@ -79,27 +78,27 @@ class Request:
         lower = {name.lower(): value for name, value in headers.items()}
         path, _, query = target.partition("?")
         self._note("asks")
-        self._line.ask(DataRequest(method, path, query, lower, body, None, tuple(headers.items())))
+        self._connection.ask(DataRequest(method, path, query, lower, body, None, tuple(headers.items())))
 
     def leave(self) -> None:
-        """Go away before the answer."""
+        """Leave before the answer."""
         if self.waits:
             self._note("goes away")
-            self._line.leave()
+            self._connection.leave()
             self._end()
 
     def drop(self) -> None:
-        """Let the connection go half open: the answer comes to nobody."""
+        """Turn half open: the answer is lost."""
         if self.waits:
             self._note("is cut off")
-            self._line.drop()
+            self._connection.drop()
             self._end()
 
     def _take(self, answered: Answered) -> None:
         assert self.waits, "a second answer"
         self._note(f"is answered {answered.response.status}")
         self.waits = False
-        self._line.leave()
+        self._connection.leave()
         self._answered(answered)
 
     def _broken(self) -> None:
@@ -116,7 +115,7 @@ class Request:
 
 
 def path_of(address: str) -> str:
-    """Return where the messages of an entity are."""
+    """Return the path of an entity's messages."""
     return f"/{quote(address)}/messages"
 
 
@@ -126,14 +125,14 @@ def lock_path(address: str, lock: Lock) -> str:
 
 
 def one_message(sent: Sent, payload: bytes) -> tuple[Fields, bytes]:
-    """Say a message in headers, and give its body."""
+    """Return a message as headers and a body."""
     own, body = _own(payload)
     fields = {"BrokerProperties": json.dumps(_broker_properties(sent))}
     return {**fields, **{name: json.dumps(value) for name, value in own.items()}}, body
 
 
 def many_messages(made: list[tuple[Sent, bytes]]) -> tuple[Fields, bytes]:
-    """Say messages as the members of a batch."""
+    """Return messages as the members of a batch."""
     members = []
     for sent, payload in made:
         own, body = _own(payload)
@@ -143,7 +142,7 @@ def many_messages(made: list[tuple[Sent, bytes]]) -> tuple[Fields, bytes]:
 
 
 def in_seconds(sent: Sent) -> None:
-    """Let a message be scheduled for a whole second, as HTTP has dates."""
+    """Schedule a message for a whole second, as HTTP dates have it."""
     if sent.scheduled_broker_ms is not None:
         sent.scheduled_broker_ms -= sent.scheduled_broker_ms % 1000
 
@@ -168,7 +167,7 @@ def _broker_properties(sent: Sent) -> dict[str, Any]:
 
 
 def read_message(request: Request, address: str, answered: Answered) -> tuple[Seen, bytes]:
-    """Read a received message and its lock token, which is empty if it was deleted. Raises: Violation."""
+    """Return a received message and its lock token, which is empty if it was deleted. Raises: Violation."""
     headers = dict(answered.response.headers)
     shown = json.loads(headers.pop("BrokerProperties"))
     token, until_ms = b"", None
@@ -178,7 +177,7 @@ def read_message(request: Request, address: str, answered: Answered) -> tuple[Se
         until_ms = request.process.http.untils[token]
         place = f"{path_of(address)}/{shown['SequenceNumber']}/{shown['LockToken']}"
         if location != f"http://localhost{place}":
-            raise Violation(f"a lock is said to be at {location}, not at {place}")
+            raise Violation(f"the Location of a lock is {location}, not {place}")
         if shown["LockedUntilUtc"] != formatdate(until_ms // 1000, usegmt=True):
             raise Violation(f"a lock until {until_ms} is shown as {shown['LockedUntilUtc']}")
     seen = Seen(
@@ -197,7 +196,7 @@ def read_message(request: Request, address: str, answered: Answered) -> tuple[Se
 
 
 def condition_of(status: int, wrong: str | None = None) -> str:
-    """Say a refusal in the words of AMQP; `wrong`: what the request must be refused for."""
+    """Return a refusal as an AMQP condition; `wrong`: what the request must be refused for."""
     if status == 400 and wrong is not None:
         return wrong
     return CONDITIONS.get(status, f"HTTP {status}")

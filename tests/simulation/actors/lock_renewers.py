@@ -1,7 +1,4 @@
-"""Those who work on one message for hours, and keep its lock meanwhile (L-18).
-
-Owns: what a client's automatic renewal does. Must not know: the broker's insides.
-"""
+"""Clients that work on one message for hours and keep renewing its lock (L-18)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ LONGEST_MS = 3 * 3_600_000
 
 
 class LockRenewer(Actor):
-    """Receives one message, renews its lock for as long as it wants, then completes it or lets it lapse."""
+    """Receives one message, renews its lock for a while, then completes it or lets it lapse."""
 
     def __init__(self, shared: Shared, name: str, queue: str) -> None:
         super().__init__(shared, name)

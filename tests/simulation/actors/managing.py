@@ -1,6 +1,7 @@
-"""Somebody who works through the management nodes all the time.
+"""A client that uses the management nodes all the time.
 
-Owns: what is asked, by the world's dice; how, see `requests`. Must not know: the broker's insides.
+Owns: what is asked, by the world's random source. Must not know: the broker's internals, the form of requests
+(`requests`).
 """
 
 from __future__ import annotations

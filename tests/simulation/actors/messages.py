@@ -1,6 +1,6 @@
-"""Messages as clients make them up: ids used before, sessions, keys, times, sizes.
+"""The messages that clients send: repeated ids, sessions, keys, times, sizes.
 
-Owns: what is in a message, by the world's dice. Must not know: who sends it, how, or the broker's insides.
+Owns: the content of a message, by the world's random source. Must not know: who sends it, and how.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from tests.simulation.oracle.rulebook import Traits, draw_traits
 from tests.simulation.oracle.spellings import spelt
 
 SESSIONS = ("", "red", "grün", "blue")
-"""Ids of sessions: few, so that they are held, waited for and written to by several. The empty one is
-legal."""
+"""Ids of sessions: few, so that several clients hold, await and write each. The empty one is legal."""
 
 KEYS = ("north", "south", "east")
 
@@ -36,7 +35,7 @@ def compose(
     wrong: bool = False,
     random: Random | None = None,
 ) -> tuple[Sent, bytes]:
-    """Make a message, and its encoding. `random`: decides in place of the world's dice."""
+    """Return a message, and its encoding. `random`: decides in place of the world's random source."""
     random = random or shared.world.random
     shared.uids += 1
     uid = shared.uids
@@ -59,7 +58,7 @@ def compose(
     delay_ms = random.choice((-1_000, 0, 20, 700, 4_000, 15_000))
     at_ms = shared.node.wall_ms + delay_ms if scheduled else None
     traits = draw_traits(random, session_id) if shared.ruled else Traits(session_id=session_id)
-    # An id that the broker gives is like no other, and all copies have it.
+    # The broker chooses a unique id, and all copies have it.
     sent = Sent(
         uid, queue.name, message_id or f"given-{uid}", ttl_ms, at_ms, group, shared.node.passed_ms, condition,
         session_id, partition_key, traits=traits, own_id=message_id is not None,

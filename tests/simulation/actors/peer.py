@@ -1,8 +1,8 @@
 """A client over one connection, sans-IO: SASL, CBS, links and requests, with the real engine in the client
 role.
 
-Owns: the protocol side of a client; who uses it gives callbacks. Must not know: simulation, sockets, what the
-messages mean. The kill loops use it over real sockets.
+Owns: the protocol side of a client; its user passes callbacks. Must not know: simulation, sockets, the
+meaning of messages. The kill loops use it over real sockets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ KEY_NAME = "RootManageSharedAccessKey"
 KEY = "SAS_KEY_VALUE"
 
 TOKEN_MS = 365 * 24 * 3_600_000
-"""Tokens outlive every simulation: their expiry is the gateway's own tests' business."""
+"""Tokens outlive every simulation: the gateway's own tests cover their expiry."""
 
 DECLARE = 0x31
 DISCHARGE = 0x32
@@ -63,7 +63,7 @@ class PeerLost(Exception):
 
 
 class SendLink:
-    """We send. Callbacks: `on_attached()`, `on_credit()`, `on_lost(condition)`."""
+    """A link for sending. Callbacks: `on_attached()`, `on_credit()`, `on_lost(condition)`."""
 
     def __init__(self, peer: Peer, channel: int, handle: int) -> None:
         self.peer, self.channel, self.handle = peer, channel, handle
@@ -104,7 +104,7 @@ class SendLink:
 
 
 class CoordinatorLink(SendLink):
-    """We declare and discharge transactions."""
+    """A link to the coordinator: it declares and discharges transactions."""
 
     def declare(self, on_declared: Callable[[bytes | None, str | None], None]) -> None:
         """Begin a transaction: `on_declared(id, None)` or `on_declared(None, condition)`."""
@@ -125,13 +125,14 @@ class CoordinatorLink(SendLink):
 
 
 class ReceiveLink:
-    """We receive. Callbacks: `on_attached()`, `on_delivery(event)`, `on_drained()`, `on_lost(condition)`."""
+    """A link for receiving. Callbacks: `on_attached()`, `on_delivery(event)`, `on_drained()`,
+    `on_lost(condition)`."""
 
     def __init__(self, peer: Peer, channel: int, handle: int) -> None:
         self.peer, self.channel, self.handle = peer, channel, handle
         self.open = False
         self.session_id: str | None = None
-        """The session that the link was given, with until when, UTC ms."""
+        """The session that the link holds, and until when, UTC ms."""
         self.locked_until_ms = 0
         self.on_attached: Callable[[], None] = _nothing
         self.on_delivery: Callable[[DeliveryReceived], None] = _nothing
@@ -151,7 +152,7 @@ class ReceiveLink:
         *,
         txn_id: bytes | None = None,
     ) -> None:
-        """Send an outcome; without `on_settled` it is sent settled, and nothing is answered."""
+        """Send an outcome; without `on_settled` it is sent settled, and gets no answer."""
         if txn_id is not None:
             state = TransactionalState(txn_id, state)
         if on_settled is not None:
@@ -224,8 +225,8 @@ class Peer:
     def __init__(
         self, name: str, write: Callable[[bytes], None], now_ms: Callable[[], int], *, cbs: bool = False
     ) -> None:
-        """`cbs`: authorise by a token on `$cbs`, as the official clients do; else by SASL PLAIN, which is
-        cheaper."""
+        """Begin with a hello. `cbs`: authorise by a token on `$cbs`, as the official clients do; else by SASL
+        PLAIN, which is cheaper."""
         self.name = name
         self._write = write
         self._now_ms = now_ms
@@ -253,7 +254,7 @@ class Peer:
         )
 
     def start(self) -> None:
-        """Say hello."""
+        """Send the hello."""
         self.connection.open()
         self.flush()
 
@@ -279,7 +280,7 @@ class Peer:
         if data:
             self._write(data)
 
-    # Asked by the user
+    # From the user
 
     def begin(self) -> int:
         """Begin a session."""
@@ -460,7 +461,7 @@ class Peer:
                 found[1](event.state)
 
     def _forget(self, link: SendLink | ReceiveLink) -> None:
-        """Outcomes of a link that is gone will not come any more."""
+        """Drop the callbacks of a link that is gone: its outcomes will not come any more."""
         waiting = self.sends if isinstance(link, SendLink) else self.settlements
         for key in [
             k for k, (handle, _) in waiting.items() if k[0] == link.channel and handle == link.handle
@@ -504,7 +505,8 @@ class Peer:
 
 
 def error_condition(state: DeliveryState | None) -> str | None:
-    """Give the condition of a rejection that reports a failure, also inside a transaction; None = success."""
+    """Return the condition of a rejection that reports a failure, also inside a transaction; None =
+    success."""
     if isinstance(state, TransactionalState):
         state = state.outcome
     if isinstance(state, Rejected) and state.error is not None:
@@ -513,7 +515,7 @@ def error_condition(state: DeliveryState | None) -> str | None:
 
 
 def lock_uuid(tag: bytes) -> uuid.UUID:
-    """Turn a delivery tag into the lock token that management requests carry (wire contract 3.4)."""
+    """Return the lock token that management requests carry for a delivery tag (wire contract 3.4)."""
     return uuid.UUID(bytes_le=tag)
 
 

@@ -1,7 +1,7 @@
-"""Those who read a queue by claims, as a pipeline does: claim, read, commit, and at times begin anew (X-06).
+"""Readers of a queue by claims, as a pipeline reads: claim, read, commit, and at times start again (X-06).
 
-Owns: what a reader asks and what each answer may be. Must not know: the broker's insides. A reader remembers
-its claims over lost connections and the broker's deaths, and reads them again, which must show the same.
+Owns: what a reader asks, and which answers are right. A reader remembers its claims over lost connections and
+the broker's deaths, and reads them again: they must be the same. Must not know: the broker's internals.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Reader(Actor):
         self._address = address
         self._cursor = cursor
         self._known: dict[int, list[int]] = {}
-        """Claims that it was told of and has not committed, by queue: an entity may be made anew."""
+        """By queue: claims that it knows of and has not committed. The entity may be another one of the same
+        name."""
 
     @property
     def _facts(self) -> CursorFacts:
@@ -69,8 +70,8 @@ class Reader(Actor):
         body: dict[str, Any],
         answered: Callable[[tuple[int, str | None], dict[str, Any]], bool],
     ) -> None:
-        """Ask something; `answered` says whether it has understood the answer. An entity that is not there
-        any more, or not the same, is no reason to complain."""
+        """Ask something; `answered` returns whether the answer is right. An entity that is gone, or another
+        one of its name, excuses any answer."""
         assert self.peer is not None
         queue_id = self._queue_id
 
@@ -132,8 +133,8 @@ class Reader(Actor):
             if answer in (CLAIM_NOT_FOUND, CURSOR_NOT_FOUND) and asked.releases:
                 known.clear()
                 return True
-            made_anew = self._facts.made.get((queue_id, cursor, no)) is not claim
-            if answer[1] is not None or made_anew or self._facts.gone.get((queue_id, cursor), 0) != gone:
+            made_again = self._facts.made.get((queue_id, cursor, no)) is not claim
+            if answer[1] is not None or made_again or self._facts.gone.get((queue_id, cursor), 0) != gone:
                 return answer[1] is None
             assert claim is not None
             shown = found["messages"] if answer[0] == 200 else []
@@ -171,7 +172,7 @@ class Reader(Actor):
             known = self._known[queue_id]
             known[:] = [other for other in known if other > no]
             if self._facts.gone.get((queue_id, cursor), 0) != gone:
-                return True  # what another cursor of the name has is not told apart
+                return True  # another cursor may have had the name
             stored = self._facts.cursors.get((queue_id, cursor))
             if stored is None or stored.committed_no < no:
                 raise Violation(f"{self.name}: a commit of {no} is not on stable storage: {stored}")
@@ -201,7 +202,7 @@ class Reader(Actor):
             if cursor in names:
                 [own] = [each for each in found["cursors"] if each["cursor"] == cursor]
                 known = self._known.setdefault(queue_id, [])
-                # Also those whose answer was lost.
+                # Also claims whose answer was lost.
                 known += [no for no, _, _ in own["claims"] if no not in known]
             elif committed is not None and not self._facts.asked(queue_id, cursor).releases:
                 raise Violation(f"{self.name}: its cursor is not listed: {names}")

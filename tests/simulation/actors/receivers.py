@@ -1,6 +1,6 @@
-"""Receivers: they do with a message whatever comes to mind.
+"""Receivers: they settle, renew, forget and give back messages at random.
 
-Owns: what is done with deliveries, by the world's dice. Must not know: the broker's insides.
+Owns: what is done with deliveries, by the world's random source. Must not know: the broker's internals.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Held:
 
 
 def outcome_of(kind: str, reason: str, properties: dict[Symbol, int] | None = None) -> DeliveryState:
-    """Give the delivery state that says what a receiver wants."""
+    """Return the delivery state of a settlement."""
     if kind == "complete":
         return ACCEPTED
     if kind == "release":
@@ -52,7 +52,7 @@ def outcome_of(kind: str, reason: str, properties: dict[Symbol, int] | None = No
 
 
 class Receiver(Actor):
-    """Receives from one queue or dead-letter queue, and does with a message whatever comes to mind."""
+    """Receives from one queue or dead-letter queue, and treats each message at random."""
 
     def __init__(
         self, shared: Shared, name: str, address: str, *, delete: bool, credit: int, cbs: bool = False
@@ -66,9 +66,9 @@ class Receiver(Actor):
         self._held: list[Held] = []
         self._received_count = 0
         self._limit = 0
-        """How many deliveries the link may have brought in all, by the credit it was ever given."""
+        """How many deliveries the link may have brought in all, by the credit that it ever had."""
         self._given_max = 0
-        """The same, also by credit that was taken back since: what was under way may wait at the link."""
+        """The same, with credit that was taken back since: deliveries in flight may wait at the link."""
         self._draining = False
         self._drain_ms = 0
         self._took_back = False
@@ -95,7 +95,7 @@ class Receiver(Actor):
         self._held.clear()
 
     def _leave_link(self, *, with_session: bool = False) -> None:
-        """Leave the link properly, or the AMQP session that it is in."""
+        """Leave the link properly, or its AMQP session."""
         link = self._link
         if link is None or self.peer is None:
             return
@@ -141,7 +141,7 @@ class Receiver(Actor):
             self.later(SURELY_ARRIVED_MS, self._receiving, link, self._limit)
 
     def _receiving(self, link: ReceiveLink, limit: int) -> None:
-        """By now the broker has the credit; while it lasts, the queue is not idle."""
+        """Report credit: the broker has it by now, and while it lasts the queue is not idle."""
         if self._link is link and link.open and self._received_count < limit and not self._draining:
             # A drain that was taken back may have used it up all the same.
             if link.peer.connection.credit(link.channel, link.handle) > 0:
@@ -219,7 +219,7 @@ class Receiver(Actor):
             self.later(think_ms, self._settle, held, kind)
 
     def _settle(self, held: Held, kind: str) -> None:
-        """Settle over the link that the message came by."""
+        """Settle over the link that brought the message."""
         if held not in self._held or not held.link.open:
             return
         self._held.remove(held)
@@ -267,7 +267,7 @@ class Receiver(Actor):
         update_disposition(self, self.address, held.lock, kind)
 
     def _act(self) -> None:
-        """Now and then do something with the link or the connection."""
+        """Act on the link or the connection now and then."""
         if self.stopped:
             return
         self.next_time(self.random.randint(100, 5_000), self._act)
@@ -286,13 +286,17 @@ class Receiver(Actor):
         elif roll < 0.7:
             self.leave()
         else:
-            self._flow(link)  # also less than before, while deliveries are under way
+            self._flow(link)  # also less than before, while deliveries are in flight
 
     def _drain(self, link: ReceiveLink) -> None:
         if self._draining:
-            assert self.line is not None
+            assert self.wire is not None
             late = self.now_ms - self._drain_ms > ANSWER_MS_MAX
-            if late and self.line.wire.state is WireState.OPEN and not self.checker.excused(self.connection):
+            if (
+                late
+                and self.wire.memory.state is WireState.OPEN
+                and not self.checker.excused(self.connection)
+            ):
                 raise Violation(f"{self.name}: a drain was not answered")
             return
         self._draining = True

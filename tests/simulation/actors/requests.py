@@ -1,7 +1,7 @@
-"""What is asked of the management nodes: each request, and what its answer may be.
+"""Requests to the management nodes, and which answers are right.
 
-Owns: the requests. Must not know: the broker's insides, or who asks for what reason. In each answer a status
-of 0 means that the links were lost, so that it will never be known.
+Owns: the requests. Must not know: the broker's internals, the purpose of a request. Status 0 in an answer
+means that the links were lost: the answer will never be known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.oracle.rulebook import ruled
 STATUS = {"complete": "completed", "abandon": "abandoned", "defer": "defered", "dead-letter": "suspended"}
 
 ALL_SESSIONS_FROM_MS = 253_402_300_799_999
-"""The largest date that there is: all sessions are asked for (wire contract 5.2)."""
+"""The greatest date: it asks for all sessions (wire contract 5.2)."""
 
 LOST = (410, "com.microsoft:message-lock-lost")
 SESSION_LOST = (410, "com.microsoft:session-lock-lost")
@@ -50,8 +50,8 @@ def read_delivery(payload: bytes) -> Seen:
 
 
 def refused(actor: Actor, address: str, what: str, condition: str | None) -> bool:
-    """Tell whether a request was refused because its entity is disabled or gone. Raises: Violation, if it was
-    refused for another reason."""
+    """Return whether a request was refused because its entity is disabled or gone. Raises: Violation, if it
+    was refused for another reason."""
     if condition is None:
         return False
     if not actor.checker.may_refuse(condition, split(address)[0]):
@@ -60,14 +60,14 @@ def refused(actor: Actor, address: str, what: str, condition: str | None) -> boo
 
 
 def renew(actor: Actor, address: str, lock: Lock, then: Callable[[bool], None] = lambda done: None) -> None:
-    """Renew the lock of a message; `then` is told whether that was done."""
+    """Renew the lock of a message; `then` learns whether that succeeded."""
     assert actor.peer is not None
     asked_ms, connection = actor.now_ms, actor.connection
     renewal = actor.checker.renewing(lock, connection)
 
     def answered(status: int, condition: str | None, body: Any) -> None:
         if status == 0:
-            return  # never known: the lock may be longer than told
+            return  # never known: the lock may be longer than answered
         actor.world.note(f"{actor.name}: renewal of uid {lock.uid} {status} {condition} {body}")
         if (status, condition) == LOST:
             actor.checker.renew_answered(lock, asked_ms, None, connection, renewal)
@@ -110,13 +110,13 @@ def update_disposition(
     txn_id: bytes | None = None,
     then: Callable[[bool], None] = lambda done: None,
 ) -> None:
-    """Settle a lock, of whatever connection; in a transaction with `unit` and its id.
+    """Settle a lock of any connection; in a transaction with `unit` and its id.
 
     A lock of a session is settled by the connection that holds it, others are refused (C20).
     """
     assert actor.peer is not None
     if lock.hold is not None and lock.hold.connection != actor.connection:
-        assert unit is None, "who has a transaction settles its own"
+        assert unit is None, "a client with a transaction settles its own locks"
         _settle_as_a_stranger(actor, address, lock, kind)
         return
     asked_ms = actor.now_ms
@@ -157,7 +157,7 @@ def _settle_as_a_stranger(actor: Actor, address: str, lock: Lock, kind: str) -> 
             return
         actor.world.note(f"{actor.name}: uid {lock.uid} {kind} as a stranger {status} {condition}")
         if condition is None:
-            raise Violation(f"{kind} was taken from who does not hold the session: {lock}")
+            raise Violation(f"{kind} was settled by a connection that does not hold the session: {lock}")
         if (status, condition) != SESSION_LOST:
             refused(actor, address, kind, condition)
 
@@ -172,7 +172,7 @@ def receive_deferred(
     then: Callable[[Lock], None],
     hold: Hold | None = None,
 ) -> None:
-    """Receive deferred messages by number, of a session under its lock; `then` is called with each lock."""
+    """Receive deferred messages by number, of a session under its lock; `then` gets each lock."""
     assert actor.peer is not None
     connection, asked_ms = actor.connection, actor.now_ms
     if hold is not None:
@@ -216,7 +216,7 @@ def peek(
     actor: Actor, address: str, from_number: int, count: int, then: Callable[[list[Seen]], None],
     session_id: str | None = None,
 ) -> None:  # fmt: skip
-    """Browse; `then` is called with the messages found."""
+    """Browse; `then` gets the messages found."""
     assert actor.peer is not None
 
     def answered(status: int, condition: str | None, body: Any) -> None:
@@ -276,7 +276,7 @@ def cancel(
 
 
 def _refused_within(actor: Actor, unit: Unit, queue: str, condition: str) -> bool:
-    """Tell whether something is refused because of its transaction."""
+    """Return whether a request is refused because of its transaction."""
     units = actor.checker.units
     if condition.startswith("amqp:transaction:"):
         return units.may_be_over(unit)
@@ -299,7 +299,7 @@ def delete_messages(actor: Actor, address: str, count: int) -> None:
 
 
 def purge(actor: Actor, address: str) -> None:
-    """Delete everything that is there now."""
+    """Delete all messages that are there now."""
     assert actor.peer is not None
     before_ms = actor.shared.node.wall_ms
     asked, there = actor.checker.purging(address, before_ms)
@@ -328,7 +328,7 @@ def set_state(
     txn_id: bytes | None = None,
     then: Callable[[], None] = lambda: None,
 ) -> None:
-    """Set the state of a session that is held, or clear it; in a transaction with `unit` and its id."""
+    """Set the state of a held session, or clear it; in a transaction with `unit` and its id."""
     assert actor.peer is not None
     actor.checker.holds.using(hold)
     states, session = actor.checker.states, (hold.entity_id, hold.session)
@@ -366,8 +366,7 @@ def set_state(
 def get_state(
     actor: Actor, address: str, hold: Hold, then: Callable[[int | None], None] = lambda uid: None
 ) -> None:
-    """Read the state of a session that is held; `then` is called with the uid of what was set, if anything
-    was."""
+    """Read the state of a held session; `then` gets the uid of the state, if there is one."""
     assert actor.peer is not None
     actor.checker.holds.using(hold)
     asked_ms = actor.now_ms

@@ -1,7 +1,8 @@
-"""Those who change rules while messages come: over the management node of a subscription, and as the
-administration does (P-03).
+"""Clients that change rules while messages come: over the management node of a subscription, and by the
+administration (P-03).
 
-Owns: which rules are changed, by the world's dice. Must not know: what a rule does, or the broker's insides.
+Owns: which rules change, by the world's random source. Must not know: the effect of a rule, the broker's
+internals.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class RuleChanger(Actor):
         self, operation: str, path: str, name: str, rule: RuleDescription | None, body: dict[str, Any]
     ) -> None:
         assert self.peer is not None
-        wish = self.checker.rulings.asking(path, name, rule)
+        request = self.checker.rulings.asking(path, name, rule)
         self.world.note(f"{self.name}: {operation} {name} of {path}: {rule}")
 
         def answered(status: int, condition: str | None, body: Any) -> None:
@@ -85,9 +86,9 @@ class RuleChanger(Actor):
                 return
             self.world.note(f"{self.name}: {operation} {name} of {path} {status} {condition}")
             if condition in (None, EXISTS, MISSING):
-                self.checker.rulings.answered(wish, condition)
+                self.checker.rulings.answered(request, condition)
             elif refused(self, path, operation, condition):
-                wish.refused = True
+                request.refused = True
 
         self.peer.ask(path, operation, body, answered)
 
@@ -109,7 +110,7 @@ class RuleChanger(Actor):
 
 
 def _filter(wanted: Filter) -> dict[str, Any]:
-    """Write a filter as clients do."""
+    """Encode a filter as clients do."""
     if isinstance(wanted, SqlFilter):
         return {"sql-filter": {"expression": wanted.expression}}
     if isinstance(wanted, TrueFilter):
@@ -122,7 +123,7 @@ def _filter(wanted: Filter) -> dict[str, Any]:
 
 
 def _read(described: Described) -> RuleDescription:
-    """Read a rule as clients do."""
+    """Decode a rule as clients do."""
     found, action, name = described.value[:3]
     wanted: Filter
     if found.descriptor == _SQL_FILTER:
@@ -134,7 +135,7 @@ def _read(described: Described) -> RuleDescription:
     else:
         label, pairs = found.value[4], found.value[8]
         if any(found.value[no] is not None for no in (0, 1, 2, 3, 5, 6, 7)):
-            raise Violation(f"a filter asks for what it was not made for: {found}")
+            raise Violation(f"a filter has another form than it was created with: {found}")
         wanted = CorrelationFilter(label=label, properties=tuple(pairs.items()))
     if action.descriptor == _EMPTY_ACTION:
         return RuleDescription(name, wanted)

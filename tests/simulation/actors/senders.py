@@ -1,6 +1,6 @@
 """Senders: single messages, batches, pre-settled, scheduled.
 
-Owns: how messages are sent, by the world's dice. Must not know: the broker's insides.
+Owns: how messages are sent, by the world's random source. Must not know: the broker's internals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Sender(Actor):
     def __init__(
         self, shared: Shared, name: str, queue: Description, *, pace_ms: int, cbs: bool = False
     ) -> None:
-        """`queue`: of its settings only those count that never change."""
+        """Set up the sender; of the settings of `queue` only constant ones count."""
         super().__init__(shared, name, cbs=cbs)
         self._queue = queue
         self._pace_ms = pace_ms

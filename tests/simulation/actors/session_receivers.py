@@ -1,7 +1,7 @@
-"""Receivers of sessions: they accept the next one or a named one, wait and think better of it, keep state.
+"""Receivers of sessions: they accept the next one or a named one, cancel waits, and store states.
 
-Owns: what is done with sessions, by the world's dice; with their messages, see `receivers`. Must not know:
-the broker's insides.
+Owns: what is done with sessions, by the world's random source; with their messages, see `receivers`. Must not
+know: the broker's internals.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class SessionReceiver(Receiver):
             self.later(self._lock_ms // 2, self._keep, link)
 
     def _cancel(self, link: ReceiveLink) -> None:
-        """Stop waiting for a session; perhaps one is just on its way."""
+        """Stop waiting for a session; the answer may be in flight."""
         if self._link is link and not link.open:
             self.world.note(f"{self.name} waits no longer")
             self._leave_link(with_session=self.random.random() < 0.3)
-            self.next_time(self.random.choice((0, 50, 1_000)), self._attach_anew)
+            self.next_time(self.random.choice((0, 50, 1_000)), self._attach_again)
 
-    def _attach_anew(self) -> None:
+    def _attach_again(self) -> None:
         if self._link is None and not self.stopped:
             self._attach()
 
@@ -106,7 +106,7 @@ class SessionReceiver(Receiver):
             self.checker.holds.detached(accept, condition)
         elif not self.checker.excused(self.connection):
             self.checker.holds.refused(accept, condition)
-        self.next_time(self.random.choice((0, 20, 700)), self._attach_anew)
+        self.next_time(self.random.choice((0, 20, 700)), self._attach_again)
 
     def _decide(self, held: Held) -> None:
         if self.random.random() < 0.06:
@@ -115,13 +115,13 @@ class SessionReceiver(Receiver):
             super()._decide(held)
 
     def _renew(self, held: Held) -> None:
-        # What is renewed is the session that the connection holds, not the message.
+        # The lock of the session that the connection holds is renewed, not that of the message.
         if self._hold is not None and held.lock.hold is self._hold:
             renew_session(self, self.address, self._hold)
             self.later(self.random.randint(0, 3_000), self._settle, held, "complete")
 
     def _act(self) -> None:
-        """Now and then do something with the session, the link or the connection."""
+        """Act on the session, the link or the connection now and then."""
         if self.stopped:
             return
         self.next_time(self.random.randint(50, 3_000), self._act)
@@ -150,7 +150,7 @@ class SessionReceiver(Receiver):
             self._drain(link)
         elif roll < 0.8:
             self._leave_link(with_session=roll >= 0.75)
-            self.next_time(self.random.choice((0, 0, 500)), self._attach_anew)
+            self.next_time(self.random.choice((0, 0, 500)), self._attach_again)
         elif roll < 0.84:
             self.leave()
         else:
@@ -158,10 +158,10 @@ class SessionReceiver(Receiver):
 
     def _check_wait(self) -> None:
         accept = self._accept
-        assert self.line is not None
+        assert self.wire is not None
         assert accept is not None
         late = self.now_ms - accept.asked_ms > accept.wait_ms + ANSWER_MS_MAX
-        if late and self.line.wire.state is WireState.OPEN and not self.checker.excused(self.connection):
+        if late and self.wire.memory.state is WireState.OPEN and not self.checker.excused(self.connection):
             raise Violation(f"{self.name}: an attach was not answered: {accept}")
 
     def _fetch(self) -> None:

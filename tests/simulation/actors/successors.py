@@ -1,7 +1,7 @@
-"""Somebody who goes on with what broken connections have left (C26).
+"""A client that continues what broken connections have left (C26).
 
 Owns: whose connection breaks while it holds locks, and which lock is renewed or settled then, by the world's
-dice; how, see `requests`. Must not know: the broker's insides.
+random source. Must not know: the broker's internals, the form of requests (`requests`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tests.simulation.actors.requests import renew, update_disposition
 from tests.simulation.oracle.history import Lock
 
 RECENT = 20
-"""Locks that are looked at: most of those before them are settled."""
+"""How many of the last locks are considered: most of those before are settled."""
 
 
 class Successor(Actor):
-    """Renews and settles locks of connections that are lost: in the grace, behind it, when they lapse."""
+    """Renews and settles locks of lost connections: in the grace, after it, when they lapse."""
 
     def __init__(self, shared: Shared, name: str, holders: Sequence[Actor]) -> None:
-        """`holders` are those whose connections break."""
+        """Set up the client; `holders` are the receivers whose connections it breaks."""
         super().__init__(shared, name)
         self._holders = holders
         self._planned: set[bytes] = set()

@@ -1,6 +1,7 @@
-"""Somebody who works in transactions: takes from some queues, sends to others, and commits, or not.
+"""A client that works in transactions: takes from some queues, sends to others, and commits or rolls back.
 
-Owns: what is in a transaction and how it ends, by the world's dice. Must not know: the broker's insides.
+Owns: what is in a transaction and how it ends, by the world's random source. Must not know: the broker's
+internals.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CREDIT = 5
 ITEMS_MAX = 6
 
 SETTLED_MS_MAX = 30_000
-"""So long after the answer to a commit its deliveries are settled, on a connection that lives."""
+"""Time from the answer to a commit until its deliveries are settled, on a live connection."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,19 +48,19 @@ class Inbox:
     accept: Accept | None = None
     hold: Hold | None = None
     held: list[tuple[Lock, int]] = field(default_factory=list)
-    """(lock, delivery id) of what is not settled."""
+    """(lock, delivery id) of unsettled deliveries."""
 
 
 @dataclass(slots=True, eq=False)
 class Open:
-    """A transaction that is under way."""
+    """An open transaction."""
 
     unit: Unit
     txn_id: bytes
     items: int
-    """How many things are still to be done in it."""
+    """How many actions are still to be done in it."""
     top: str
-    """The top-level entity that it is about."""
+    """The top-level entity of the transaction."""
     waiting: int = 0
     """How many answers are outstanding."""
     taken: list[tuple[Inbox, ReceiveLink, Lock, int]] = field(default_factory=list)
@@ -80,7 +81,7 @@ class Transactor(Actor):
             self.random.shuffle(receivable)
         self._crosses = self.random.random() < 0.5 and bool(receivable)
         """All its links are on the AMQP session of the coordinator: it sends anywhere, and receives from one
-        entity. Else each is on its own, and a transaction is about one entity."""
+        entity. Else each link has its own, and a transaction concerns one entity."""
         self._inboxes = [Inbox(queue, queue.name) for queue in receivable[: 1 if self._crosses else 2]]
         if not self._inboxes or self.random.random() < 0.3:
             dead = receivable[0] if self._crosses else queues[0]
@@ -91,7 +92,7 @@ class Transactor(Actor):
         """(entity, destination) -> link; the two differ when it sends via the entity."""
         self._open: Open | None = None
         self._declaring: CoordinatorLink | None = None
-        """Where a declare is not answered yet."""
+        """The link with an unanswered declare."""
         self._ended: list[bytes] = []
         self._units = 0
 
@@ -163,7 +164,7 @@ class Transactor(Actor):
         self.checker.link_lost(self.connection)
         self.next_time(500, lambda: self._receive(inbox))
         if self._crosses and condition == "amqp:not-allowed" and hold is None:
-            # The entity was refused once, and then another one was used first: a new session is needed.
+            # The entity was refused once, and another one was used first then: a new session is needed.
             if accept is not None:
                 accept.refused = True
                 accept.over_ms = self.now_ms
@@ -176,7 +177,7 @@ class Transactor(Actor):
             if hold is not None:
                 hold.ends.append((self.now_ms, "update"))
             elif self._crosses:
-                self.leave()  # its AMQP session may be about another entity now, where it is only to send
+                self.leave()  # its AMQP session may belong to another entity now, to which it only sends
         elif hold is not None and accept is not None:
             self.checker.holds.detached(accept, condition)
         elif self.checker.excused(self.connection):
@@ -235,7 +236,7 @@ class Transactor(Actor):
             self._finish()
 
     def _tidy(self) -> None:
-        """Settle something outside of the transaction, go on to another session, have new credit."""
+        """Settle outside of the transaction, go on to another session, renew the credit."""
         inbox = self.random.choice(self._inboxes)
         if inbox.link is None or not inbox.link.open:
             return
@@ -287,7 +288,7 @@ class Transactor(Actor):
             else:
                 self._settle(inbox, lock, delivery_id, kind, open_)
             if self.random.random() < 0.1:
-                # Nobody else can settle it meanwhile.
+                # No one else can settle it meanwhile.
                 self.later(
                     self.random.randint(0, 200), update_disposition, self, inbox.address, lock, "complete"
                 )
@@ -309,7 +310,7 @@ class Transactor(Actor):
         )  # fmt: skip
 
     def _cancel(self, open_: Open) -> bool:
-        """Cancel something that was scheduled lately; answers whether there is anything."""
+        """Cancel a message that was scheduled lately; return whether there is one."""
         known = [found for found in self.shared.scheduled[-8:] if found[0] == open_.top]
         if not known:
             return False
@@ -324,7 +325,7 @@ class Transactor(Actor):
         open_.waiting -= 1
 
     def _target(self, open_: Open) -> QueueDescription | TopicDescription | None:
-        """Choose where to schedule, and without crossing where to send: the entity that it is about."""
+        """Choose where to schedule, and without crossing where to send: the entity of the transaction."""
         found = [target for target in self._targets if target.name == open_.top]
         return found[0] if found else None
 
@@ -469,7 +470,7 @@ class Transactor(Actor):
         elif roll < 0.72:
             self._discharge(fail=True)
         elif roll < 0.8:
-            # Whoever leaves the coordinator rolls back.
+            # Leaving the coordinator rolls back.
             assert self._coordinator is not None
             self.world.note(f"{self.name} leaves the coordinator")
             self._coordinator.detach()

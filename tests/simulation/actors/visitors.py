@@ -1,8 +1,8 @@
-"""Peers that play the scenarios of the .NET client, all beside each other, on one simulated broker.
+"""Peers that play the scenarios of the .NET client side by side, on one simulated broker.
 
-Owns: carrying a player's bytes over lines of the world. What a scenario expects its player checks; there is
-no history, since each has entities of its own. Must not know: the steps. The broker does not die here: a
-scenario is one client's whole life.
+Owns: a player's bytes on the world's wires. The player checks what its scenario expects; there is no history,
+since each scenario has its own entities. Must not know: the steps. The broker does not die here: a scenario
+is one client's whole life.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from tests.interop.dotnet.player import Player
 from tests.interop.dotnet.scenario import Scenario, load, names
 from tests.interop.dotnet.stage import Account, Action, Connect, Cut, Pass, Read, Write
 from tests.simulation.oracle.checker import Checker
-from tests.simulation.world.line import Line
 from tests.simulation.world.node import FaultRates, Node
 from tests.simulation.world.pieces import Pieces
 from tests.simulation.world.sizes import SMALL_SIZES, patched
+from tests.simulation.world.wire import Wire
 from tests.simulation.world.world import World
 
 KIND = "sim"
-"""In the names of the entities."""
+"""A placeholder in the names of the entities."""
 
 LARGE = ("28", "31", "32")
-"""Numbers of scenarios that send more than the broker of a simulation keeps in memory."""
+"""Numbers of scenarios that send more than a simulated broker keeps in memory."""
 
 ANSWER_MS_MAX = 30_000
-"""For any answer. Our choice: many times what wires and commits delay."""
+"""Time for any answer. Our choice: many times the delay of wires and commits."""
 
 END_MS_MAX = 3_600_000
 
 
 class Onlooker(Checker):
-    """Believes what is stored: who sent it is known to the players alone."""
+    """Accepts what is stored: only the players know who sent it."""
 
     def committed(self, batch: Any, landed_ms: int) -> None:
         pass
@@ -57,14 +57,14 @@ class Visitor:
         account = Account(HOST, KEY_NAME, KEY, renamed(scenario, KIND))
         self.player = Player(scenario, account, lambda: node.wall_ms)
         self._actions: Iterator[Action] = self.player.play()
-        self._line: Line | None = None
+        self._wire: Wire | None = None
         self._waits = 0
-        """Grows with each wait, so that a time-out knows whose it is."""
+        """Number of the wait, so that a time-out knows its own."""
         self._waiting = False
         self.done = False
 
     def go_on(self) -> None:
-        """Do what the player says, up to where it waits."""
+        """Run the player up to its next wait."""
         self._waiting = False
         for action in self._actions:
             match action:
@@ -72,12 +72,12 @@ class Visitor:
                     self._leave()
                     self._connect()
                 case Cut():
-                    assert self._line is not None
-                    self._line.cut()
-                    self._line = None
+                    assert self._wire is not None
+                    self._wire.cut()
+                    self._wire = None
                 case Write() | Read():
-                    assert self._line is not None
-                    self._line.write(CLIENT, self.player.client.take())
+                    assert self._wire is not None
+                    self._wire.write(CLIENT, self.player.client.take())
                     if isinstance(action, Read):
                         return self._wait()
                 case Pass(ms):
@@ -98,13 +98,13 @@ class Visitor:
             self.go_on()
 
     def _connect(self) -> None:
-        line = self._line = self._node.connect()
-        assert line is not None
-        line.on_data[CLIENT] = lambda data: self._arrived(line, data)
-        line.on_end[CLIENT] = lambda: self._arrived(line, b"")
+        wire = self._wire = self._node.connect()
+        assert wire is not None
+        wire.on_data[CLIENT] = lambda data: self._arrived(wire, data)
+        wire.on_end[CLIENT] = lambda: self._arrived(wire, b"")
 
-    def _arrived(self, line: Line, data: bytes) -> None:
-        if line is not self._line:
+    def _arrived(self, wire: Wire, data: bytes) -> None:
+        if wire is not self._wire:
             return
         if data:
             self.player.received(data)
@@ -114,9 +114,9 @@ class Visitor:
             self.go_on()
 
     def _leave(self) -> None:
-        if self._line is not None and self._line.wire.state is WireState.OPEN:
-            self._line.close(CLIENT)
-        self._line = None
+        if self._wire is not None and self._wire.memory.state is WireState.OPEN:
+            self._wire.close(CLIENT)
+        self._wire = None
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Visit:
     pieces: Pieces = field(default_factory=Pieces)
 
     def run(self) -> int:
-        """Play them to their ends. Return how many there were. Raises: PlayFailed."""
+        """Play all scenarios to their ends. Return how many there were. Raises: PlayFailed."""
         with patched((*SMALL_SIZES, *self.pieces.patches)):
             return self._run()
 

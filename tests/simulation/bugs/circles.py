@@ -1,7 +1,4 @@
-"""Planted bugs in circles of forwards: each gives the real namespace other forwards.
-
-Owns: how each is broken. Must not know: how it is found (`bugs` says what must be).
-"""
+"""Planted bugs in circles of forwards: each replaces the forwards of the real namespace."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from tests.simulation.world.sizes import COPIES_FOLLOWING_MAX
 
 
 class ForgetfulForwarding(Forwarding):
-    """Does not count a hop now and then."""
+    """Skips the count of a hop now and then."""
 
     def pass_on(self, source: MessageQueue, path: str, message: Message, *args: Any, **head: Any) -> None:
         if message.hops == 1 and message.sequence_number % 3 == 0:
@@ -29,7 +26,7 @@ class ForgetfulForwarding(Forwarding):
 
 
 class EndlessForwarding(Forwarding):
-    """Counts no hop from the second one on, so that a message in a circle never comes to its end."""
+    """Counts no hop from the second one on, so that a message in a circle never ends."""
 
     def pass_on(self, source: MessageQueue, path: str, message: Message, *args: Any, **head: Any) -> None:
         message.hops = min(message.hops, 1)
@@ -37,7 +34,7 @@ class EndlessForwarding(Forwarding):
 
 
 class DroppingForwarding(Forwarding):
-    """Drops a message in silence when it has made all of its hops."""
+    """Drops a message silently after its last hop."""
 
     def pass_on(self, source: MessageQueue, path: str, message: Message, *args: Any, **head: Any) -> None:
         if message.hops < HOPS_MAX:
@@ -45,7 +42,7 @@ class DroppingForwarding(Forwarding):
 
 
 class LosingForwarding(Forwarding):
-    """Loses a message behind its second hop, and says in the event log that it went on."""
+    """Loses a message behind its second hop, and reports in the event log that it went on."""
 
     def pass_on(
         self,
@@ -65,14 +62,14 @@ class LosingForwarding(Forwarding):
 
 
 class SilentForwarding(Forwarding):
-    """Drops a message in silence that would become more copies than may follow from one."""
+    """Drops a message silently when too many copies would follow from it."""
 
     def _dead_letter_copies(self, *args: Any) -> None:
         pass
 
 
 class UncountingFanOut(FanOut):
-    """Makes copies that have made one hop less than what they are copies of."""
+    """Makes copies with one hop less than the message has made."""
 
     __slots__ = ()
 

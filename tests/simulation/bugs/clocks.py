@@ -1,7 +1,4 @@
-"""Planted bugs in what follows when the wall clock is set: each subclasses the real namespace.
-
-Owns: how each is broken. Must not know: how it is found (`bugs` says what must be).
-"""
+"""Planted bugs in steps of the wall clock: each subclasses the real namespace."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ Answer = tuple[list[Change], list[Effect]]
 
 
 class Stepped(Namespace):
-    """Does something wrong behind each step of the wall clock."""
+    """Does something wrong after each step of the wall clock."""
 
     def apply(self, command: Command, now_ms: int) -> Answer:
         done = super().apply(command, now_ms)
@@ -30,7 +27,7 @@ class Stepped(Namespace):
 
 
 class DueBackwards(Stepped):
-    """Lets fall due by a step backwards what a step forwards would."""
+    """Treats a step backwards like a step forwards: timed things fall due."""
 
     def spoil(self, step_ms: int, now_ms: int) -> None:
         if step_ms < 0:
@@ -38,7 +35,7 @@ class DueBackwards(Stepped):
 
 
 class ForgottenWindows(Stepped):
-    """Forgets the ids that it has seen."""
+    """Forgets the message ids in the duplicate window."""
 
     def spoil(self, step_ms: int, now_ms: int) -> None:
         for queue in self._queues.values():
@@ -48,7 +45,7 @@ class ForgottenWindows(Stepped):
 
 
 class ShortenedLocks(Stepped):
-    """Takes a step forwards for time that a lock has lasted."""
+    """Counts a step forwards as time that a lock has lasted."""
 
     def spoil(self, step_ms: int, now_ms: int) -> None:
         for queue in self._queues.values():
@@ -58,7 +55,7 @@ class ShortenedLocks(Stepped):
 
 
 class StaleEnds(Stepped):
-    """Goes on to tell the ends of locks by the clock of before."""
+    """Reports the ends of locks by the clock before the step."""
 
     def spoil(self, step_ms: int, now_ms: int) -> None:
         self.wall.ahead_ms -= step_ms

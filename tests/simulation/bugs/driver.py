@@ -1,7 +1,4 @@
-"""Planted bugs in the loop of the broker: each subclasses the real driver.
-
-Owns: how each is broken. Must not know: how it is found (`bugs` says what must be).
-"""
+"""Planted bugs in the loop of the broker: each subclasses the real driver."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from peeklock.engine.driver import NEVER, Action, Driver
 
 
 class OvertakingEffects(Driver):
-    """Hands out what nothing durable precedes before the rest of the last batch has left."""
+    """Hands out effects without a batch before the rest of the last batch has left."""
 
     def step(self, now_ms: int, lease_until_ms: float = NEVER) -> list[Action]:
         if self._left and self._leaving:
@@ -22,7 +19,7 @@ class OvertakingEffects(Driver):
 
 
 class DroppedRows(Driver):
-    """Does not keep the rows that are being read."""
+    """Drops body rows while they are read."""
 
     def _read(self, rows: set[int]) -> None:
         super()._read(rows)
@@ -30,14 +27,14 @@ class DroppedRows(Driver):
 
 
 class KeptUndelivered(Driver):
-    """Does not give back what reaches nobody."""
+    """Does not give back messages that reach no connection."""
 
     def undelivered(self, effects: Iterable[Effect], now_ms: int) -> None:
         pass
 
 
 class EndlessLeases(Driver):
-    """Hands out without a batch as if the lease never ended."""
+    """Hands out without a batch as if the lease had no end."""
 
     def step(self, now_ms: int, lease_until_ms: float = NEVER) -> list[Action]:
         return super().step(now_ms)

@@ -1,7 +1,4 @@
-"""Planted bugs in the locks of broken connections: each subclasses the real namespace.
-
-Owns: how each is broken. Must not know: how it is found (`bugs` says what must be).
-"""
+"""Planted bugs in the locks of broken connections: each subclasses the real namespace."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ class HastyGraces(Namespace):
 
 
 class EndlessGraces(Namespace):
-    """Keeps the locks of a broken connection until they lapse, whatever it was asked for."""
+    """Keeps the locks of a broken connection until they lapse, whatever grace is set."""
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
         self._handlers.graces._grace_ms = None

@@ -1,7 +1,4 @@
-"""Planted bugs in what is done over HTTP: each subclasses the real receives or the namespace.
-
-Owns: how each is broken. Must not know: how it is found (`bugs` says what must be).
-"""
+"""Planted bugs in HTTP: each subclasses the real receives or the namespace."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class ReleasedLocks(Receives):
 
 
 class HastyDeletions(Receives):
-    """Answers with a message that is being deleted before that is durable."""
+    """Answers with a message before its deletion is durable."""
 
     def _show(self, number: int, waiting: Taking) -> None:
         super()._show(number, waiting)
@@ -31,7 +28,7 @@ class HastyDeletions(Receives):
 
 
 class LostLeavers(Receives):
-    """Deletes what comes for a client that went away while it waited."""
+    """Deletes a message for a client that left while it waited."""
 
     def cancel(self, number: int) -> None:
         waiting = self._waits.get(number)

@@ -1,7 +1,4 @@
-"""Planted bugs in sessions, transactions and forwards: each subclasses the real namespace.
-
-Owns: how each is broken. Must not know: how it is found (`bugs` says what must be).
-"""
+"""Planted bugs in sessions, transactions and forwards: each subclasses the real namespace."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ Answer = tuple[list[Change], list[Effect]]
 
 
 class Watched(Namespace):
-    """Lets every answer pass through `look`, and every command through `before`."""
+    """Passes every answer through `look`, and every command through `before`."""
 
     def apply(self, command: Command, now_ms: int) -> Answer:
         before = self.before(command, now_ms)
@@ -61,11 +58,11 @@ class Watched(Namespace):
         return self.look(*super().advance(now_ms, items), now_ms)
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
-        """Answer a command in place of the real namespace, which is not asked then."""
+        """Answer a command in place of the real namespace, which does not get it then."""
         return None
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
-        """Look at an answer, or give another one."""
+        """Inspect an answer, or return another one."""
         return changes, effects
 
     def reopened(self, changes: list[Change], effects: list[Effect]) -> Outcome:
@@ -105,7 +102,7 @@ class CountedDeadLetters(Namespace):
 
 
 class SharedSessions(Watched):
-    """Gives a session that is held to whoever names it, and does not tell its holder."""
+    """Gives a held session to any client that names it, and does not detach its holder."""
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if isinstance(command, OpenReceiver) and command.session is not None:
@@ -121,7 +118,7 @@ class SharedSessions(Watched):
 
 
 class SplitSessions(Namespace):
-    """Takes each spelling of a session id for a session of its own."""
+    """Takes each spelling of a session id for a separate session."""
 
     def apply(self, command: Command, now_ms: int) -> Answer:
         with _spelling_by_spelling():
@@ -176,7 +173,7 @@ class ForgottenDetaches(Watched):
 
 
 class StaleDeliveries(Watched):
-    """Delivers what comes to a session also over the link whose lock has lapsed."""
+    """Delivers messages of a session also over the link whose lock has lapsed."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         for queue, sessions in self.queues_with_sessions():
@@ -201,7 +198,7 @@ class StaleDeliveries(Watched):
 
 
 class StrangeSettlements(Watched):
-    """Lets everybody settle the messages of a session."""
+    """Lets every client settle the messages of a session."""
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if isinstance(command, UpdateDisposition):
@@ -223,10 +220,11 @@ class StrangeSettlements(Watched):
 
 
 class KeptSessions(Watched):
-    """Refuses a session that the process before had given to somebody."""
+    """Refuses a session that a client of the process before held."""
 
     def __init__(self, kept: dict[tuple[int, str], tuple[int, int]], **settings: Any) -> None:
-        """`kept` outlives the process: (queue id, session id) -> (which process, locked until)."""
+        """Keep the real namespace. `kept` outlives the process: (queue id, session id) -> (which process,
+        locked until)."""
         super().__init__(**settings)
         self._kept = kept
         self._process = max((process for process, _ in kept.values()), default=0) + 1
@@ -310,7 +308,7 @@ class TornTransactions(Watched):
 
 
 class LostSettlements(Watched):
-    """Forgets what a transaction settles."""
+    """Forgets the settlements of a transaction."""
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if isinstance(command, Discharge):
@@ -321,7 +319,7 @@ class LostSettlements(Watched):
 
 
 class KeptIds(Watched):
-    """Does not free the id of a message that is cancelled."""
+    """Does not free the id of a cancelled message."""
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if isinstance(command, CancelScheduled):
@@ -332,7 +330,7 @@ class KeptIds(Watched):
 
 
 class VolatileFreedom(Watched):
-    """Frees the id of a message that is cancelled until the next restart."""
+    """Frees the id of a cancelled message only until the next restart."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         freed = [c for c in changes if isinstance(c, MessageIdSeen) and not c.seen_at_ms]
@@ -340,7 +338,7 @@ class VolatileFreedom(Watched):
 
 
 class UnaskedSchedules(Watched):
-    """Stores what is scheduled in a transaction when that is rolled back, too."""
+    """Stores what is scheduled in a transaction that is rolled back."""
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if not isinstance(command, Discharge) or not command.fail:
@@ -356,7 +354,7 @@ class UnaskedSchedules(Watched):
 
 
 class LeftStates(Watched):
-    """Sets the states of a transaction that is rolled back, too."""
+    """Sets the states of a transaction that is rolled back."""
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if not isinstance(command, Discharge) or not command.fail:
@@ -389,7 +387,7 @@ class HastyCancels(Watched):
 
 
 class HeldAfterRollBacks(Watched):
-    """Lets nobody settle what was settled in a transaction that is rolled back."""
+    """Refuses to settle what was settled in a transaction that is rolled back."""
 
     def before(self, command: Command, now_ms: int) -> Answer | None:
         if not isinstance(command, Discharge) or not command.fail:
@@ -405,7 +403,7 @@ class HeldAfterRollBacks(Watched):
 
 
 class CopyingForwards(Watched):
-    """Leaves what it passes on where it was."""
+    """Leaves a forwarded message where it was."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         stored = {
@@ -425,7 +423,7 @@ class CopyingForwards(Watched):
 
 
 class ForgottenClaims(Watched):
-    """Knows nothing of claims after a restart, though the store does."""
+    """Forgets claims at a restart, though the store has them."""
 
     def finish_restore(self, now_ms: int, next_entity_id: int) -> None:
         super().finish_restore(now_ms, next_entity_id)
@@ -437,21 +435,21 @@ class ForgottenClaims(Watched):
 
 
 class VolatileClaims(Watched):
-    """Answers a claim that is not durable."""
+    """Answers a claim before it is durable."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         return [change for change in changes if not isinstance(change, ClaimStored)], effects
 
 
 class TornCommits(Watched):
-    """Removes what was claimed without saying that it is committed."""
+    """Removes what was claimed without a record of the commit."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         return [c for c in changes if not (isinstance(c, CursorStored) and c.committed_no)], effects
 
 
 class GreedyClaims(Watched):
-    """Lets receivers have what is claimed, too."""
+    """Delivers claimed messages to receivers too."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         for change in changes:
@@ -467,7 +465,7 @@ class GreedyClaims(Watched):
 
 
 class OpenSessions(Watched):
-    """Gives a session of which a cursor holds messages to whoever comes."""
+    """Gives a session of which a cursor holds messages to receivers."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         for _, sessions in self.queues_with_sessions():
@@ -477,14 +475,14 @@ class OpenSessions(Watched):
         return changes, effects
 
 
-def deliver_worn(queue: MessageQueue, line: ReadyQueue, out: Outcome) -> None:
-    """Deliver also what was delivered as often as a MaxDeliveryCount allows that was lowered since."""
+def deliver_worn(queue: MessageQueue, ready: ReadyQueue, out: Outcome) -> None:
+    """Deliver also messages whose count has reached a MaxDeliveryCount that was lowered since."""
     most, queue.max_delivery_count = queue.max_delivery_count, FAR_MS
     try:
-        deliver(queue, line, out)
+        deliver(queue, ready, out)
     finally:
         queue.max_delivery_count = most
 
 
 WORN_DELIVERIES: tuple[Patch, ...] = ((delivery, "deliver", deliver_worn),)
-"""Puts `deliver_worn` in the place of the real one."""
+"""Puts `deliver_worn` in place of the real one."""

@@ -1,7 +1,4 @@
-"""Planted bugs in how the broker bears hostile peers.
-
-Owns: what the gateway, the AMQP engine and the turns do wrong. Must not know: how the checker finds out.
-"""
+"""Planted bugs in the defence against hostile peers: in the gateway, the AMQP engine and the turns."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from tests.simulation.world.sizes import Patch
 
 
 def _take_any_credit(link: Link, delivery_count: int | None, credit: int) -> None:
-    """Believe a delivery-count that is ahead of ours: credit passes 32 bits."""
+    """Accept a delivery-count that is ahead of ours: credit passes 32 bits."""
     ahead = 0 if delivery_count is None else distance(link.delivery_count, delivery_count)
     link.granted = max(link.counted + ahead + credit, link.counted)
 
@@ -27,7 +24,7 @@ UNBOUND_CREDIT: tuple[Patch, ...] = ((Link, "granted_by_peer", _take_any_credit)
 
 
 def _forget_partial(link: Link) -> None:
-    """Drop an unfinished delivery, which is counted for ever."""
+    """Drop an unfinished delivery, whose bytes stay counted."""
     link.partial = None
 
 
@@ -37,7 +34,7 @@ UNBOUND_STRANGERS: tuple[Patch, ...] = ((gateway_module, "STRANGER_LIMITS", Limi
 
 
 def _take_alone(budget: ReassemblyBudget, chunk: bytes) -> None:
-    """Count a chunk, and look at the bound of its connection only."""
+    """Count a chunk, and check the bound of its connection only."""
     shared, size = budget.shared, len(chunk) + budget.CHUNK_OVERHEAD
     if budget.used + size > budget.limit:
         raise RemoteProtocolError(INTERNAL_ERROR, "too much on this connection")
@@ -50,14 +47,14 @@ UNSHARED_BOUND: tuple[Patch, ...] = ((ReassemblyBudget, "take", _take_alone),)
 
 
 class Borderless(Gateway):
-    """Lets a defect out."""
+    """Lets a defect escape."""
 
     def _break(self, defect: Exception) -> None:
         raise defect
 
 
 class Unbudgeted(Turns):
-    """Works on all of a read in one turn."""
+    """Works on a whole read in one turn."""
 
     def _work(self, worker: Worker, units: int, until_s: float) -> None:
         super()._work(worker, sys.maxsize, until_s)
@@ -71,7 +68,7 @@ class GenerousTurns(Turns):
 
 
 class StubbornTurns(Turns):
-    """Serves the first that waits until it is done, and only then the next."""
+    """Serves the first waiting connection until it is done, and only then the next."""
 
     def _serve_queues(self) -> None:
         shares = self._clients, self._strangers

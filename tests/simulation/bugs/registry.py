@@ -1,7 +1,8 @@
-"""Planted bugs: each subclasses or wraps a real piece, so that the product has no switch for them.
+"""The planted bugs: names, the classes that have them, the seeds that find them, what the violation says.
 
-A checker that has never failed proves nothing. Each bug here is one that a broker of this kind has had, or
-nearly; a test requires that it is found within `seeds` seeds.
+Each subclasses or wraps a real part, so that the product has no switch for it. A checker that has never
+failed proves nothing: each bug here is one that a broker of this kind has had, or nearly, and a test requires
+that it is found within `seeds` seeds.
 """
 
 from __future__ import annotations
@@ -100,13 +101,13 @@ from tests.simulation.world.topology import CIRCLES_FIRST, TOPIC_CIRCLES_FIRST, 
 
 
 class _EarlyTimers(Timers):
-    """Those of a namespace; something is due while effects of a batch in flight are to be handed out."""
+    """Timers of a namespace; one is due while effects of a batch in flight are to be handed out."""
 
     def __init__(self, engine: EarlyEngine) -> None:
         self._engine = engine
 
     @property
-    def next_ms(self) -> int | None:  # type: ignore[override]  # planted where an attribute is
+    def next_ms(self) -> int | None:  # type: ignore[override]  # planted in place of an attribute
         return 0 if self._engine._early else self._engine.namespace.timers.next_ms
 
 
@@ -143,7 +144,7 @@ class EarlyEngine(Engine):
 
 
 class TornEngine(Engine):
-    """Takes a batch while a command is done in part."""
+    """Takes a batch in the middle of a command."""
 
     def take_batch(self, now_ms: int) -> Batch | None:
         namespace = self.namespace
@@ -217,7 +218,7 @@ def _forget_counters(live: LiveFacts) -> LiveFacts:
 
 
 def _forget_partitions(live: LiveFacts) -> LiveFacts:
-    """Recover without the counters of partitions: each begins anew."""
+    """Recover without the counters of partitions: each begins again."""
     return replace(
         live,
         numbers=[(no, replace(n, partitions=(1,) * 16) if n.partitions else n) for no, n in live.numbers],
@@ -232,12 +233,12 @@ def _forget_answered_numbers(batch: Batch) -> Batch:
 
 
 def _forget_ids(live: LiveFacts) -> LiveFacts:
-    """Recover without the message ids that were seen."""
+    """Recover without the message ids of the duplicate window."""
     return replace(live, ids=[], id_frames={})
 
 
 def _forget_schedules(live: LiveFacts) -> LiveFacts:
-    """Recover without what was scheduled once."""
+    """Recover without the fact that a message was scheduled."""
 
     def without() -> Iterator[tuple[int, list[MessageStored]]]:
         for queue_id, changes in live.messages:
@@ -283,10 +284,11 @@ def _forget_rules(batch: Batch) -> Batch:
 
 
 class KeptLocks(Namespace):
-    """Knows the locks of the process before, and lets their holders settle."""
+    """Keeps the locks of the process before, and lets their holders settle."""
 
     def __init__(self, kept: dict[bytes, tuple[int, int, int]], **settings: Any) -> None:
-        """`kept` outlives the process: token -> (queue id, position, locked until)."""
+        """Keep the real namespace. `kept` outlives the process: token -> (queue id, position, locked
+        until)."""
         super().__init__(**settings)
         self._kept = kept
 
@@ -350,7 +352,7 @@ class Bug:
     seeds: int
     """It must be found within so many seeds."""
     shows: str
-    """What the violation says, as a regular expression: it must be found for the right reason."""
+    """What the violation says, as a regular expression: the bug must be found for the right reason."""
     pieces: Callable[[], Pieces]
     first_seed: int = 0
 
@@ -362,32 +364,32 @@ another."""
 DISORDER_FROM = 40
 """In 40, 48 and 50 a delivery shows the disorder of a session; in seeds before it a peek does so first."""
 OVERTAKEN_FROM = 100
-"""In 107 two effects that are given to one connection have left in the wrong order; in 113 two others."""
+"""In 107 two effects for one connection have left in the wrong order; in 113 two others."""
 HASTY_FROM = 20
 """In 28 a broker dies between the answer and the deletion."""
 CANCELLED_FROM = 140
 """In 149 and 167 a cancelled accept meets a session that is free."""
 LAPSED_FROM = 28
-"""A seed in which nobody uses or takes a session that has lapsed, so that its link is only to be detached."""
+"""A seed in which no client uses or takes a lapsed session, so that its link is only to be detached."""
 STALE_FROM = 22
-"""A seed in which something comes to a session while its last holder still has the link."""
+"""A seed in which a message comes to a session while its last holder still has the link."""
 COPIES_TORN_FROM = 14
 """A seed in which the last copy of a message is missing until another batch."""
 FREED_FROM = 170
-"""A seed in which the id of a cancelled message is sent again behind a restart."""
+"""A seed in which the id of a cancelled message is sent again after a restart."""
 WORN_FROM = 190
-"""A seed in which a MaxDeliveryCount is lowered below the count of what is delivered then."""
+"""A seed in which a MaxDeliveryCount is lowered below the count of a message that is delivered then."""
 FLOODED_FROM = 70
-"""A seed in which a flood keeps a client waiting that is served whole; 76 and 80 are others."""
+"""A seed in which a flood that is served whole keeps a client waiting; 76 and 80 are others."""
 RULES_FAIL_FROM = 26
-"""A seed in which a rule fails for a message whose subscription wants it as a dead letter."""
+"""A seed in which a rule fails for a message whose subscription dead-letters it."""
 
 LATE_FROM = 194
-"""A seed in which somebody settles between the end of a lock and that of its connection's grace."""
+"""A seed in which a client settles between the end of a lock and that of its connection's grace."""
 BELIEVED_FROM = 50
-"""A seed in which something falls due by a step of the clock: in 51 and 60."""
+"""Something falls due by a step of the clock in 51 and 60."""
 WINDOWS_FROM = 70
-"""A seed in which an id comes again behind a restart, in a window that has moved with the clock."""
+"""A seed in which an id comes again after a restart, in a window that has moved with the clock."""
 LIMIT_FROM = 62
 """A seed in which a restart meets a circle of topics that is near its end; 78 is another."""
 STRANGERS_FROM = 10
@@ -414,9 +416,9 @@ BUGS: dict[str, Bug] = {
         lambda: Pieces(driver=DroppedRows),
     ),
     "kept-undelivered": Bug(
-        "a locked message that reaches nobody and is not given back",
+        "a locked message that reaches no connection and is not given back",
         20,
-        "locked, and nobody was given it",
+        "locked, and no connection received it",
         lambda: Pieces(driver=KeptUndelivered),
     ),
     "endless-lease": Bug(
@@ -477,7 +479,7 @@ BUGS: dict[str, Bug] = {
     "lost-removal": Bug(
         "a completed message coming back: its removal record is lost",
         10,
-        "gives back a message that was removed",
+        "returns a message that was removed",
         lambda: Pieces(store=lambda store: WrappedStore(store, batch=_forget_removals)),
     ),
     "uncounted-lapse": Bug(
@@ -524,7 +526,7 @@ BUGS: dict[str, Bug] = {
         lambda: Pieces(namespace=SharedSessions),
     ),
     "split-session": Bug(
-        "each spelling of a session id has a holder of its own",
+        "each spelling of a session id has its own holder",
         10,
         "two links hold a session",
         lambda: Pieces(namespace=SplitSessions),
@@ -550,15 +552,15 @@ BUGS: dict[str, Bug] = {
         STALE_FROM,
     ),
     "strange-settlement": Bug(
-        "a message of a session settled by who does not hold it",
+        "a message of a session settled by a connection that does not hold it",
         10,
-        "was taken from who does not hold the session",
+        "was settled by a connection that does not hold the session",
         lambda: Pieces(namespace=StrangeSettlements),
     ),
     "kept-session": Bug(
         "a session's lock kept over a restart",
         20,
-        "though nobody holds it",
+        "though it is free",
         lambda: Pieces(namespace=partial(KeptSessions, {})),
     ),
     "disordered-session": Bug(
@@ -571,7 +573,7 @@ BUGS: dict[str, Bug] = {
     "deaf-to-cancelling": Bug(
         "a cancelled accept keeps a session",
         30,
-        "though nobody h(olds|eld) it|no session was available",
+        "though it (is|was) free|no session was available",
         lambda: Pieces(namespace=DeafToCancelling),
         CANCELLED_FROM,
     ),
@@ -602,7 +604,7 @@ BUGS: dict[str, Bug] = {
     "hasty-cancel": Bug(
         "a cancel in a transaction acts at once",
         40,
-        "gone and nobody asked for it",
+        "gone without a request",
         lambda: Pieces(namespace=HastyCancels),
     ),
     "held-after-roll-back": Bug(
@@ -631,35 +633,35 @@ BUGS: dict[str, Bug] = {
         CIRCLES_FIRST,
     ),
     "endless-circle": Bug(
-        "a circle that spins, since hops are not counted from the second one on",
+        "a circle without an end, since hops are not counted from the second one on",
         17,
         "RecursionError",
         lambda: Pieces(namespace=EndlessCircles),
         CIRCLES_FIRST,
     ),
     "dropped-at-the-end": Bug(
-        "a message that is dropped in silence when its hops are made",
+        "a message that is dropped silently after its last hop",
         17,
         "a number is skipped",
         lambda: Pieces(namespace=DroppedAtTheEnd),
         CIRCLES_FIRST,
     ),
     "lost-forward": Bug(
-        "a message that is lost behind its second hop, and said to have gone on",
+        "a message that is lost behind its second hop, and reported to have gone on",
         17,
         "not the copies that the rules choose|a message is gone|a number is skipped",
         lambda: Pieces(namespace=LostForwards),
         TOPIC_CIRCLES_FIRST,
     ),
     "dropped-beyond-the-limit": Bug(
-        "a message that is dropped in silence when it would become too many copies",
+        "a message that is dropped silently when too many copies would follow from it",
         17,
-        "not the copies that the rules choose|a message is gone and nobody asked for it",
+        "not the copies that the rules choose|a message is gone without a request",
         lambda: Pieces(namespace=DroppedBeyondTheLimit),
         TOPIC_CIRCLES_FIRST,
     ),
     "unshared-limit": Bug(
-        "copies that have a limit of copies each, not one together",
+        "copies that each have a limit of copies, in place of one limit for all",
         17,
         "copies follow from uid",
         lambda: Pieces(namespace=UnsharedLimits),
@@ -728,19 +730,19 @@ BUGS: dict[str, Bug] = {
     "own-body": Bug(
         "a body for each copy",
         10,
-        "a body stands twice|do not share one body",
+        "a body is stored twice|do not share one body",
         lambda: Pieces(namespace=OwnBodies),
         TOPICS_FIRST,
     ),
     "lost-rule": Bug(
         "a change of a rule that is not durable",
         10,
-        "gives back other rules",
+        "returns other rules",
         lambda: Pieces(store=lambda store: WrappedStore(store, batch=_forget_rules)),
         TOPICS_FIRST,
     ),
     "silent-rule": Bug(
-        "a rule that judges messages, and the store does not know it",
+        "a rule that judges messages, and is not in the store",
         10,
         "not the copies that the rules choose|acknowledged, yet|never had these rules",
         lambda: Pieces(namespace=SilentRules),
@@ -754,7 +756,7 @@ BUGS: dict[str, Bug] = {
         TOPICS_FIRST,
     ),
     "forgiven-rule": Bug(
-        "what a rule fails for is no dead letter",
+        "a message that a rule fails for is not dead-lettered",
         10,
         "not the copies that the rules choose|a number is skipped|was accepted, yet",
         lambda: Pieces(namespace=ForgivenRules),
@@ -773,19 +775,19 @@ BUGS: dict[str, Bug] = {
         lambda: Pieces(namespace=VolatileClaims),
     ),
     "torn-commit": Bug(
-        "a commit that removes, and does not say so",
+        "a commit that removes without a record of it",
         20,
         "is gone that a cursor holds",
         lambda: Pieces(namespace=TornCommits),
     ),
     "greedy-claim": Bug(
-        "what is claimed is delivered too",
+        "claimed messages are delivered too",
         30,
         "while a cursor held it|is gone that a cursor holds|two claims hold|of another cursor",
         lambda: Pieces(namespace=GreedyClaims),
     ),
     "open-session": Bug(
-        "a session that a cursor holds is given away",
+        "a session that a cursor holds is given to a receiver",
         20,
         "was given away|while a cursor held it|two claims hold|is gone that a cursor holds",
         lambda: Pieces(namespace=OpenSessions),
@@ -794,13 +796,13 @@ BUGS: dict[str, Bug] = {
     "due-backwards": Bug(
         "messages expire by a step of the clock backwards",
         40,
-        "nobody asked for it|dead-lettered for expiration before it",
+        "gone without a request|dead-lettered for expiration before it",
         lambda: Pieces(namespace=DueBackwards),
     ),
     "believed-error": Bug(
         "messages fall due by a step of the clock that is taken for an error",
         40,
-        "nobody asked for it|dead-lettered for expiration before it|activated before its time",
+        "gone without a request|dead-lettered for expiration before it|activated before its time",
         lambda: Pieces(namespace=partial(Namespace, clock_step_limit_ms=FAR_MS)),
         BELIEVED_FROM,
     ),
@@ -818,7 +820,7 @@ BUGS: dict[str, Bug] = {
         lambda: Pieces(namespace=ShortenedLocks),
     ),
     "stale-end": Bug(
-        "the end of a lock is told by the clock from before it was set",
+        "the end of a lock is reported by the clock before the step",
         40,
         "from before its connection|from a time to come|a renewal between",
         lambda: Pieces(namespace=StaleEnds),
@@ -837,9 +839,9 @@ BUGS: dict[str, Bug] = {
         HASTY_FROM,
     ),
     "lost-leavers": Bug(
-        "a message that came for a client which had gone away from a wait over HTTP",
+        "a message deleted for a client that left during a wait over HTTP",
         40,
-        "nobody asked for it|gone for a request that got none|gone while it was locked",
+        "gone without a request|gone for a request that got none|gone while it was locked",
         lambda: Pieces(receives=LostLeavers),
     ),
     "unbound-credit": Bug(
@@ -857,7 +859,7 @@ BUGS: dict[str, Bug] = {
         HOSTILE_FIRST,
     ),
     "no-budget": Bug(
-        "all of a read worked on in one turn",
+        "a whole read worked on in one turn",
         8,
         "frames were answered in a turn",
         lambda: Pieces(turns=Unbudgeted),
@@ -871,7 +873,7 @@ BUGS: dict[str, Bug] = {
         HOSTILE_FIRST,
     ),
     "stubborn-turns": Bug(
-        "one that floods served until it is done",
+        "a flooding peer served until it is done",
         20,
         "a client's bytes waited for",
         lambda: Pieces(turns=StubbornTurns),

@@ -1,7 +1,4 @@
-"""Planted bugs in topics and rules: each subclasses the real namespace, or what a topic does.
-
-Owns: how each is broken. Must not know: how it is found (`bugs` says what must be).
-"""
+"""Planted bugs in topics and rules: each subclasses the real namespace, or a part of a topic."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ Failed = list[tuple[Rule, EvaluationError]]
 
 
 class Deaf:
-    """An index of rules that does not hear of one subscription."""
+    """An index of rules that does not learn of one subscription."""
 
     def __init__(self, index: Any, entity_id: int) -> None:
         self._index = index
@@ -81,7 +78,8 @@ class DoublingFanOut(FanOut):
 
 
 class ForgivingFanOut(FanOut):
-    """Takes a rule that cannot be evaluated for one that does not match, whatever the subscription says."""
+    """Takes a rule that cannot be evaluated for one that does not match, whatever the subscription's
+    settings."""
 
     __slots__ = ()
 
@@ -120,7 +118,7 @@ class PedanticFanOut(FanOut):
 
 
 class WithFanOut(Watched):
-    """Lets all topics give out copies in another way."""
+    """Replaces the distribution of all topics."""
 
     fan_out: ClassVar[type[FanOut]]
 
@@ -173,7 +171,7 @@ class TornCopies(Watched):
 
 
 class OwnBodies(Watched):
-    """Gives each copy a body of its own."""
+    """Gives each copy its own body."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         for change in changes:
@@ -183,7 +181,7 @@ class OwnBodies(Watched):
 
 
 class SilentRules(Watched):
-    """Changes rules in memory, and tells the store of the first one only."""
+    """Changes rules in memory, and stores the first change only."""
 
     def look(self, changes: list[Change], effects: list[Effect], now_ms: int) -> Answer:
         if any(isinstance(change, EntityStored) for change in changes):

@@ -1,9 +1,9 @@
-"""Which message ids arrived where, and when: what duplicate detection promises (D-01).
+"""Which message ids arrived where, and when: the promise of duplicate detection (D-01).
 
-Owns: the window, as far as facts and clients tell of it. Must not know: digests. A message arrives at each
+Owns: the window, as far as facts and clients show it. Must not know: digests. A message arrives at each
 entity that numbers it: where it was sent, and on the way that it is forwarded. One that was dropped as a
-duplicate at the end of such a way leaves no record of having passed, so that it counts as a possible arrival
-wherever it may have been. A scheduled message that is cancelled was never enqueued: its id is free again.
+duplicate at the end of its way leaves no record on the way, so it counts as a possible arrival at each entity
+of the way. A scheduled message that is cancelled was never enqueued: its id is free again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Arrivals:
             self._by_id.setdefault(sent.message_id, []).append(sent)
 
     def arrived(self, sent: Sent, entity_id: int, commit: Commit) -> None:
-        """Take notice of an arrival. Raises: Violation, if it was a duplicate."""
+        """Record an arrival. Raises: Violation, if it was a duplicate."""
         description = self._history.facts.description(entity_id * 4)
         key = sent.duplicate_key(description)
         if key is None or not description.requires_duplicate_detection:
             return
         known = self._seen.setdefault((entity_id, key), [])
         for uid, first in known:
-            # The first one counts from some time in its batch on, this one was let in at some in its own. No
-            # step of the clock changes that; a restart goes by the instant that was stored.
+            # The first one counts from some time in its batch on, this one was let in at some time in its
+            # own. No step of the clock changes that; a restart goes by the instant that was stored.
             lag_ms = commit.taken_ms - first.opened_ms
             if commit.clock.epoch != first.clock.epoch:
                 lag_ms = commit.taken_ms + commit.clock.offset_ms - first.earliest_ms
@@ -48,7 +48,7 @@ class Arrivals:
         known.append((sent.uid, commit))
 
     def may_be_dropped(self, sent: Sent, names: list[str], at_ms: int) -> bool:
-        """Tell whether a message may be dropped as a duplicate in one of some entities, at a time or
+        """Return whether a message may be dropped as a duplicate in one of some entities, at a time or
         later."""
         return any(
             self._may_be_duplicate(sent, entity_id, at_ms)
@@ -57,7 +57,7 @@ class Arrivals:
         )
 
     def names_from(self, name: str) -> list[str]:
-        """Give an entity's name and those of all where its messages may be forwarded."""
+        """Return an entity's name and those of all entities that its messages may be forwarded to."""
         return list(dict.fromkeys([name, *(d.name for d in self._routes.targets(name))]))
 
     def _may_be_duplicate(self, sent: Sent, entity_id: int, at_ms: int) -> bool:
@@ -82,7 +82,7 @@ class Arrivals:
         )
 
     def _freed(self, uid: int) -> Commit | None:
-        """Return the commit in which a message was cancelled, as far as facts and clients tell."""
+        """Return the commit in which a message was cancelled, as far as facts and clients show it."""
         life = self._history.facts.life(uid)
         last = life.records[-1][0] if life.records else None
         if life.removed is None or last is None or last.state is not MessageState.SCHEDULED:
@@ -91,14 +91,14 @@ class Arrivals:
         return life.removed if (name, last.sequence_number) in self._history.cancels else None
 
     def _surely_freed(self, uid: int, at_ms: int) -> bool:
-        """Tell whether a message was cancelled before a time, and not dropped behind a forward."""
+        """Return whether a message was cancelled before a time, and not dropped behind a forward."""
         freed = self._freed(uid)
         if freed is None or len(self.names_from(self._history.sent[uid].queue)) > 1:
             return False
         return freed.taken_ms < at_ms
 
     def _may_have_passed(self, other: Sent, name: str) -> bool:
-        """Tell whether a message may have arrived at an entity without leaving a trace."""
+        """Return whether a message may have arrived at an entity without a trace."""
         facts = self._history.facts
         if other.outcome not in (None, "accepted", "dropped"):
             return False
@@ -114,7 +114,7 @@ class Arrivals:
         return name in names and len(names) > 1
 
     def _may_still_be_known(self, other: Sent, window_ms: int, at_ms: int) -> bool:
-        """Tell whether the id of a message that has left no trace may still be known."""
+        """Return whether the id of a message without a trace may still be known."""
         clocks = self._history.clocks
         came_ms = min(other.answered_ms, other.sent_ms + WIRE_MS_MAX + COMMIT_MS_MAX)
         instant_ms = clocks.latest_ms(other.sent_ms, came_ms)

@@ -1,8 +1,8 @@
-"""What a peer may make the broker do in a turn, and hold: checked from the bytes on its line.
+"""What a peer may make the broker do in a turn, and hold: checked from the bytes on its wire.
 
-Owns: the bounds of hostile peers and what honest clients are promised beside them. Sees what peers send, what
-the broker answers and when connections are over; of the broker's own figures only that nothing is left in
-the end. Must not know: gateways, turns.
+Owns: the bounds of hostile peers, and the promise to honest clients beside them. It sees what peers send,
+what the broker answers and when connections are over; of the broker's own figures only that nothing is left
+at the end. Must not know: gateways, turns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.oracle.records import Violation
 
 HONEST_ROUNDS_MAX = 4
 """Rounds from the arrival of an honest client's bytes until all are worked on: two for a hello that is longer
-than two shares of a stranger, and as many for peers that flood at the same time and are before it in the
+than two shares of a stranger, and as many for peers that flood at the same time and precede it in the
 queue."""
 
 
@@ -33,7 +33,7 @@ class Guest:
     known: bool
     """It shows a valid claim before it floods or holds anything."""
     paired: bool = False
-    """Each frame that it sends is answered by one at most."""
+    """Each of its frames gets one answer at most."""
     probes: dict[int, int] = field(default_factory=dict)
     """Channel of a begin -> the bytes of unfinished deliveries that the broker holds once it answers it."""
     held_bytes: int = 0
@@ -44,33 +44,33 @@ class Guest:
     """Reads and frames of answers at this instant."""
 
     def release(self) -> None:
-        """Note, before the peer says so, that what is unfinished is given up."""
+        """Record, before the peer sends it, that what is unfinished is given up."""
         self.probes.clear()
         self.held_bytes = 0
 
 
 class Bounds:
-    """Raises `Violation` when a bound is passed."""
+    """The bounds of one process. Raises `Violation` when one is passed."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._guests: set[Guest] = set()
-        """Those whose connection the broker has."""
+        """Peers whose connection the broker has."""
         self._buffers: Buffers | None = None
         self.counts = {"hostile": 0, "floods": 0, "probes": 0, "refused to hold": 0}
 
     def started(self, buffers: Buffers) -> None:
-        """A process has started, with these budgets."""
+        """Record the start of a process with these budgets."""
         self._guests.clear()
         self._buffers = buffers
 
     def came(self, guest: Guest) -> None:
-        """The broker has a hostile peer's connection."""
+        """Record the connection of a hostile peer."""
         self._guests.add(guest)
         self.counts["hostile"] += 1
 
     def gone(self, guest: Guest) -> None:
-        """The broker is done with a connection: with the last one nothing is held for strangers any more."""
+        """Record that a connection is over: after the last one nothing is held for strangers any more."""
         self._guests.discard(guest)
         guest.release()
         assert self._buffers is not None
@@ -78,7 +78,7 @@ class Bounds:
             raise Violation(_leak("strangers", self._buffers.strangers))
 
     def finish(self) -> None:
-        """All hostile peers have left, and no client has half sent anything."""
+        """Check that nothing is held: all hostile peers have left, and no client has half sent anything."""
         if self._guests:
             raise Violation(f"connections are not over: {sorted(guest.name for guest in self._guests)}")
         assert self._buffers is not None
@@ -89,19 +89,19 @@ class Bounds:
     # Turns
 
     def arrived(self, guest: Guest) -> None:
-        """Bytes of a hostile peer were read."""
+        """Record that bytes of a hostile peer were read."""
         self._at_this_instant(guest)
         guest.reads += 1
 
     def answered(self, guest: Guest, data: bytes) -> None:
-        """The broker writes to a hostile peer."""
+        """Record what the broker writes to a hostile peer."""
         if guest.paired:
             self._count_answers(guest, data)
         if guest.probes:
             self._count_held(guest, data)
 
     def worked(self, rounds: int) -> None:
-        """What an honest client sent is worked on, so many rounds after it came."""
+        """Record that an honest client's bytes are worked on, so many rounds after they came."""
         if rounds > HONEST_ROUNDS_MAX:
             raise Violation(f"a client's bytes waited for {rounds} rounds, {HONEST_ROUNDS_MAX} are the most")
 
@@ -112,7 +112,7 @@ class Bounds:
             guest.reads = guest.answers = 0
 
     def _count_answers(self, guest: Guest, data: bytes) -> None:
-        """Check that the frames of one turn are not worked on beyond the units of their class.
+        """Check that the frames of one turn stay within the units of their class.
 
         A peer works once for what waited, and once for each read that finds nothing waiting.
         """
@@ -149,7 +149,7 @@ def _leak(who: str, budget: ReassemblyBudget) -> str:
 
 
 def _frames(data: bytes) -> Iterator[int]:
-    """List where frames begin."""
+    """Return the positions at which frames begin."""
     position = 0
     while position < len(data):
         if data[position : position + 4] == b"AMQP":

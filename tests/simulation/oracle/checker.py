@@ -1,12 +1,12 @@
-"""What clients saw, compared with the durable facts and with what the requirements promise.
+"""What clients saw, compared with the durable facts and with the promises of the requirements.
 
-Owns: the promises about sending, receiving and settling; those about places, sessions, states and
-transactions are with `reasons`, `holds`, `states` and `units`. Sees only what clients did and saw (each
-method below is called by a client at that moment), what the store holds (`facts`), and what the world did
-(crashes, clocks, updates). Must not know: any structure of the broker.
+Owns: the promises about sending, receiving and settling; `reasons` has those about places, `holds` sessions,
+`states` their states, `units` transactions. It sees only what clients did and saw (a client calls each method
+below at that moment), what the store holds (`facts`), and what the world did (crashes, clocks, updates). Must
+not know: any structure of the broker.
 
-Where a client cannot know what happened (an answer lost on the wire), both outcomes are allowed; the checks
-are exact where it can.
+Where a client cannot know what happened (an answer was lost on the wire), both outcomes are allowed; where it
+can, the checks are exact.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from tests.simulation.oracle.units import Units
 from tests.simulation.world.clocks import FOREVER
 
 END_OF_TIME_MS = 253_402_300_799_999
-"""Until when a delivery of a session says that it is locked (C28): the end of the year 9999."""
+"""The end of a session delivery's lock, as it is shown (C28): the end of the year 9999."""
 
 LOCK_LOST = ("com.microsoft:message-lock-lost", "com.microsoft:session-lock-lost")
 
 
 class Checker:
-    """Raises `Violation` at the moment a promise is broken, as far as one moment can tell; `finish` does the
-    rest."""
+    """Raises `Violation` at the moment a promise is broken, as far as one moment shows it; `finish` checks
+    the rest."""
 
     def __init__(self, now_ms: Callable[[], int], turns_ms: Callable[[], int] | None = None) -> None:
-        """Begin to look.
+        """Begin to check.
 
         Args:
             now_ms: time as it passes at the broker.
@@ -91,7 +91,7 @@ class Checker:
     # The world
 
     def committed(self, batch: Snapshot, landed_ms: int) -> None:
-        """A batch has become durable."""
+        """Record that a batch has become durable."""
         clocks = self.history.clocks
         instants = (
             clocks.earliest_ms(batch.opened_ms, batch.taken_ms),
@@ -112,21 +112,21 @@ class Checker:
                 )
 
     def started(self, offset_ms: int) -> None:
-        """A process starts, with its clocks so far ahead."""
+        """Record the start of a process, with the offsets of its clocks."""
         self.history.clocks.started(self._now_ms(), offset_ms)
         self.reasons.forget_receivers()
 
     def clock_stepped(self, step_ms: int) -> None:
-        """The broker is told that its wall clock was set."""
+        """Record that the broker finds a step of its wall clock."""
         self.counts["steps"] += 1
         self.history.clocks.stepped(self._now_ms(), step_ms)
 
     def clock_accepted(self) -> None:
-        """The broker is told that its wall clock is right."""
+        """Record that the broker accepts its wall clock."""
         self.history.clocks.accepted(self._now_ms())
 
     def crashed(self) -> None:
-        """The broker's process died."""
+        """Record the death of the broker's process."""
         now = self._now_ms()
         history = self.history
         history.crashes.append(now)
@@ -137,8 +137,8 @@ class Checker:
         self.reasons.forget_receivers()
 
     def updated(self, name: str, *, drops_locks: bool = True, sure: bool = True) -> None:
-        """An entity's properties are being changed: its locks drop, but for changes of user metadata. Not
-        `sure`: that may be refused."""
+        """Record a change of an entity's properties: its locks drop, unless only user metadata changes.
+        Without `sure` the change may be refused."""
         now = self._now_ms()
         for entity_id in self.facts.named(name)[-1:]:
             self.reasons.active(entity_id)
@@ -148,20 +148,20 @@ class Checker:
                 self.history.end_claims(what, now, lambda claim: claim.entity_id == entity_id)  # noqa: B023 -- called at once
 
     def deleting(self, name: str) -> None:
-        """An entity is being deleted by the administration."""
+        """Record that the administration deletes an entity."""
         self.history.deletions.setdefault(name, []).append(self._now_ms())
 
     def jumped(self) -> None:
-        """The world's clock jumps: connections may time out, locks lapse at once."""
+        """Record a jump of the world's clock: connections may time out, locks lapse at once."""
         self.history.jumps.append(self._now_ms())
         self.reasons.forget_receivers()
 
     def limited(self) -> None:
-        """Sending is limited, or not any more, or the status of an entity changes."""
+        """Record that sending is limited, or not any more, or that the status of an entity changes."""
         self.history.limited.append(self._now_ms())
 
     def may_refuse(self, condition: str | None, name: str) -> bool:
-        """Tell whether a refusal is due to an entity's status, or to its absence."""
+        """Return whether an entity's status, or its absence, is the reason of a refusal."""
         if condition in GONE:
             return self.history.may_be_gone(name)
         if condition == "amqp:not-allowed":  # nothing can be received from an entity that forwards
@@ -169,20 +169,20 @@ class Checker:
         return condition == DISABLED and self.history.was_disabled
 
     def exists(self, name: str) -> bool:
-        """Tell whether an entity is there, as far as facts tell."""
+        """Return whether an entity exists, as far as facts show it."""
         return any(entity_id in self.facts.entities for entity_id in self.facts.named(name)[-1:])
 
     def connected(self, connection: int) -> None:
-        """A connection was made."""
+        """Record a new connection."""
         self.history.connections[connection] = self._now_ms(), self.history.clocks.now.epoch
 
     def excused(self, connection: int) -> bool:
-        """Tell whether something has happened that may end a connection from the broker's side."""
+        """Return whether something has happened that may end a connection from the broker's side."""
         return self.history.excused(connection)
 
     def connection_lost(self, connection: int, how: str) -> None:
-        """A connection is over: `cut` (its locks end with the grace), `drop` (now or later), `close` (they
-        stay)."""
+        """Record the end of a connection: `cut` (its locks end with the grace), `drop` (now or later),
+        `close` (they stay)."""
         now = self._now_ms()
         history = self.history
         history.losses.append(now)
@@ -202,20 +202,21 @@ class Checker:
             self.graces.lost(connection)
 
     def link_lost(self, connection: int) -> None:
-        """A receiver link was detached: deliveries under way on it are lost, their locks lapse."""
+        """Record that a receiver link was detached: deliveries in flight on it are lost, their locks
+        lapse."""
         self.history.losses.append(self._now_ms())
         self.graces.link_ended(connection)
 
     def answer_lost(self) -> None:
-        """An answer over HTTP met nobody: with it, perhaps, a delivery."""
+        """Record that an answer over HTTP was lost, and perhaps a delivery with it."""
         self.history.losses.append(self._now_ms())
 
     def used_up(self, link: object) -> None:
-        """A receiver's credit was used up by a delivery that has just come."""
+        """Record that a delivery has used up a receiver's credit."""
         self.reasons.used_up(link)
 
     def receiving(self, name: str, link: object, on: bool) -> None:
-        """A receiver of an entity has credit by now, or has none any more."""
+        """Record that a receiver of an entity has credit by now, or has none any more."""
         jumped = any(self._now_ms() - at < WIRE_MS_MAX + COMMIT_MS_MAX for at in self.history.jumps[-1:])
         if not (on and jumped):  # its connection may have timed out, and the client does not know yet
             self.reasons.receiving(self.facts.named(name)[-1], link, on)
@@ -223,7 +224,8 @@ class Checker:
     # Sending
 
     def sending(self, messages: list[Sent], unit: Unit | None = None, *, silent: bool = False) -> None:
-        """A client is about to send; several messages make one batch. `silent`: it wants no answer."""
+        """Record that a client is about to send; several messages make one batch. `silent`: it wants no
+        answer."""
         for message in messages:
             message.unit = unit
             self.sent[message.uid] = message
@@ -236,7 +238,7 @@ class Checker:
         self.counts["sent"] += len(messages)
 
     def send_answered(self, uids: list[int], outcome: str) -> None:
-        """The outcome has arrived: `accepted` or the condition of the rejection."""
+        """Check the outcome of a send: `accepted` or the condition of the rejection."""
         accepted = outcome == "accepted"
         unit = self.sent[uids[0]].unit
         if any(self.sent[uid].wrong for uid in uids) if accepted else not self._may_refuse(uids, outcome):
@@ -244,7 +246,7 @@ class Checker:
         self.counts["accepted" if accepted else "rejected"] += len(uids)
         if accepted and unit is not None:
             self.units.enlisted(unit, uids)
-            return  # what becomes of it is said when the transaction is discharged
+            return  # the discharge of the transaction decides what becomes of it
         if unit is not None:
             unit.denied.update(uids)
         for uid in uids:
@@ -266,7 +268,7 @@ class Checker:
             self._active(self.history.queue_id(sent.via or sent.queue, MAIN), sent.sent_ms)
 
     def _active(self, queue_id: int, since_ms: int) -> None:
-        """Something was done with an entity, at some time since then."""
+        """Record that an entity was used at some time since then."""
         self.reasons.active(queue_id // 4, since_ms)
 
     def _may_refuse(self, uids: list[int], condition: str) -> bool:
@@ -282,7 +284,7 @@ class Checker:
         return any(self.may_refuse(condition, name) for name in (sent.queue, sent.via or sent.queue))
 
     def scheduled(self, uids: list[int], numbers: list[int]) -> None:
-        """The schedule operation answered with sequence numbers."""
+        """Check the sequence numbers in the answer to a schedule operation."""
         self.send_answered(uids, "accepted")
         for uid, number in zip(uids, numbers, strict=True):
             if self.sent[uid].outcome == "dropped":
@@ -295,7 +297,7 @@ class Checker:
                 )
 
     def numbered(self, uids: list[int], numbers: list[int]) -> None:
-        """The schedule operation answered with sequence numbers, in a transaction."""
+        """Check the sequence numbers in the answer to a schedule operation in a transaction."""
         self.send_answered(uids, "accepted")
         name = self.sent[uids[0]].queue
         entity_id = self.facts.named(name)[-1]
@@ -329,7 +331,7 @@ class Checker:
         by_number: bool = False,
         by_http: bool = False,
     ) -> Lock | None:
-        """A message has arrived at a receiver.
+        """Check a message that has arrived at a receiver.
 
         Args:
             deletes: it was received and deleted.
@@ -357,7 +359,7 @@ class Checker:
         if seen.session_id != self.sent[uid].session_id:
             raise Violation(f"{seen} was sent to session {self.sent[uid].session_id!r}")
         self._check_traits(seen, shows_null=not by_http)
-        if by_http and seen.state != MessageState.ACTIVE:  # it says nothing of what was scheduled (C10)
+        if by_http and seen.state != MessageState.ACTIVE:  # it does not show that it was scheduled (C10)
             raise Violation(f"{seen} is not shown as active")
         if not (by_number or by_http):
             self._check_state(seen, body_uid)
@@ -379,7 +381,7 @@ class Checker:
         elif (seen.until_broker_ms == END_OF_TIME_MS) != (hold is not None):
             raise Violation(f"uid {uid} is locked until {seen.until_broker_ms}, under {hold}")
         lock = self._lock(seen, queue_id, token, connection, hold)
-        # When exactly a message of a session was locked is not told.
+        # When exactly a message of a session was locked is not known.
         self._check_maximum(uid, queue_id, count, lock.taken_ms, lock.taken_ms if hold is None else now)
         self.facts.cursors.check_taken(known[-1].key(), lock.taken_ms)
         self._check_lock(lock, life.removed, known[-1])
@@ -391,7 +393,7 @@ class Checker:
         return lock
 
     def _check_maximum(self, uid: int, queue_id: int, count: int, from_ms: int, to_ms: int) -> None:
-        """Check that a message was not worn when it was delivered, by the MaxDeliveryCount of then (L-08,
+        """Check that a message was delivered no more often than the MaxDeliveryCount of then allows (L-08,
         C23)."""
         if queue_id % QUEUES_PER_ENTITY != MAIN:
             return
@@ -402,8 +404,8 @@ class Checker:
             raise Violation(f"uid {uid} was delivered {count + 1} times, past MaxDeliveryCount {most}")
 
     def _check_state(self, seen: Seen, body_uid: int) -> None:
-        """Check that a delivery over a link says whether the message, or the one that it is a copy of, was
-        scheduled (S-06)."""
+        """Check that a delivery over a link shows whether the message, or its original, was scheduled
+        (S-06)."""
         records = [record for each in {seen.uid, body_uid} for record, _ in self.facts.life(each).records]
         was_scheduled = any(record.state is MessageState.SCHEDULED for record in records)
         if seen.state != (MessageState.SCHEDULED if was_scheduled else MessageState.ACTIVE):
@@ -411,8 +413,8 @@ class Checker:
             raise Violation(f"{seen} {what}: {self.story(seen.uid)}")
 
     def _check_traits(self, seen: Seen, *, shows_null: bool = True) -> None:
-        """Check that a receiver sees what the rules made of a message, and no more (P-02). No header says
-        null."""
+        """Check that a receiver sees what the rules made of a message, and no more (P-02). No header
+        expresses null."""
         traits = self.sent[seen.uid].traits
         expected = {
             name: value for name, value in ruled(traits.properties).items() if shows_null or value is not None
@@ -475,7 +477,7 @@ class Checker:
     # Settling
 
     def settling(self, lock: Lock, kind: str, reason: str = "", unit: Unit | None = None) -> None:
-        """A client sends a settlement: complete, abandon, defer, dead-letter, release."""
+        """Record that a client sends a settlement: complete, abandon, defer, dead-letter, release."""
         if lock.hold is not None:
             self.holds.using(lock.hold)
         if unit is not None:
@@ -490,7 +492,7 @@ class Checker:
     def settle_answered(
         self, lock: Lock, kind: str, asked_ms: int, condition: str | None, unit: Unit | None = None
     ) -> None:
-        """The answer to a settlement has arrived; `condition` None = performed, or enlisted."""
+        """Check the answer to a settlement; `condition` None = performed, or enlisted."""
         now = self._now_ms()
         if condition is not None:
             self._check_refusal(lock, kind, asked_ms, condition, unit)
@@ -506,7 +508,7 @@ class Checker:
         place = lock.queue_id, lock.number
         here = [record for record in records if (record.queue_id, record.sequence_number) == place]
         moved = records[records.index(here[-1]) + 1 :]  # perhaps to its queue again, in a circle
-        # In a dead-letter queue the count stands still.
+        # In a dead-letter queue the count does not change.
         counted = lock.queue_id % 4 != MAIN or any(r.delivery_count > lock.count for r in here)
         kept = {
             "complete": life.removed is not None,
@@ -533,8 +535,9 @@ class Checker:
             raise Violation(f"{kind} was refused with {condition}, yet the lock is live: {lock}")
 
     def _check_held(self, lock: Lock, kind: str, asked_ms: int, *, once: bool) -> None:
-        """Check that a lock whose settlement or renewal succeeded can have been held when it was asked for.
-        Only `once` can a lock be settled; it may be renewed, or enlisted and rolled back, before that."""
+        """Check that a lock whose settlement or renewal succeeded can have been held when it was requested.
+        With `once` it can be settled only once; else it may have been renewed, or enlisted and rolled back,
+        before."""
         if lock.settled is not None and (once or lock.settled_ms < asked_ms):
             raise Violation(f"{kind} succeeded on a lock settled before: {lock}")
         if lock.hold is not None:
@@ -548,7 +551,7 @@ class Checker:
         self.graces.check_held(lock, kind, asked_ms)
 
     def renewing(self, lock: Lock | Hold, connection: int) -> Renewal | None:
-        """A client asks over a connection to renew the lock of a message or a session."""
+        """Record that a client asks over a connection to renew the lock of a message or a session."""
         lock.renewals_open += 1
         if isinstance(lock, Lock):
             return self.graces.renewing(lock, connection)
@@ -563,7 +566,7 @@ class Checker:
         connection: int,
         renewal: Renewal | None = None,
     ) -> None:
-        """The answer to a renewal over a connection; without `until_broker_ms` the lock is lost."""
+        """Check the answer to a renewal over a connection; without `until_broker_ms` the lock is lost."""
         if isinstance(lock, Hold):
             self.holds.using(lock)  # the request may have waited long for its links
         if until_broker_ms is None:
@@ -589,11 +592,11 @@ class Checker:
     # Cancelling and deleting
 
     def cancelling(self, name: str, number: int) -> None:
-        """A client asks to cancel the scheduled message with a number, whichever that is."""
+        """Record that a client asks to cancel the scheduled message with a number, whichever that is."""
         self.history.cancels.add((name, number))
 
     def cancelled(self, name: str, number: int) -> None:
-        """The cancellation was acknowledged."""
+        """Check an acknowledged cancellation."""
         queue_id = self.history.queue_id(name, MAIN)
         for record in self.facts.live.values():
             if record.queue_id == queue_id and record.sequence_number == number:
@@ -602,12 +605,13 @@ class Checker:
                 )
 
     def may_delete(self, address: str, count: int) -> None:
-        """A client lets the broker remove messages by itself: receive-and-delete credit, batch deletion."""
+        """Record that a client lets the broker remove messages by itself: receive-and-delete credit, batch
+        deletion."""
         budget = self.history.delete_budget
         budget[split(address)] = budget.get(split(address), 0) + count
 
     def purging(self, address: str, before_broker_ms: int) -> tuple[Purge, set[int]]:
-        """A client asks to delete all that is there; the second value is for the answer."""
+        """Record a request to delete all messages; return it, and the uids that must go."""
         name, sub = split(address)
         queue_id = self.history.queue_id(name, sub)
         purge = Purge(queue_id, before_broker_ms, self._now_ms())
@@ -621,7 +625,7 @@ class Checker:
         }
 
     def purged(self, purge: Purge, there: set[int], count: int) -> None:
-        """The purge is over."""
+        """Check the answer to a purge."""
         now = self._now_ms()
         purge.latest_ms = now
         for uid in there:
@@ -638,11 +642,11 @@ class Checker:
             raise Violation(f"a purge of {purge.queue_id} answered {count}")
 
     def purge_lost(self, purge: Purge) -> None:
-        """The answer to a purge will not come."""
+        """Record that the answer to a purge will not come."""
         purge.latest_ms = min(purge.latest_ms, self._now_ms() + WIRE_MS_MAX + COMMIT_MS_MAX)
 
     def peeked(self, address: str, from_number: int, found: list[Seen], session_id: str | None) -> None:
-        """A peek answered."""
+        """Check the answer to a peek."""
         last = from_number - 1
         name, sub = split(address)
         for seen in [self.history.identified(seen, name, sub) for seen in found]:
@@ -660,7 +664,7 @@ class Checker:
     # The end
 
     def figures(self) -> dict[str, int]:
-        """Count what clients have seen."""
+        """Return counts of what clients have seen."""
         lives = self.facts.lives.values()
         return {
             **self.counts,
@@ -678,7 +682,7 @@ class Checker:
         }
 
     def finish(self) -> None:
-        """Check what only the whole story can tell. Raises: Violation."""
+        """Check what only the whole history shows. Raises: Violation."""
         for uid, sent in self.sent.items():
             life = self.facts.life(uid)
             if sent.outcome == "accepted" and not life.has_trace:
@@ -695,7 +699,7 @@ class Checker:
                     self._check_count(uid, first, second)
 
     def _check_count(self, uid: int, first: Lock, second: Lock) -> None:
-        """Check the delivery count from one delivery to the next that was seen (L-08)."""
+        """Check the delivery count from one observed delivery to the next (L-08)."""
         between = second.count - first.count
         if first.queue_id % 4 != MAIN:
             if between:
@@ -705,7 +709,7 @@ class Checker:
             return
         ends = first.all_ends()
         kinds = {what for _, what in ends}
-        # When exactly a message of a session was locked is not told.
+        # When exactly a message of a session was locked is not known.
         until_ms = second.taken_ms if second.hold is None else second.seen_ms
         updates = self.history.updates.get(first.entity_id, ())
         crashed = any(first.taken_ms <= at <= until_ms for at in self.history.crashes)
@@ -734,13 +738,13 @@ class Checker:
             raise Violation(f"uid {uid}: released, yet the delivery count went up: {first} -> {second}")
 
     def story(self, uid: int) -> str:
-        """Tell what was ever durable about a uid, and its locks."""
+        """Return what was ever durable about a uid, and its locks."""
         return self.history.story(uid)
 
 
 def _overlap(other: Lock, lock: Lock) -> bool:
-    """Tell whether two locks of a message were surely held at the same time. Those of one session follow each
-    other under its own lock; when exactly such a one was taken is not told."""
+    """Return whether two locks of a message were surely held at the same time. Those of one session follow
+    each other under its own lock; when exactly one of them was taken is not known."""
     if lock.hold is not None or other.hold is not None:
         if lock.hold is not None and other.hold is not None:
             return False
@@ -752,7 +756,7 @@ def _overlap(other: Lock, lock: Lock) -> bool:
 
 
 def _shows(seen: Seen, record: Record) -> bool:
-    """Tell whether a receiver sees what a record says."""
+    """Return whether a receiver's view agrees with a record."""
     source = record.dead_letter_source
     if source is not None and "/Subscriptions/" not in source:
         source = source.lower()
@@ -762,7 +766,7 @@ def _shows(seen: Seen, record: Record) -> bool:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Take an address apart into the entity's name and the kind of queue."""
+    """Split an address into the entity's name and the kind of queue."""
     for end, sub in (("/$Transfer/$DeadLetterQueue", 2), ("/$DeadLetterQueue", 1)):
         if address.endswith(end):
             return address.removesuffix(end), sub

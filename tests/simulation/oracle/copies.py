@@ -1,11 +1,10 @@
-"""What a topic makes of a message: which copies there must be, and which of them a record is (P-01, P-02,
-P-04).
+"""What a topic makes of a message: which copies must exist, and which of them a record is (P-01, P-02, P-04).
 
-Owns: what copies are called, how many may follow from one message (C15), and which may leave no trace. Must
-not know: the broker's structures, and how it divides the limit among copies. What is expected of one step (a
-send, a forward, what waited in a topic) is worked out (`search`) from the descriptions and rules that were
-durable then; where some changed in the same batch, there are alternatives, and one of them must fit, as a
-whole: so no copy is lost, none is made twice, and all are in one batch.
+Owns: the uids of copies, how many may follow from one message (C15), and which may leave no trace. Must not
+know: the broker's structures, and how it divides the limit among copies. The expected result of one step (a
+send, a forward, a message that waited in a topic) is worked out (`search`) from the descriptions and rules
+that were durable then; where some changed in the same batch, there are alternatives, and one of them must fit
+as a whole: so no copy is lost, none is made twice, and all are in one batch.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Born:
     numbered: tuple[int, ...]
     """Entities that numbered a message on the way to this record, the first one first."""
     passed: list[int]
-    """Those of them that were not told of with a record before."""
+    """Those of them that no earlier record of the step had."""
     arrivals: list[tuple[Sent, int]]
     """What arrived there, for duplicate detection."""
 
@@ -60,8 +59,8 @@ class Copies:
     following: dict[int, int] = field(default_factory=dict)
     """uid -> how many copies have followed from it."""
     _first: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """uid of a copy -> of the message from which it follows, and how many topics are between; without one it
-    counts anew."""
+    """uid of a copy -> the message from which it follows, and how many topics are between; a copy without an
+    entry counts from itself."""
 
     @property
     def _facts(self) -> Facts:
@@ -70,8 +69,8 @@ class Copies:
     # Births
 
     def identify(self, body_uid: int, parent: Record | None, born: list[Record], commit: Commit) -> list[int]:
-        """Tell which messages the records of one step are. Raises: Violation, if they are not those that
-        there must be."""
+        """Return which messages the records of one step are. Raises: Violation, if they are not those that
+        must exist."""
         base = body_uid if parent is None else parent.uid
         sent = self.history.sent.get(base)
         if sent is None or not self._facts.has_topics:
@@ -124,7 +123,7 @@ class Copies:
             told.update(news)
             arrivals = [(stages[key], entity_id) for key, entity_id in news]
             if sent.via is not None and parent is None and () in [key for key, _ in news]:
-                del arrivals[0]  # ids are no concern of what it only passes
+                del arrivals[0]  # ids do not matter to what it only passes
             if record.sub == 0:
                 arrivals.append((stages[slot.stage.key], record.entity_id))
             copy = stages[slot.stage.key]
@@ -144,7 +143,7 @@ class Copies:
         return [stages[slot.stage.key].uid for slot in found]
 
     def _sent(self, stage: Stage, stages: dict[Key, Sent], commit: Commit) -> Sent:
-        """Give what stands for a copy: it is as if it had been sent to its subscription."""
+        """Return the stand-in for a copy: as if it had been sent to its subscription."""
         for length in range(1, len(stage.key) + 1):
             key = stage.key[:length]
             if key not in stages:
@@ -170,7 +169,7 @@ class Copies:
 
     def _count(self, uid: int, before_uid: int, entity_id: int, commit: Commit) -> None:
         """Count a copy among those that follow from one message. One from which no way leads to a topic
-        begins anew, should an update open one."""
+        counts from itself, should an update open one."""
         first, topics = self._first.get(before_uid, (before_uid, 0))
         self.following[first] = self.following.get(first, 0) + 1
         if self.following[first] > self.most:
@@ -179,7 +178,7 @@ class Copies:
             self._first[uid] = first, topics + 1
 
     def check_refused(self, uid: int, end: End, record: Record) -> None:
-        """Judge whether a message is a dead letter since it would have become too many copies: what a topic
+        """Check whether a message is a dead letter since it would have become too many copies: what a topic
         leaves of the limit is divided among its copies, in portions of what the next one may make."""
         if (
             end.reason != TOO_MANY_HOPS
@@ -203,7 +202,7 @@ class Copies:
     # What leaves no trace
 
     def leaves_nothing(self, before: Record | None, sent: Sent, commit: Commit) -> bool:
-        """Tell whether no rule may have chosen a message, when something in a commit was decided, or all of
+        """Return whether no rule may have chosen a message, when something in a commit was decided, or all of
         its copies may have been dropped."""
         if not self._facts.has_topics:
             return False
@@ -211,13 +210,13 @@ class Copies:
         return self._search(sent, [], commit).find(starts, _root(sent, before))
 
     def may_have_left_nothing(self, sent: Sent, since_ms: int) -> bool:
-        """Tell the same of a message that was sent at some time since then, up to now."""
+        """Return the same for a message that was sent at some time since then, up to now."""
         commits = [commit for commit in self._facts.commits if commit.taken_ms >= since_ms][:1]
         commits += [commit for commit in self._facts.redefining if commit.taken_ms >= since_ms]
         return any(self.leaves_nothing(None, sent, commit) for commit in commits)
 
     def passes_topic(self, name: str) -> bool:
-        """Tell whether what is sent to a name may come to a topic."""
+        """Return whether messages for a name may come to a topic."""
         if not self._facts.has_topics:
             return False
         return any(

@@ -1,11 +1,11 @@
-"""What cursors hold, from the committed facts, and what must hold between it and what readers see (X-06).
+"""What cursors hold, from the committed facts, and its agreement with what readers see (X-06).
 
 Owns: a second, naive reading of the facts about cursors: which claim holds which message from when to when,
-and who asked for its end. Must not know: the broker's own structures, or who asks for what reason.
+and which request ended it. Must not know: the broker's own structures, the purpose of a request.
 
-    held          by one claim at most; from its batch on nobody else gets the message, and it does not go
-    committed     all claims up to a number that somebody asked to commit; only now may their messages go
-    released      somebody asked for it; the messages are there
+    held          by one claim at most; from its batch on no one else gets the message, and it is not removed
+    committed     all claims up to a number in a request to commit; only now may their messages be removed
+    released      by a request; the messages are available again
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HeldClaim:
 
 @dataclass(slots=True)
 class Asked:
-    """What readers have asked for that ends claims of a cursor."""
+    """Requests of readers that end claims of a cursor."""
 
     commit_no: int = 0
     releases: int = 0
@@ -68,16 +68,16 @@ class CursorFacts:
         """By cursor and number: those that are neither released nor removed."""
         self.held: dict[Key, HeldClaim] = {}
         self.removed: set[Key] = set()
-        """Messages that went because they were committed."""
+        """Messages that were removed because they were committed."""
         self.made: dict[tuple[int, str, int], HeldClaim] = {}
         """The latest claim of each number."""
         self.gone: dict[CursorKey, int] = {}
-        """How often a cursor went."""
+        """How often a cursor was removed."""
         self._past: dict[Key, list[HeldClaim]] = {}
         self._asked: dict[CursorKey, Asked] = {}
         self._new: list[HeldClaim] = []
 
-    # What is asked
+    # Requests
 
     def asked(self, queue_id: int, name: str) -> Asked:
         return self._asked.setdefault((queue_id, name), Asked())
@@ -103,11 +103,11 @@ class CursorFacts:
             not before.last_no <= fact.last_no <= before.last_no + 1
             or fact.committed_no < before.committed_no
         ):
-            raise Violation(f"a cursor's numbers go wrong: {before} -> {fact}")
+            raise Violation(f"a cursor's numbers are out of order: {before} -> {fact}")
         if before is None and (fact.last_no > 1 or fact.committed_no):
             raise Violation(f"a new cursor does not begin at the beginning: {fact}")
         if fact.committed_no > self.asked(*key).commit_no:
-            raise Violation(f"claims are committed, and nobody asked for it: {fact}")
+            raise Violation(f"claims are committed without a request: {fact}")
         self.cursors[key] = fact
         self.claims.setdefault(key, {})
 
@@ -120,7 +120,7 @@ class CursorFacts:
             for position in range(first, first + count):
                 record = live.get((fact.queue_id, position))
                 if record is None:
-                    raise Violation(f"a claim holds position {position}, where nothing is: {fact}")
+                    raise Violation(f"a claim holds position {position}, where no message is: {fact}")
                 if record.key() in self.held:
                     raise Violation(f"two claims hold a message: {fact}, {self.held[record.key()].fact}")
                 records.append(record)
@@ -139,7 +139,7 @@ class CursorFacts:
         claim.ended = commit
         left = [record for record in claim.records if self.held.get(record.key()) is claim]
         if left and not self._asked[key].releases:
-            raise Violation(f"a claim is released, and nobody asked for it: {fact}")
+            raise Violation(f"a claim is released without a request: {fact}")
         if left and fact.no <= self.cursors[key].committed_no:
             raise Violation(f"a claim is removed that was committed and still holds messages: {fact}")
         for record in left:
@@ -148,15 +148,14 @@ class CursorFacts:
     def _cursor_removed(self, fact: CursorRemoved) -> None:
         key = fact.queue_id, fact.name
         if key not in self.cursors or not self.asked(*key).releases:
-            raise Violation(f"a cursor is gone, and nobody asked for it: {fact}")
+            raise Violation(f"a cursor is gone without a request: {fact}")
         if self.claims.pop(key):
             raise Violation(f"a cursor is gone, and its claims are not: {fact}")
         del self.cursors[key]
         self.gone[key] = self.gone.get(key, 0) + 1
 
     def message_removed(self, key: Key) -> None:
-        """Take notice that a message is gone. Raises: Violation, if a claim held it that was not
-        committed."""
+        """Record that a message is gone. Raises: Violation, if a claim held it that was not committed."""
         claim = self.held.pop(key, None)
         if claim is None:
             return
@@ -166,7 +165,7 @@ class CursorFacts:
         self.removed.add(key)
 
     def entity_removed(self, entity_id: int, commit: Commit) -> None:
-        """Forget what an entity had."""
+        """Forget an entity's cursors and claims."""
         for key in [key for key in self.cursors if key[0] // QUEUES_PER_ENTITY == entity_id]:
             del self.cursors[key]
             for claim in self.claims.pop(key).values():
@@ -176,7 +175,7 @@ class CursorFacts:
                         del self.held[record.key()]
 
     def check(self, live: Mapping[Key, Record]) -> None:
-        """Check, behind a batch, that what it claimed is there to be received."""
+        """Check, after a batch, that the messages it claimed were available."""
         new, self._new = self._new, []
         for claim in new:
             for record in claim.records:
@@ -188,8 +187,7 @@ class CursorFacts:
     # What others saw
 
     def check_taken(self, key: Key, taken_ms: int) -> None:
-        """Check that a message which somebody was given at an instant was not held then. Raises:
-        Violation."""
+        """Check that no claim held a message at the instant of its delivery. Raises: Violation."""
         for claim in self._past.get(key, ()):
             if claim.commit.taken_ms < taken_ms < claim.surely_until_ms():
                 raise Violation(f"a message was delivered while a cursor held it: {key}, {claim.fact}")
@@ -203,7 +201,7 @@ class CursorFacts:
                         raise Violation(f"session {session!r} was given away: {claim.fact} holds {record}")
 
     def may_hold_session(self, queue_id: int, session: str | None, since_ms: int) -> bool:
-        """Tell whether a cursor may have held a session at some time since then."""
+        """Return whether a cursor may have held a session at some time since then."""
         return any(
             claim.fact.queue_id == queue_id
             and claim.perhaps_until_ms() >= since_ms
@@ -213,16 +211,16 @@ class CursorFacts:
         )
 
     def may_hold(self, key: Key, since_ms: int) -> bool:
-        """Tell whether a cursor may have held a message at some time since then."""
+        """Return whether a cursor may have held a message at some time since then."""
         return any(claim.perhaps_until_ms() >= since_ms for claim in self._past.get(key, ()))
 
     # Recovery
 
     def compare(self, found: Definitions) -> None:
-        """Check that the store gives back what was committed. Raises: Violation."""
+        """Check that the store returns what was committed. Raises: Violation."""
         cursors = {(each.queue_id, each.name): each for each in found.cursors}
         if cursors != self.cursors:
-            raise Violation(f"the store gives back other cursors: {cursors} for {self.cursors}")
+            raise Violation(f"the store returns other cursors: {cursors} for {self.cursors}")
         claims = {(each.queue_id, each.cursor, each.no): each for each in found.claims}
         expected = {
             (queue_id, name, no): claim.fact
@@ -230,4 +228,4 @@ class CursorFacts:
             for no, claim in held.items()
         }
         if claims != expected:
-            raise Violation(f"the store gives back other claims: {claims} for {expected}")
+            raise Violation(f"the store returns other claims: {claims} for {expected}")

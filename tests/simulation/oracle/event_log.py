@@ -1,8 +1,7 @@
 """The event log of a simulated broker: its rows as segments, for the audit.
 
-Owns: the way from a store's event rows to a folder. Must not know: what the events mean. The rows go
-through the exporter's own columns and files; the exporter itself, which follows a store on disk, has tests of
-its own.
+Owns: the way from a store's event rows to a folder. Must not know: the meaning of events. The rows go through
+the exporter's own columns and files; the exporter itself, which follows a store on disk, has its own tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The durable facts, folded from the committed batches, and what must hold between them whatever clients do.
+"""The durable facts, folded from the committed batches, and the invariants that hold whatever clients do.
 
 Owns: a second, naive reading of `Change`: last record wins per key. Must not know: the broker's own
-structures, or why a change was made; whoever knows (the checker) is asked through `Judge`.
+structures, or why a change was made: `Judge`, which the checker implements, knows that.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from tests.simulation.oracle.records import (
 
 
 class Judge(Protocol):
-    """Who knows why something may have happened."""
+    """Knows why something may have happened."""
 
     def explain(self, record: Record, elsewhere: list[Record], commit: Commit) -> str | None:
-        """Say why a removed record may be gone, given the records of the same uid that the commit has put
+        """Return why a removed record may be gone, given the records of the same uid that the commit has put
         elsewhere; None = there is no reason."""
 
     def explain_entity(self, entity: EntityStored, commit: Commit) -> str | None:
-        """Say why an entity may be gone."""
+        """Return why an entity may be gone."""
 
     def explain_rule(self, path: str, change: RuleStored | RuleRemoved, commit: Commit) -> str | None:
-        """Say why a subscription may have got a rule, or lost it."""
+        """Return why a subscription may have got a rule, or lost it."""
 
     def identify(self, body_uid: int, parent: Record | None, born: list[Record], commit: Commit) -> list[int]:
-        """Tell which messages the records are that one step has put into new places: their uids, in order.
+        """Return which messages the records are that one step has put into new places: their uids, in order.
 
         Args:
             parent: the record that had to go for it; None = it was sent in this commit.
@@ -75,7 +75,7 @@ class Outcome:
     """What a batch did beyond its records."""
 
     born: list[Record] = field(default_factory=list)
-    """The records it has put in a place new to them."""
+    """The records that it has put in a new place."""
     removed: list[Record] = field(default_factory=list)
     unrecorded: dict[int, list[int]] = field(default_factory=dict)
     """Queue id -> sequence numbers that were issued, without a record of that queue that has them."""
@@ -101,7 +101,7 @@ class Facts:
         """All rules that a subscription had after each change of one."""
         self.commits: list[Commit] = []
         self.redefining: list[Commit] = []
-        """Those of them that changed entities or rules."""
+        """The batches among them that changed entities or rules."""
         self.gone: dict[int, Commit] = {}
         """Entities that were removed."""
         self.lives: dict[int, Life] = {}
@@ -113,11 +113,11 @@ class Facts:
         """There is a topic, or was one."""
         self._subscriptions: dict[int, list[int]] = {}
         self._topics: dict[int, int] = {}
-        """Entity id of a subscription -> of its topic."""
+        """Entity id of a subscription -> that of its topic."""
         self._origins: dict[int, int] = {}
         self._identities: dict[int, list[int]] = {}
         self._bodies: dict[int, int] = {}
-        """uid -> in how many rows its body stands."""
+        """uid -> in how many rows its body is stored."""
         self._of_gone: set[Key] = set()
         """Messages that went with their entity."""
         self._next_position: dict[int, int] = {}
@@ -128,7 +128,7 @@ class Facts:
         self._last_enqueued_ms: dict[int, int] = {}
 
     def description(self, queue_id: int) -> Description:
-        """Give the latest description of an entity, also of one that is gone."""
+        """Return the latest description of an entity, also of one that is gone."""
         return self.descriptions[queue_id // QUEUES_PER_ENTITY][-1][1]
 
     def history(self, queue_id: int) -> list[Description]:
@@ -141,19 +141,19 @@ class Facts:
         return isinstance(self.descriptions[entity_id][0][1], TopicDescription)
 
     def topic(self, entity_id: int) -> int | None:
-        """Give the topic of a subscription."""
+        """Return the topic of a subscription."""
         return self._topics.get(entity_id)
 
     def subscriptions(self, entity_id: int) -> list[int]:
-        """Give all subscriptions that a topic ever had."""
+        """Return all subscriptions that a topic ever had."""
         return self._subscriptions.get(entity_id, [])
 
     def is_partitioned(self, entity_id: int) -> bool:
         return self.description(self._topics.get(entity_id, entity_id) * 4).enable_partitioning
 
     def default_ttls_ms(self, queue_id: int) -> set[int]:
-        """Give the times to live that an entity's settings ever allowed; a topic's may be shorter (E-07). It
-        counts in the subscriptions only."""
+        """Return the times to live that an entity's settings ever allowed; a topic's may be shorter (E-07).
+        It counts in the subscriptions only."""
         entity_id = queue_id // QUEUES_PER_ENTITY
         if self.is_topic(entity_id):
             return {UNLIMITED_MS}
@@ -162,7 +162,7 @@ class Facts:
         return {min(d.default_ttl_ms, limit) for d in self.history(queue_id) for limit in limits}
 
     def possible_rules(self, entity_id: int, commit: Commit) -> list[list[RuleDescription]]:
-        """Give the rules of a subscription that may have held when something in a commit was decided."""
+        """Return the rules of a subscription that may have held when something in a commit was decided."""
         known = self.rule_sets.get(entity_id, [])
         before = [rules for when, rules in known if when.no < commit.no] or [[]]
         return before[-1:] + [rules for when, rules in known if when.no == commit.no]
@@ -178,20 +178,20 @@ class Facts:
         )
 
     def identities(self, body_uid: int) -> list[int]:
-        """Give the uid in a body and those of all copies that have this body."""
+        """Return the uid in a body and those of all copies that have this body."""
         return [body_uid, *self._identities.get(body_uid, ())]
 
     def origin(self, uid: int) -> int:
-        """Give the uid that stands in the body of a message."""
+        """Return the uid in the body of a message."""
         return self._origins.get(uid, uid)
 
     def add_copy(self, uid: int, body_uid: int) -> None:
-        """Let a uid be that of a copy."""
+        """Register a uid as that of a copy."""
         self._origins[uid] = body_uid
         self._identities.setdefault(body_uid, []).append(uid)
 
     def possible(self, entity_id: int, commit: Commit) -> list[Description]:
-        """Give the descriptions that may have held when something in a commit was decided."""
+        """Return the descriptions that may have held when something in a commit was decided."""
         before = [d for no, d in self.descriptions.get(entity_id, ()) if no < commit.no]
         return before[-1:] + [d for no, d in self.descriptions.get(entity_id, ()) if no == commit.no]
 
@@ -206,7 +206,7 @@ class Facts:
         ]
 
     def named(self, name: str) -> list[int]:
-        """Give the ids of all entities that ever had a name, the latest last."""
+        """Return the ids of all entities that ever had a name, the latest last."""
         return [i for i, held in self.descriptions.items() if held[0][1].name == name]
 
     def life(self, uid: int) -> Life:
@@ -216,7 +216,7 @@ class Facts:
         return life
 
     def messages(self) -> list[Record]:
-        """Give all that is there, but for the states of sessions."""
+        """Return all live records, except the states of sessions."""
         return [record for record in self.live.values() if not record.is_state]
 
     # A batch has become durable
@@ -248,7 +248,7 @@ class Facts:
             elif isinstance(change, RuleStored | RuleRemoved):
                 path = self.name(change.entity_id)
                 if self._judge.explain_rule(path, change, commit) is None:
-                    raise Violation(f"a rule of {path} that nobody asked for: {change}")
+                    raise Violation(f"a rule of {path} without a request: {change}")
             elif isinstance(change, CursorStored | CursorRemoved | ClaimStored | ClaimRemoved):
                 self.cursors.take(change, self.live, commit)
             else:
@@ -286,7 +286,7 @@ class Facts:
         else:
             rules = self.rules.get(entity_id)
             if rules is None:
-                raise Violation(f"a rule of what is no subscription, or is gone: {change}")
+                raise Violation(f"a rule of an entity that is no subscription, or is gone: {change}")
             if isinstance(change, RuleStored):
                 rules[change.rule.name.lower()] = change.rule
             elif rules.pop(change.name.lower(), None) is None:
@@ -301,15 +301,15 @@ class Facts:
                 raise Violation(f"body row {row} is written twice")
             self.rows[row] = uids = [uid_of(payload) for payload in payloads]
             if len(set(uids)) < len(uids):
-                raise Violation(f"a body stands twice in row {row}: {uids}")
+                raise Violation(f"a body is stored twice in row {row}: {uids}")
             for uid in uids:
                 self._bodies[uid] = self._bodies.get(uid, 0) + 1
 
     # Which message a record is
 
     def _identify(self, batch: Snapshot, commit: Commit) -> None:
-        """Give each record its uid. The records that one step has put into new places come one after the
-        other, behind the removal of the one that had to go for them, if there was one."""
+        """Assign each record its uid. The records that one step has put into new places follow each other,
+        after the removal of the record that they replace, if there was one."""
         now: dict[Key, Record | None] = {}
         left: dict[int, Record] = {}
         born: list[Record] = []
@@ -348,9 +348,9 @@ class Facts:
 
     def _stored(self, record: Record, outcome: Outcome, commit: Commit) -> None:
         if record.key() in self._of_gone:
-            return  # copied forward before its space is won back: nobody reads it any more
+            return  # copied forward before its space is won back: no one reads it any more
         if record.entity_id not in self.entities:
-            raise Violation(f"a message is stored in an entity that is not there: {record}")
+            raise Violation(f"a message is stored in an entity that does not exist: {record}")
         row = self.rows.get(record.row)
         if row is None or record.slot >= len(row):
             raise Violation(f"a record names a body that is not stored: {record}")
@@ -382,7 +382,7 @@ class Facts:
     def _entity_removed(self, entity_id: int, commit: Commit) -> None:
         entity = self.entities.pop(entity_id, None)
         if entity is None or self._judge.explain_entity(entity, commit) is None:
-            raise Violation(f"an entity is gone and nobody asked for it: {entity}")
+            raise Violation(f"an entity is gone without a request: {entity}")
         self.cursors.entity_removed(entity_id, commit)
         for record in [record for record in self.live.values() if record.entity_id == entity_id]:
             del self.live[record.key()]
@@ -407,7 +407,7 @@ class Facts:
         if record.state is not before.state and (before.state, record.state) != (
             MessageState.ACTIVE, MessageState.DEFERRED,
         ):  # fmt: skip
-            raise Violation(f"no message may change its state like this: {before} -> {record}")
+            raise Violation(f"no message may change its state so: {before} -> {record}")
 
     # Numbers
 
@@ -489,7 +489,7 @@ class Facts:
         for record in outcome.removed:
             elsewhere = [other for other in placed.get(record.uid, ()) if other.key() != record.key()]
             if self._judge.explain(record, elsewhere, commit) is None:
-                raise Violation(f"a message is gone and nobody asked for it: {record}")
+                raise Violation(f"a message is gone without a request: {record}")
             if self.where.get(record.uid) == record.key():
                 del self.where[record.uid]
             if not any(other.key() in self.live for other in elsewhere):
@@ -504,7 +504,7 @@ class Facts:
         for queue_id in {record.queue_id for record in outcome.born if record.entity_id in self.entities}:
             issued = self.numbers.get(queue_id)
             if issued is None or issued.next_position < self._next_position[queue_id]:
-                raise Violation(f"numbers were issued that the batch does not tell of: {issued}")
+                raise Violation(f"numbers were issued that the batch does not record: {issued}")
 
     def _check_rows(self, batch: Snapshot, outcome: Outcome) -> None:
         for row in batch.dropped:
@@ -528,19 +528,18 @@ class Facts:
     # Recovery
 
     def compare_definitions(self, found: Definitions) -> None:
-        """Check that the entities and rules that the store gives back are those of before. Raises:
-        Violation."""
+        """Check that the store returns the entities and rules that were committed. Raises: Violation."""
         if {entity.entity_id: entity for entity in found.entities} != self.entities:
-            raise Violation(f"the store gives back other entities: {found.entities} for {self.entities}")
+            raise Violation(f"the store returns other entities: {found.entities} for {self.entities}")
         rules: dict[int, dict[str, RuleDescription]] = {entity_id: {} for entity_id in self.rules}
         for stored in found.rules:
             rules.setdefault(stored.entity_id, {})[stored.rule.name.lower()] = stored.rule
         if rules != self.rules:
-            raise Violation(f"the store gives back other rules: {rules} for {self.rules}")
+            raise Violation(f"the store returns other rules: {rules} for {self.rules}")
         self.cursors.compare(found)
 
     def compare(self, frames: Iterable[Frame], bodies: dict[int, list[bytes]]) -> None:
-        """Check that what the store gives back at a restart is what was committed. Raises: Violation."""
+        """Check that the store returns at a restart what was committed. Raises: Violation."""
         live: dict[Key, Record] = {}
         numbers: dict[int, NumbersIssued] = {}
         for frame in frames:
@@ -558,13 +557,13 @@ class Facts:
                 continue  # its entity was removed
             expected = self.live.get(key)
             if expected is None:
-                raise Violation(f"the store gives back a message that was removed: {record}")
+                raise Violation(f"the store returns a message that was removed: {record}")
             if record.row not in bodies:
-                raise Violation(f"the store gives back a record with another body: {record} for {expected}")
+                raise Violation(f"the store returns a record with another body: {record} for {expected}")
             record.body_uid = uid_of(bodies[record.row][record.slot])
             record.uid = expected.uid if record.body_uid == expected.body_uid else record.body_uid
             if record != expected:
-                raise Violation(f"the store gives back another record: {record} for {expected}")
+                raise Violation(f"the store returns another record: {record} for {expected}")
         for key, expected in self.live.items():
             if key not in live:
                 raise Violation(f"the store has lost a message: {expected}")

@@ -1,11 +1,11 @@
 """Which locks a broken connection ends, and when (C26, L-13).
 
-Owns: of which connection a message's lock may be, and what is concluded from that. Must not know: sessions,
-whose locks end with their links (`holds`), any structure of the broker.
+Owns: which connection a message's lock may belong to, and what follows. Must not know: sessions, whose locks
+end with their links (`holds`), any structure of the broker.
 
-A lock is of the connection that took it, and from each renewal on of the one that renewed it. Which of two
-renewals came last is known only where one was answered before the other was asked for. The lock of a broken
-connection is held until the grace is over, and no longer.
+A lock belongs to the connection that took it, and from each renewal on to the one that renewed it. Which of
+two renewals came last is known only where one was answered before the other was asked for. The lock of a
+broken connection is held until the grace is over, and no longer.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ class Graces:
         """Connections on which a link was ended properly: its locks outlive the connection's break (L-13)."""
 
     def link_ended(self, connection: int) -> None:
-        """A link of a connection was ended by either side, or the whole connection was, before it broke."""
+        """Record that either side ended a link, or the whole connection, before it broke."""
         self._left.add(connection)
 
     def renewing(self, lock: Lock, connection: int) -> Renewal:
-        """A client asks over a connection to renew a lock; `renewed` says that it was done."""
+        """Record that a client asks over a connection to renew a lock; `renewed` records that it was done."""
         renewal = Renewal(connection, self._history.now_ms())
         lock.renewals.append(renewal)
         return renewal
 
     def refused(self, lock: Lock, renewal: Renewal) -> None:
-        """A renewal was refused: it has moved nothing."""
+        """Record a refused renewal: it has moved nothing."""
         lock.renewals.remove(renewal)
 
     def renewed(self, lock: Lock, renewal: Renewal) -> None:
-        """A renewal was done: the connections that the lock is not of any more do not end it."""
+        """Record a done renewal: the connections that the lock does not belong to any more do not end it."""
         renewal.answered_ms = self._history.now_ms()
         owners = lock.owners()
         for connection in [connection for connection in lock.breaks if connection not in owners]:
             lock.ends.remove(lock.breaks.pop(connection))
 
     def lost(self, connection: int) -> None:
-        """A connection is `cut`, or half open (`drop`): its locks end with the grace at the earliest, if the
-        broker gives one."""
+        """Record that a connection is `cut`, or half open (`drop`): its locks end with the grace at the
+        earliest, if the broker has one."""
         for lock in self._history.locks.values():
             if lock.hold is None and connection in lock.owners():
                 self._break(lock, connection)
 
     def seen(self, lock: Lock) -> None:
-        """A lock is known now: its delivery may have been under way when its connection was cut."""
+        """Record a lock that is known now: its delivery may have been in flight when its connection was
+        cut."""
         if lock.connection in self._history.lost:
             self._break(lock, lock.connection)
 

@@ -4,7 +4,7 @@ Owns: the values (`Sent`, `Lock`, `Hold`, `Unit`...) and simple questions about 
 any structure of the broker.
 
 All times are of a clock that passes as the broker's does, unless a name says `broker`: those are UTC, as the
-broker shows it or believes it (`clocks`).
+broker shows or believes it (`clocks`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tests.simulation.oracle.spellings import session_of
 from tests.simulation.world.clocks import FOREVER, Clocks
 
 WIRE_MS_MAX = 5_000
-"""The longest that anything is under way on the simulated network, either direction."""
+"""The longest that anything is in flight on the simulated network, either direction."""
 
 COMMIT_MS_MAX = 3_000
 """The longest from an offered command to its durable batch: a slow commit in flight, then a slow one of its
 own."""
 
 HALF_OPEN_MS_MAX = 300_000
-"""The longest that the broker takes a half-open connection for a living one: its idle time-out, and some."""
+"""The longest that the broker keeps a half-open connection: its idle time-out, and some."""
 
 DISABLED = "com.microsoft:entity-disabled"
 GONE = ("amqp:not-found", "amqp:resource-deleted")
 LIMITED = ("amqp:resource-limit-exceeded", "com.microsoft:server-busy")
-"""How sends are refused while space is low or the broker lags (R-06)."""
+"""Refusals of sends while space is low or the broker lags (R-06)."""
 
 DuplicateKey = tuple[str, str | None]
 """(message id, key of the partition): what duplicate detection compares."""
@@ -49,36 +49,36 @@ class Sent:
     ttl_ms: int | None
     scheduled_broker_ms: int | None
     group: int
-    """Members of a batch share it; 0 = sent alone."""
+    """Number of its batch; 0 = sent alone."""
     sent_ms: int
     wrong: str | None = None
     """It breaks a rule: it must be refused with this condition, with all its batch."""
     session_id: str | None = None
     partition_key: str | None = None
     via: str | None = None
-    """The entity that it was sent through to its queue."""
+    """The entity that it was sent via."""
     unit: Unit | None = None
     """The transaction it was sent in."""
     free: bool = False
-    """It was sent in a transaction from the coordinator's AMQP session to another entity than that is about:
-    no partition is held to."""
+    """It was sent in a transaction from the coordinator's AMQP session to another entity than the
+    transaction's: no partition rule applies."""
     ahead: bool = False
     """It was scheduled by request in a transaction: numbered before it is stored."""
     number: int | None = None
-    """The number that was answered then."""
+    """The number in that answer."""
     outcome: str | None = None
-    """None = never told; else `accepted`, `dropped` (accepted without a trace: as a duplicate, or since no
-    rule chose it), or the condition of the rejection."""
+    """None = unknown; else `accepted`, `dropped` (accepted without a trace: as a duplicate, or since no rule
+    chose it), or the condition of the rejection."""
     answered_ms: int = FOREVER
     reasons: set[str] = field(default_factory=set)
-    """What clients have asked for that would or may remove it: complete, `dead-letter <reason>`, defer."""
+    """Requests that would or may remove it: complete, `dead-letter <reason>`, defer."""
     units: list[tuple[Unit, Lock, str, str]] = field(default_factory=list)
-    """The same, asked for in transactions: (unit, lock, kind, reason)."""
+    """The same, in transactions: (unit, lock, kind, reason)."""
     traits: Traits = field(default_factory=Traits)
     own_id: bool = True
-    """False: it was sent without an id, and `message_id` stands for the one that the broker gave it."""
+    """False: it was sent without an id, and `message_id` is the one that the broker chose."""
     copy_of: int | None = None
-    """The uid of what this is a topic's copy of. A copy is as if it had been sent to its subscription."""
+    """For a topic's copy, the uid of the original. A copy is as if it had been sent to its subscription."""
 
     def duplicate_key(self, description: Description) -> DuplicateKey | None:
         """What a queue that detects duplicates compares; None = it is never a duplicate."""
@@ -110,7 +110,7 @@ class Seen:
     state: int
     session_id: str | None
     source: str | None
-    """The entity that it was forwarded from as a dead letter."""
+    """The entity that forwarded it as a dead letter."""
     properties: dict[str, object] = field(default_factory=dict)
     """Application properties that rules read or write."""
     label: str | None = None
@@ -124,11 +124,11 @@ class Claim:
     queue_id: int
     taken_ms: int
     until_ms: int
-    """The latest end that the client was told."""
+    """The latest end that the client knows."""
     ends: list[tuple[int, str]] = field(default_factory=list, kw_only=True)
     """When and by what it may have ended before: `settle complete`, `crash`, `cut`, `update`..."""
     renewals_open: int = field(default=0, kw_only=True)
-    """Renewals asked for and not answered: `until_ms` may be later than known."""
+    """Unanswered renewals: `until_ms` may be later than known."""
     renewed: bool = field(default=False, kw_only=True)
 
     @property
@@ -149,13 +149,13 @@ class Hold(Claim):
 
     session_id: str
     opened_ms: int
-    """When the receiver was told."""
+    """When the receiver learnt of it."""
     first: dict[int, Lock] = field(default_factory=dict)
     """Sequence number -> its latest delivery over the link."""
     returned: dict[int, int] = field(default_factory=dict)
     """Sequence number -> how many messages behind it may still come before it: it was given back."""
     used_ms: int = 0
-    """When its client last asked for something that only a holder may do, or settled a message of it."""
+    """When its client last requested something that only a holder may do, or settled a message of it."""
 
     @property
     def session(self) -> str:
@@ -185,7 +185,7 @@ class Renewal:
 @dataclass(slots=True, eq=False, repr=False)
 class Lock(Claim):
     """One peek-lock as its receiver knows it. Under a session's lock `taken_ms` is that one's, and `until_ms`
-    says nothing."""
+    means nothing."""
 
     token: bytes
     uid: int
@@ -199,14 +199,15 @@ class Lock(Claim):
     """The settlement that was answered with success."""
     settled_ms: int = 0
     freed_ms: int = 0
-    """When its client knew that a transaction which was to settle it had not."""
+    """When its client learnt that the transaction which was to settle it had not."""
     renewals: list[Renewal] = field(default_factory=list)
-    """All that may have been done."""
+    """All renewals that may have been done."""
     breaks: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """By connection that is lost, and of which it may have been: what stands in `ends` for that."""
+    """By lost connection that it may have belonged to: the entry in `ends` for the loss."""
 
     def owners(self, before_ms: int = FOREVER) -> set[int]:
-        """Return the connections of which it may be, as far as renewals asked for before an instant tell."""
+        """Return the connections that it may belong to, as far as renewals requested before an instant show
+        it."""
         renewals = [renewal for renewal in self.renewals if renewal.asked_ms < before_ms]
         done = [renewal for renewal in renewals if renewal.answered_ms < FOREVER]
         owners = set() if done else {self.connection}
@@ -246,7 +247,7 @@ class Unit:
     no: int
     connection: int
     declared_ms: int
-    """When it was asked for."""
+    """When it was requested."""
     sends: list[int] = field(default_factory=list)
     settlements: list[tuple[Lock, str, str]] = field(default_factory=list)
     """(lock, kind, reason)."""
@@ -255,20 +256,20 @@ class Unit:
     denied: set[int | bytes] = field(default_factory=set)
     """Those of them that were refused."""
     silent: set[int] = field(default_factory=set)
-    """uids of its sends that are not answered: whether they are part of it shows when it is committed."""
+    """uids of its unanswered sends: the commit shows whether they are part of it."""
     cancels: list[tuple[str, int]] = field(default_factory=list)
-    """(queue, sequence number) of scheduled messages, asked to be cancelled."""
+    """(queue, sequence number) of scheduled messages with a request to cancel them."""
     cancelled: list[tuple[str, int]] = field(default_factory=list)
     """Those of them that the broker has taken into it."""
     states: list[tuple[Hold, StateWrite]] = field(default_factory=list)
-    """States of sessions, asked to be set."""
+    """Requested states of sessions."""
     first_ms: int = FOREVER
     """When the client knew that the broker had begun to count its two minutes."""
     asked: str | None = None
     """`commit` or `roll back`."""
     asked_ms: int = FOREVER
     outcome: str | None = None
-    """`committed`, `rolled back`, or None = never told."""
+    """`committed`, `rolled back`, or None = unknown."""
     applied: Commit | None = None
     """The commit in which its effects appeared."""
 
@@ -288,9 +289,9 @@ class StateWrite:
     """None = cleared."""
     asked_ms: int
     latest_ms: int = FOREVER
-    """When it has taken effect at the latest, if ever."""
+    """The latest time at which it has taken effect, if ever."""
     done: bool | None = None
-    """Whether it has; None = never told."""
+    """Whether it has; None = unknown."""
     unit: Unit | None = None
     """The transaction that sets it."""
     enlisted: bool = False
@@ -298,13 +299,13 @@ class StateWrite:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether it waits in a transaction that nobody has asked to commit."""
+        """Whether it waits in a transaction without a request to commit."""
         return self.unit is not None and self.unit.asked != "commit"
 
 
 @dataclass(slots=True)
 class Purge:
-    """Messages that the broker may remove by itself, because somebody asked for all of them."""
+    """Messages that the broker may remove by itself, because a client requested the removal of all."""
 
     queue_id: int
     before_broker_ms: int
@@ -320,7 +321,7 @@ class History:
         self.facts: Facts
         self.clocks = Clocks()
         self.wire_ms_max = WIRE_MS_MAX
-        """The longest that anything is really under way in this seed."""
+        """The longest that anything is really in flight in this seed."""
         self.sent: dict[int, Sent] = {}
         self.groups: dict[int, list[int]] = {}
         self.locks: dict[bytes, Lock] = {}
@@ -340,25 +341,25 @@ class History:
         self.updates: dict[int, list[tuple[int, str]]] = {}
         """Entity id -> when its locks were dropped by an `update`, or by an `update perhaps`."""
         self.deletions: dict[str, list[int]] = {}
-        """Name -> when its deletion was asked for."""
+        """Name -> when its deletion was requested."""
         self.losses: list[int] = []
         """When deliveries may have been lost between broker and client."""
         self.delete_budget: dict[tuple[str, int], int] = {}
-        """By name and sub-queue: how many messages receive-and-delete and batch deletion may have taken away
+        """By name and sub-queue: how many messages receive-and-delete and batch deletion may have removed
         unseen."""
         self.charged: dict[tuple[str, int], list[int]] = {}
-        """By the same: the uids of those that were taken for that."""
+        """By the same: the uids that were charged to that."""
         self.vias: dict[str, list[str]] = {}
         """Entity -> where messages were sent via it."""
         self.purges: list[Purge] = []
         self.answered: dict[tuple[int, int], int] = {}
         """(entity id, sequence number) -> uid of the message of a transaction that was answered with it."""
         self.cancels: set[tuple[str, int]] = set()
-        """(queue, sequence number) of scheduled messages whose cancellation was asked for."""
+        """(queue, sequence number) of scheduled messages with a request to cancel them."""
 
     def passed_ms(self, connection: int, shown_ms: int, lasts_ms: int, from_ms: int = 0) -> int:
-        """Return when a lock ends that a connection was told of, and that was taken or renewed since a
-        time."""
+        """Return when a lock ends whose end was answered as this instant, and that was taken or renewed since
+        a time."""
         epoch = self.connections[connection][1]
         return self.clocks.passed_ms(shown_ms, lasts_ms, epoch, from_ms, self.now_ms())
 
@@ -366,13 +367,13 @@ class History:
         return [*self.locks.values(), *self.holds]
 
     def end_claims(self, what: str, at_ms: int, of: Callable[[Claim], bool]) -> None:
-        """Let claims end, perhaps."""
+        """Record that claims may end."""
         for claim in self.claims():
             if of(claim):
                 claim.ends.append((at_ms, what))
 
     def ends_since(self, claim: Claim) -> list[tuple[int, str]]:
-        """What may have ended a claim that was taken a while ago and is known only now."""
+        """Return what may have ended a claim that was taken a while ago and is known only now."""
         since = claim.taken_ms
         ends = [(at, "crash") for at in self.crashes if at >= since]
         ends += [(at, what) for at, what in self.updates.get(claim.entity_id, ()) if at >= since]
@@ -382,21 +383,21 @@ class History:
         return ends if gone is None else [*ends, (gone.opened_ms, "deleted")]
 
     def may_be_gone(self, name: str) -> bool:
-        """Tell whether an entity may be missing now, or have been."""
+        """Return whether an entity may be missing now, or have been."""
         return name in self.deletions or any(i in self.facts.gone for i in self.facts.named(name))
 
     def excused(self, connection: int) -> bool:
-        """Tell whether something has happened since that may end a connection or its links from the broker's
-        side."""
+        """Return whether something has happened since that may end a connection or its links from the
+        broker's side."""
         since = self.connections[connection][0]
         return connection in self.lost or any(at >= since for at in (*self.jumps[-1:], *self.crashes[-1:]))
 
     def queue_id(self, name: str, sub: int) -> int:
-        """Give the queue of the latest entity with a name."""
+        """Return the queue of the latest entity with a name."""
         return self.facts.named(name)[-1] * QUEUES_PER_ENTITY + sub
 
     def identified(self, seen: Seen, name: str, sub: int) -> Seen:
-        """Tell which copy of a message it is that was seen somewhere: its number tells."""
+        """Return which copy of a message was seen somewhere, by its number."""
         ids = [entity_id * QUEUES_PER_ENTITY + sub for entity_id in self.facts.named(name)]
         for uid in self.facts.identities(seen.uid):
             for record, _ in self.facts.life(uid).records:
@@ -405,13 +406,13 @@ class History:
         return seen
 
     def queue_id_with(self, name: str, sub: int, uid: int) -> int:
-        """Give the queue of a name in which a message was, the latest if it was in none."""
+        """Return the queue of a name in which a message was, the latest if it was in none."""
         known = {record.queue_id for record, _ in self.facts.life(uid).records}
         ids = [entity_id * QUEUES_PER_ENTITY + sub for entity_id in self.facts.named(name)]
         return next((queue_id for queue_id in reversed(ids) if queue_id in known), ids[-1])
 
     def story(self, uid: int) -> str:
-        """Tell what was ever durable about a uid, and its locks."""
+        """Return what was ever durable about a uid, and its locks."""
         life = self.facts.life(uid)
         lines = [f"{self.sent.get(uid)}"]
         lines += [

@@ -1,7 +1,7 @@
 """Who holds which session, and in what order its messages come (G-01, G-02, G-04).
 
-Owns: exclusivity and order of sessions as receivers see them. Must not know: how the broker hands sessions
-out. The rules of order, for one receiver link that holds a session:
+Owns: exclusivity and order of sessions as receivers see them. Must not know: how the broker assigns sessions.
+The rules of order, for one receiver link that holds a session:
 
     no skipping   a message comes only once every active one before it in the session has come
     no repeating  one that came comes again only after it was given back
@@ -28,14 +28,14 @@ LINGER_MS = 3_000
 """From the lapse of a session's lock to the detach of its link (wire contract C40)."""
 
 TURNS_MS_MAX = 1_000
-"""The longest that what has arrived waits for its turn."""
+"""The longest that something waits for its turn after its arrival."""
 
 GIVEN_BACK = ("settle abandon", "settle release", "settle defer")
 
 
 @dataclass(slots=True, eq=False)
 class Accept:
-    """Somebody's wish to hold a session, granted or not."""
+    """A request for a session, granted or not."""
 
     connection: int
     name: str
@@ -46,7 +46,7 @@ class Accept:
     lock_ms: int
     hold: Hold | None = None
     over_ms: int = FOREVER
-    """When its client left, or was told that it is over."""
+    """When its client left, or learnt that it is over."""
     refused: bool = False
 
     @property
@@ -55,7 +55,8 @@ class Accept:
         return None if self.session_id is None else session_of(self.session_id)
 
     def latest_end_ms(self, connection: int, wire_ms_max: int) -> int:
-        """The latest instant at which it may have held a session, as somebody on a connection must assume."""
+        """The latest instant at which it may have held a session, as another client on a connection must
+        assume."""
         if self.refused:
             return 0
         by_itself = (
@@ -70,7 +71,7 @@ class Accept:
 
 @dataclass(slots=True, eq=False)
 class Doubt:
-    """A session was refused that nobody is known to hold: one of those who wait for an answer may."""
+    """A session was refused without a known holder: one of the unanswered requests may hold it."""
 
     refused: Accept
     until_ms: int
@@ -86,20 +87,20 @@ class Holds:
         self._accepts: list[Accept] = []
         self._doubts: list[Doubt] = []
         self._last_seen: dict[tuple[int, str], int] = {}
-        """When a session was last seen to have something in it."""
+        """When a session was last seen with something in it."""
 
     # Accepting
 
     def asking(
         self, connection: int, name: str, session_id: str | None, wait_ms: int, lock_ms: int
     ) -> Accept:
-        """A client asks for a session."""
+        """Record that a client asks for a session."""
         accept = Accept(connection, name, session_id, self._history.now_ms(), wait_ms, lock_ms)
         self._accepts.append(accept)
         return accept
 
     def granted(self, accept: Accept, session_id: str | None, until_broker_ms: int) -> Hold:
-        """The broker has given a session. Raises: Violation."""
+        """Record that the broker has granted a session. Raises: Violation."""
         now = self._history.now_ms()
         if session_id is None or accept.session_id not in (None, session_id):
             raise Violation(f"asked for session {accept.session_id!r}, given {session_id!r}")
@@ -109,7 +110,7 @@ class Holds:
         hold = Hold(accept.connection, queue_id, until_ms - accept.lock_ms, until_ms, session_id, now)
         hold.ends += history.ends_since(hold)
         if hold.taken_ms < accept.asked_ms or hold.taken_ms > now:
-            raise Violation(f"a session is held from a time when it was not asked for: {hold}")
+            raise Violation(f"a session is held from a time before its request: {hold}")
         for other in history.holds:
             if (other.queue_id, other.session) != (queue_id, hold.session):
                 continue
@@ -124,7 +125,7 @@ class Holds:
         return hold
 
     def refused(self, accept: Accept, condition: str | None) -> None:
-        """The broker gave no session. Raises: Violation, if it had no reason."""
+        """Record that the broker granted no session. Raises: Violation, if it had no reason."""
         now = self._history.now_ms()
         accept.refused = True
         accept.over_ms = now
@@ -141,15 +142,14 @@ class Holds:
                 return
             holders = [] if accept.session_id is None else self._may_hold(accept)
             if not holders:
-                raise Violation(f"refused with {condition}, though nobody holds it: {accept}")
+                raise Violation(f"refused with {condition}, though it is free: {accept}")
             if all(other.hold is None and other.over_ms == FOREVER for other in holders):
                 self._doubts.append(Doubt(accept, now, holders))
         else:
             raise Violation(f"no session was given: {condition}, {accept}")
 
     def _resolve(self, accept: Accept) -> None:
-        """Look at the doubts in which somebody was suspected who has an answer now, or will never have
-        one."""
+        """Resolve the doubts whose suspects have an answer now, or will never have one."""
         for doubt in [doubt for doubt in self._doubts if accept in doubt.perhaps]:
             hold = accept.hold
             if hold is not None:
@@ -160,10 +160,10 @@ class Holds:
             if justified:
                 self._doubts.remove(doubt)
             elif not doubt.perhaps:
-                raise Violation(f"refused, though nobody held it, as is known now: {doubt.refused}")
+                raise Violation(f"refused, though it was free, as is known now: {doubt.refused}")
 
     def _may_hold(self, asked: Accept) -> list[Accept]:
-        """Give those who may hold the session that somebody asked for and did not get."""
+        """Return the requests that may hold the session which another one did not get."""
         history = self._history
         holders: list[Accept] = []
         updates = [
@@ -192,10 +192,10 @@ class Holds:
     # The end of a hold
 
     def left(self, accept: Accept, how: str) -> None:
-        """The client leaves: it detaches, ends or closes, and its session is free at once (L-13). Or it stops
-        waiting."""
+        """Record that the client leaves: it detaches, ends or closes, and its session is free at once (L-13).
+        Or it stops waiting."""
         if accept.connection in self._history.lost:
-            return  # the broker may never hear of it
+            return  # the broker may never learn of it
         now = self._history.now_ms()
         accept.over_ms = min(accept.over_ms, now)
         if accept.hold is not None:
@@ -204,10 +204,10 @@ class Holds:
             self._resolve(accept)
 
     def connection_lost(self, connection: int, how: str) -> None:
-        """The connection is over: cut or closed, what was held over it is free; half open, that takes
+        """Record that the connection is over: cut or closed, its sessions are free; half open, that takes
         time."""
         if connection in self._history.lost:
-            return  # half open before: the broker does not hear of it
+            return  # half open before: the broker does not learn of it
         for accept in self._accepts:
             if accept.connection == connection and accept.over_ms == FOREVER:
                 if how != "drop":
@@ -218,7 +218,7 @@ class Holds:
                     accept.hold.ends.append((self._history.now_ms(), how))
 
     def detached(self, accept: Accept, condition: str | None) -> None:
-        """The broker has ended the link of a holder. Raises: Violation, if it had no reason."""
+        """Record that the broker has ended the link of a holder. Raises: Violation, if it had no reason."""
         now = self._history.now_ms()
         accept.over_ms = now
         hold = accept.hold
@@ -233,7 +233,7 @@ class Holds:
             raise Violation(f"the broker detached a holder: {condition}, {hold}")
 
     def _may_be_detached(self, accept: Accept, hold: Hold, now_ms: int) -> bool:
-        """Tell whether the link of a session that has lapsed is to be detached by now."""
+        """Return whether the link of a session that has lapsed should be detached by now."""
         if now_ms >= hold.until_ms + LINGER_MS:
             return True
         under_way_ms = self._history.wire_ms_max + TURNS_MS_MAX
@@ -251,7 +251,7 @@ class Holds:
         return False
 
     def check_detached(self, accept: Accept) -> None:
-        """A client that still has its link looks at the time. Raises: Violation: the link is left over."""
+        """Check the time while a client still has its link. Raises: Violation, if the link is left over."""
         hold, history = accept.hold, self._history
         assert hold is not None
         late_ms = history.now_ms() - hold.until_ms - LINGER_MS - SLACK_MS
@@ -260,12 +260,12 @@ class Holds:
             raise Violation(f"the link of a lapsed session was not detached: {hold}")
 
     def using(self, hold: Hold) -> None:
-        """A holder does what only a holder may do; a request names the session, but no link."""
+        """Record a request that only a holder may make; it names the session, but no link."""
         for each in self.held_again(hold):
             each.used_ms = self._history.now_ms()
 
     def held_again(self, hold: Hold) -> list[Hold]:
-        """Give all holds of a session by one connection, the latest last: requests name no link."""
+        """Return all holds of a session by one connection, the latest last: requests name no link."""
         return [
             other
             for other in self._history.holds
@@ -274,8 +274,8 @@ class Holds:
         ]
 
     def check_holder(self, hold: Hold, what: str, asked_ms: int) -> None:
-        """Check that a request that only a holder may make succeeded for a connection that may have been
-        it."""
+        """Check that a request that only a holder may make succeeded for a connection that may have been the
+        holder."""
         now = self._history.now_ms()
         if len(self.held_again(hold)) == 1 and not any(
             accept.connection == hold.connection and accept.hold is None and accept.asked_ms < now
@@ -285,7 +285,8 @@ class Holds:
             self.check_held(hold, what, asked_ms)
 
     def check_held(self, hold: Hold, what: str, asked_ms: int) -> None:
-        """Check that something that only a holder may do succeeded for one who may have been it."""
+        """Check that an action that only a holder may do succeeded for a connection that may have been the
+        holder."""
         if asked_ms >= hold.until_ms and not hold.renewals_open:
             raise Violation(f"{what} at {asked_ms} succeeded on a lapsed session lock: {hold}")
         for at, kind in hold.ends:
@@ -307,14 +308,14 @@ class Holds:
             raise Violation(f"a message received by number is locked until {until_broker_ms}: {hold}")
 
     def check_lost(self, hold: Hold, what: str) -> None:
-        """Check that something was refused for a lost session lock with reason."""
+        """Check that a refusal for a lost session lock has a reason."""
         if hold.surely_live(self._history.now_ms()):
             raise Violation(f"{what} was refused, yet the session is held: {hold}")
 
     # Deliveries
 
     def delivered(self, hold: Hold, lock: Lock, record: Record) -> None:
-        """A message has come over the link that holds a session. Raises: Violation."""
+        """Check a message that has come over the link that holds a session. Raises: Violation."""
         facts = self._history.facts
         if record.session != hold.session:
             raise Violation(f"{hold} was given a message of another session: {record}")
@@ -348,26 +349,26 @@ class Holds:
                     raise Violation(f"{record} came before {other}, which was given back: {given}")
 
     def giving_back(self, lock: Lock, under_way_max: int) -> None:
-        """A holder abandons or releases a message over its link, on which at most so many may be under
-        way."""
+        """Record that a holder abandons or releases a message over its link, with at most so many in
+        flight."""
         if lock.hold is not None and lock.hold.first.get(lock.number) is lock:
             lock.hold.returned[lock.number] = under_way_max
 
     def given_back(self, lock: Lock, done: bool) -> None:
-        """The answer: without success nothing was given back."""
+        """Record the answer: without success nothing was given back."""
         if lock.hold is not None and lock.hold.first.get(lock.number) is lock and not done:
             lock.hold.returned.pop(lock.number, None)
 
     # The list of sessions
 
     def note_sessions(self, records: list[Record]) -> None:
-        """Remember that sessions had these until now."""
+        """Record what sessions had until now."""
         for record in records:
             if record.session is not None:
                 self._last_seen[record.entity_id, record.session] = self._history.now_ms()
 
     def expected(self, entity_id: int) -> set[str]:
-        """Give the sessions of an entity that have an active or deferred message, or a state."""
+        """Return the sessions of an entity that have an active or deferred message, or a state."""
         return {
             record.session
             for record in self._history.facts.live.values()
@@ -377,7 +378,7 @@ class Holds:
         }
 
     def listed(self, entity_id: int, asked_ms: int, before: set[str], found: list[str]) -> None:
-        """Compare a list of sessions with those that were there when it was asked for, and are now."""
+        """Compare a list of sessions with those that existed when it was requested, and exist now."""
         now = self.expected(entity_id)
         listed = [session_of(session_id) for session_id in found]
         if len(set(listed)) != len(listed):

@@ -1,8 +1,8 @@
-"""What requests over HTTP to receive and delete may take away, and what they have not.
+"""What receive-and-delete requests over HTTP may remove.
 
-Owns: one message for each such request, for as long as it may still take one. Must not know: who asks, any
-structure of the broker. A request that is answered without a message has taken none, and one whose client
-left has taken none either, once what was under way is over: what is gone then is gone for nobody.
+Owns: one message for each of these requests, for as long as it may still take one. Must not know: who asks,
+any structure of the broker. A request that is answered without a message has taken none. One whose client
+left has taken none either, once nothing of it is in flight: a message that is gone then is a violation.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ Place = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Deletion:
-    """One request to receive and delete."""
+    """One receive-and-delete request."""
 
     place: Place
     asked_ms: int
     charged: int
-    """How many messages of there had been taken away unseen before it."""
+    """How many messages had been removed there unseen before it."""
 
 
 class Deletions:
-    """All of them."""
+    """All of these requests."""
 
     def __init__(self, history: History) -> None:
         self._history = history
 
     def asking(self, place: Place) -> Deletion:
-        """A client asks: one message may go."""
+        """Record a request: one message may be removed."""
         budget = self._history.delete_budget
         budget[place] = budget.get(place, 0) + 1
         return Deletion(place, self._history.now_ms(), self._charged(place))
 
     def answered(self, deletion: Deletion, uid: int | None) -> None:
-        """The answer has come, with a message or without one. Raises: Violation."""
+        """Check the answer, with a message or without one. Raises: Violation."""
         if uid is None:
             self._take_back(deletion)
         elif uid not in self._history.charged.get(deletion.place, ()):
-            self._take_back(deletion)  # it may have gone for another reason, and was taken for that
+            self._take_back(deletion)  # it may have been removed for another reason, and was charged to this
 
     def over(self, deletion: Deletion) -> None:
-        """The answer does not come, and the broker knows it, or is dead. Raises: Violation."""
+        """Record that the answer does not come, and that the broker knows it, or is dead. Raises:
+        Violation."""
         if self._charged(deletion.place) == deletion.charged:
             self._take_back(deletion)
 

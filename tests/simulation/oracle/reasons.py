@@ -1,9 +1,9 @@
 """Why a message may be where it is, and why it may be gone.
 
 Owns: the reasons, judged at the moment a batch becomes durable. Must not know: any structure of the broker.
-Each record that is new in its place must have come there by a send, an activation, a forward or a
-dead-lettering that somebody or some setting caused; each that is gone must have been settled, expired, moved,
-cancelled, deleted or dropped as a duplicate on its way.
+Each record in a new place must have come there by a send, an activation, a forward or a dead-lettering that a
+client or a setting caused; each that is gone must have been settled, expired, moved, cancelled, deleted or
+dropped as a duplicate on its way.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Reasons:
         self._receiving: dict[object, int] = {}
 
     def connect(self, units: Units, rulings: Rulings) -> None:
-        """Begin to judge, once the facts are there."""
+        """Connect to the facts, once they exist."""
         self.routes = Routes(self._history.facts)
         self.arrivals = Arrivals(self._history, self.routes)
         self.copies = Copies(self._history, self.routes, self.arrivals, rulings.rulebook)
@@ -59,30 +59,29 @@ class Reasons:
     # Activity, which keeps an entity from being idle
 
     def active(self, entity_id: int, since_ms: int | None = None) -> None:
-        """Something has happened to an entity that counts as activity (A-03), now or at some time since
-        then."""
+        """Record activity of an entity (A-03), now or at some time since then."""
         at_ms = self._history.now_ms() if since_ms is None else since_ms
         self._activity[entity_id] = max(at_ms, self._activity.get(entity_id, 0))
 
     def receiving(self, entity_id: int, link: object, on: bool) -> None:
-        """A receiver with credit is there, or not any more."""
+        """Record a receiver with credit, or its end."""
         if on:
             self._receiving[link] = entity_id
         elif (served := self._receiving.pop(link, None)) is not None:
             self.active(served)
 
     def used_up(self, link: object) -> None:
-        """A receiver has no credit since some delivery, which counts as activity itself."""
+        """Record that a delivery has taken a receiver's last credit, which counts as activity itself."""
         self._receiving.pop(link, None)
 
     def forget_receivers(self) -> None:
-        """They may all be gone from now on: the process died, or time jumps."""
+        """Record that all receivers may be gone from now on: the process died, or time jumps."""
         for entity_id in self._receiving.values():
             self.active(entity_id)
         self._receiving.clear()
 
     def explain_entity(self, entity: EntityStored, commit: Commit) -> str | None:
-        """Say why an entity may be gone."""
+        """Return why an entity may be gone."""
         description = entity.description
         if any(at <= commit.landed_ms for at in self._history.deletions.get(description.name, ())):
             return "deleted"
@@ -105,19 +104,19 @@ class Reasons:
         return "idle" if commit.taken_ms - since_ms >= description.auto_delete_on_idle_ms else None
 
     def explain_rule(self, path: str, change: RuleStored | RuleRemoved, commit: Commit) -> str | None:
-        """Say why a subscription may have got a rule, or lost it."""
+        """Return why a subscription may have got a rule, or lost it."""
         return self.rulings.explain(path, change, commit)
 
     # Births
 
     def identify(self, body_uid: int, parent: Record | None, born: list[Record], commit: Commit) -> list[int]:
-        """Tell which messages the records are that one step has put into new places."""
+        """Return which messages the records are that one step has put into new places."""
         return self.copies.identify(body_uid, parent, born, commit)
 
     def check(self, outcome: Outcome, commit: Commit) -> None:
         """Judge what a batch has put into new places, and the numbers it took. Raises: Violation."""
-        # By name: in one batch an entity may go and another come under its name, and what passed either is
-        # the same to who looks at the records.
+        # By name: in one batch an entity may go and another come under its name, and their records do not
+        # tell which of the two a message passed.
         numbered: dict[str, int] = {}
         groups: set[int] = set()
         for record in outcome.born:
@@ -152,7 +151,7 @@ class Reasons:
                 raise Violation(f"a batched send was stored without its member uid {uid}: {members}")
 
     def _check_unrecorded(self, queue_id: int, numbers: list[int], passed: int, commit: Commit) -> None:
-        """Each number without a record was that of a message which went elsewhere at once."""
+        """Check that each number without a record was that of a message which moved on at once."""
         entity_id = queue_id // QUEUES_PER_ENTITY
         descriptions = self._history.facts.possible(entity_id, commit)
         if passed > len(numbers):
@@ -194,10 +193,10 @@ class Reasons:
         )
 
     def _check_birth(self, record: Record, outcome: Outcome, commit: Commit) -> list[int]:
-        """Judge a record that is new in its place; give the entities that numbered it on its way."""
+        """Judge a record that is new in its place; return the entities that numbered it on its way."""
         sent = self._history.sent.get(record.uid)
         if sent is None:
-            raise Violation(f"a message nobody sent: {record}")
+            raise Violation(f"a message without a send: {record}")
         if sent.outcome is not None and sent.outcome not in ("accepted", "dropped"):
             raise Violation(f"uid {sent.uid} was refused with {sent.outcome}, and stored later")
         came = self.copies.born.pop(record.key(), None)
@@ -211,7 +210,7 @@ class Reasons:
         self._check_numbers(record, before, end.numbered, end, outcome)
         arrived = [*end.numbered, *([record.entity_id] if record.sub == MAIN else [])]
         if before is None and sent.via is not None:
-            del arrived[0]  # ids are no concern of what it only passes
+            del arrived[0]  # ids do not matter to what it only passes
         if before is not None and before.state is SCHEDULED:
             arrived = [entity_id for entity_id in arrived if entity_id != before.entity_id]
         for entity_id in arrived:
@@ -264,7 +263,7 @@ class Reasons:
         return came.passed
 
     def _before(self, record: Record) -> Record | None:
-        """Give the record that a message had before this one."""
+        """Return the record that a message had before this one."""
         before = None
         for known, _ in self._history.facts.life(record.uid).records:
             if known is record:
@@ -273,7 +272,7 @@ class Reasons:
         raise AssertionError(f"not in its life: {record}")
 
     def _way(self, record: Record, before: Record | None, sent: Sent, commit: Commit) -> End:
-        """Tell how a message has come to its place. Raises: Violation, if there is no way."""
+        """Return how a message has come to its place. Raises: Violation, if there is no way."""
         reason = record.dead_letter_reason()
         for end in self.routes.starts(before, sent, commit):
             source = end.dead_from or (None if before is None else before.dead_letter_source)
@@ -300,7 +299,7 @@ class Reasons:
         `numbered` by others on its way."""
         first = record.sequence_number if before is None else before.enqueued_sequence_number
         if any(entity_id in self._history.facts.gone for entity_id in numbered):
-            return  # what an entity issued in the batch that removes it is not told
+            return  # the batch that removes an entity does not record what it issued there
         if before is None and numbered:
             issued = outcome.unrecorded.get(numbered[0] * QUEUES_PER_ENTITY, [])
             first = record.enqueued_sequence_number
@@ -326,7 +325,7 @@ class Reasons:
         if at_ms is not None:
             if commit.latest_ms < at_ms and not waited:
                 raise Violation(f"activated before its time {at_ms}: {record}")
-            if record.enqueued_at_ms < at_ms and not waited:  # meanwhile the clock may have been set back
+            if record.enqueued_at_ms < at_ms and not waited:  # the clock may have been set back meanwhile
                 raise Violation(f"enqueued at {record.enqueued_at_ms}, before its time {at_ms}: {record}")
         if sent.ttl_ms is not None:
             facts = self._history.facts
@@ -356,7 +355,7 @@ class Reasons:
         if key is None and description.requires_duplicate_detection:
             key = sent.message_id
         if key is None:
-            # Forwarded one by one, the members of a batch have each a turn of their own.
+            # Forwarded one by one, the members of a batch go to partitions in turn.
             if not sent.group or record.hops or record.state is SCHEDULED:
                 return
             if sent.scheduled_broker_ms is not None:
@@ -382,7 +381,7 @@ class Reasons:
             self._check_unlocked(before, commit)
         if reason == "MaxDeliveryCountExceeded":
             least = min(d.max_delivery_count for d in self._history.facts.possible(before.entity_id, commit))
-            here = record.entity_id == before.entity_id and record.is_dead  # elsewhere it counts anew
+            here = record.entity_id == before.entity_id and record.is_dead  # elsewhere the count begins again
             if here and record.delivery_count < least:
                 raise Violation(f"dead-lettered for MaxDeliveryCount too early: {record}")
             # A deferred message does not expire, nor one whose last attempt was a deferral.
@@ -399,12 +398,12 @@ class Reasons:
             if self.expires_broker_ms(before, min) > commit.latest_ms:
                 raise Violation(f"dead-lettered for expiration before it: {record}")
         elif reason != TOO_MANY_HOPS or record.hops < HOPS_MAX:
-            raise Violation(f"dead-lettered for a reason nobody gave: {reason}, {record}")
+            raise Violation(f"dead-lettered for a reason that no client gave: {reason}, {record}")
 
     # Removals
 
     def explain(self, record: Record, elsewhere: list[Record], commit: Commit) -> str | None:
-        """Why may this message be gone from its queue?"""
+        """Return why a message may be gone from its queue."""
         if record.is_state:
             return self._states.explain(record, commit)
         sent = self._history.sent[record.uid]
@@ -451,8 +450,8 @@ class Reasons:
         return self._explain_drop(record, sent, commit, known=False)
 
     def _check_settled(self, commit: Commit) -> None:
-        """Of what may be gone by a transaction that has no other effect in the batch, some may be gone for
-        another reason."""
+        """Settle the doubts of this batch: of what may be gone by a transaction without another effect in it,
+        some may be gone for another reason."""
         settled, self._settled = self._settled, []
         for record, unit in settled:
             queue = self._history.facts.description(record.queue_id).name, record.sub
@@ -460,8 +459,8 @@ class Reasons:
                 self.units.touch(unit, commit)
 
     def _explain_drop(self, record: Record, sent: Sent, commit: Commit, *, known: bool) -> str | None:
-        """A message that is passed on may be dropped as a duplicate where it arrives. Without `known` the
-        first one may have arrived in the same batch: that is looked at once all of it is judged."""
+        """Return whether a message that is passed on may be dropped as a duplicate where it arrives. Without
+        `known` the first one may have arrived in the same batch: that is checked once all of it is judged."""
         names: list[str] = []
         for description in self._history.facts.possible(record.entity_id, commit):
             for path in (description.forward_to, description.forward_dead_lettered_to):
@@ -479,25 +478,25 @@ class Reasons:
         for record, names in drops:
             sent = self._history.sent[record.uid]
             if not self.arrivals.may_be_dropped(sent, names, commit.opened_ms):
-                raise Violation(f"a message is gone and nobody asked for it: {record}")
+                raise Violation(f"a message is gone without a request: {record}")
         missing, self.copies.drops = self.copies.drops, []
         for sent, names in missing:
             if not self.arrivals.may_be_dropped(sent, names, commit.opened_ms):
                 raise Violation(f"a copy is missing and is no duplicate: {sent}")
 
     def is_dropped(self, uid: int, now_ms: int) -> bool:
-        """Tell whether a message that is not stored may have been dropped as a duplicate, or may have been
+        """Return whether a message that is not stored may have been dropped as a duplicate, or may have been
         chosen by no rule."""
         sent = self._history.sent[uid]
         names = self.arrivals.names_from(sent.queue)
-        late = sent.unit is not None and not sent.ahead  # what is numbered ahead is looked at twice
+        late = sent.unit is not None and not sent.ahead  # what is numbered ahead is checked twice
         at_ms = min(sent.unit.asked_ms if late and sent.unit is not None else sent.sent_ms, now_ms)
         if self.arrivals.may_be_dropped(sent, names, at_ms):
             return True
         return self.copies.passes_topic(sent.queue) and self.copies.may_have_left_nothing(sent, at_ms)
 
     def _check_unlocked(self, record: Record, commit: Commit) -> None:
-        """Check that a message which nobody settled was not taken away under a live lock (E-03, A-06)."""
+        """Check that a message without a settlement was not removed under a live lock (E-03, A-06)."""
         if record.entity_id in self._history.facts.gone:
             return  # with its entity
         for lock in self._history.locks_of.get(record.uid, ()):
@@ -508,9 +507,9 @@ class Reasons:
                 raise Violation(f"a message is gone while it was locked: {record}, {lock}")
 
     def expires_broker_ms(self, record: Record, choose: Callable[[list[int]], int]) -> int:
-        """When a message expires: the earliest (`min`) or latest (`max`) instant that the entity's settings
-        allow. Where the clock went back, enqueued times stand still and it counts from the arrival, which a
-        restart forgets."""
+        """Return when a message expires: the earliest (`min`) or latest (`max`) instant that the entity's
+        settings allow. Where the clock went back, enqueued times do not move and it counts from the arrival,
+        which a restart forgets."""
         lead_ms = 0
         if choose is min:
             facts = self._history.facts

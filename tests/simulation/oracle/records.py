@@ -1,10 +1,10 @@
-"""The durable facts as plain copies: what a batch said when it was taken.
+"""The durable facts as plain copies: the content of a batch when it was taken.
 
 Owns: `Record`, one message as it was in one batch, and how it is copied out of the broker's own objects,
 which change after that. Must not know: what may become of a record (`facts`), or why (`reasons`).
 
-Each message of the simulation, and each state of a session, carries `uid=NNNNNNNN;` in its body, so that the
-body tells which send it came from. Which of a topic's copies a record is, is found out later (`copies`).
+Each message of the simulation, and each state of a session, carries `uid=NNNNNNNN;` in its body, so that a
+body identifies its send. `copies` finds out later which of a topic's copies a record is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.simulation.world.clocks import Clock
 UID = re.compile(rb"uid=(\d{8});")
 
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = 0, 1, 2
-"""What `Record.sub` may be, beside `SESSION_STATES`."""
+"""Values of `Record.sub`, beside `SESSION_STATES`."""
 
 PARTITION_SHIFT = 48
 """A partitioned queue's sequence number has the partition above these bits (S-02)."""
@@ -43,11 +43,11 @@ Key = tuple[int, int]
 
 
 class Violation(Exception):
-    """Something that must never happen has happened."""
+    """Something has happened that must never happen."""
 
 
 def uid_of(payload: bytes) -> int:
-    """Read the simulation's own number from a body."""
+    """Return the simulation's own number in a body."""
     found = UID.search(payload)
     if found is None:
         raise Violation(f"a body of {len(payload)} bytes without uid: {payload[:80]!r}")
@@ -105,7 +105,7 @@ class Record:
         return self.queue_id, self.position
 
     def dead_letter_reason(self) -> str | None:
-        """Read `DeadLetterReason` from the changed application properties."""
+        """Return `DeadLetterReason` from the changed application properties."""
         if self.overlay is None:
             return None
         properties: Any = decode(self.overlay)[0]
@@ -113,7 +113,7 @@ class Record:
         return reason
 
     def traits(self, sent: Traits) -> Traits:
-        """Give what rules see of a message that was sent with `sent`."""
+        """Return what rules see of a message that was sent with `sent`."""
         if self.overlay is None:
             return sent
         changed: Any = decode(self.overlay)[0]
@@ -158,7 +158,7 @@ class Snapshot:
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """When a batch came about."""
+    """A batch that has landed, and when."""
 
     no: int
     opened_ms: int
@@ -179,18 +179,18 @@ class Life:
     removed: Commit | None = None
     """The commit after which it was nowhere any more."""
     copies: list[int] = field(default_factory=list)
-    """The uids of what a topic has made of it."""
+    """The uids of a topic's copies of it."""
     copied: Commit | None = None
     """The commit in which that was."""
 
     @property
     def has_trace(self) -> bool:
-        """Something of it was ever on stable storage."""
+        """A part of it was on stable storage at some time."""
         return bool(self.records or self.copies)
 
 
 def snapshot(batch: Batch, opened_ms: int, taken_ms: int) -> Snapshot:
-    """Copy what a batch says, at the moment it is taken."""
+    """Copy a batch at the moment it is taken."""
     return Snapshot(
         batch.no,
         [copied(change) for change in batch.changes],

@@ -1,8 +1,8 @@
-"""Where a message may go: forwarding, as the descriptions of the entities have it (F-01).
+"""Where a message may go: forwards, by the descriptions of the entities (F-01).
 
-Owns: which places a message that arrives at an entity may come to rest in, and which entities number it on
-its way. Must not know: what a topic makes of it (`copies`), the broker's structures; a description that
-changed in the same batch gives both outcomes.
+Owns: the places where a message that arrives at an entity may rest, and the entities that number it on its
+way. Must not know: what a topic makes of it (`copies`), the broker's structures. A description that changed
+in the same batch allows both outcomes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ REFUSING = "MessagingEntityDisabled"
 WITHOUT_SESSION = "Session ID is null."
 
 FAN_OUT = -1
-"""Beside the kinds of queues: not a place to rest in, a topic gives out copies there."""
+"""Beside the kinds of queues: no place to rest in, a topic distributes copies there."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A place where a message may come to rest."""
+    """A place where a message may rest."""
 
     entity_id: int
     sub: int
     hops: int
     numbered: tuple[int, ...]
-    """Entities that have issued a number for it on the way, without keeping a record of it."""
+    """Entities that have issued a number for it on the way, without a record of it."""
     reason: str | None = None
     """Why it is in a dead-letter queue."""
     dead_from: str | None = None
@@ -42,13 +42,13 @@ class End:
 
 
 class Routes:
-    """The forwards of a namespace, as far as the facts tell."""
+    """The forwards of a namespace, as far as the facts show them."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
     def starts(self, before: Record | None, sent: Sent, commit: Commit) -> list[End]:
-        """Tell where a message may go that is sent, or leaves the place that it was in `before`."""
+        """Return where a message may go that is sent, or leaves the place that it was in `before`."""
         session_id = sent.session_id
         ends: list[End] = []
         if before is None:
@@ -75,7 +75,7 @@ class Routes:
         return ends
 
     def of_arrival(self, entity_id: int, hops: int, session_id: str | None, commit: Commit) -> list[End]:
-        """Tell where a message may be that arrives at an entity, or is activated there."""
+        """Return where a message may be that arrives at an entity, or is activated there."""
         if not self.may_be_there(entity_id, commit):
             return []
         return list(self._arrive(entity_id, hops, session_id, commit, (), None))
@@ -83,7 +83,7 @@ class Routes:
     def of_sending_via(
         self, entity_id: int, destination: str, session_id: str | None, commit: Commit
     ) -> list[End]:
-        """Tell where a message may be that is sent via an entity to another one."""
+        """Return where a message may be that is sent via an entity to another one."""
         if not self.may_be_there(entity_id, commit):
             return []
         return list(
@@ -93,7 +93,7 @@ class Routes:
         )
 
     def of_stored(self, entity_id: int, hops: int, session_id: str | None, commit: Commit) -> list[End]:
-        """Tell where a message may go that was stored in an entity which forwards, or in a topic."""
+        """Return where a message may go that was stored in an entity which forwards, or in a topic."""
         if self._facts.is_topic(entity_id):
             return [End(entity_id, FAN_OUT, hops, ())]
         return [
@@ -106,11 +106,11 @@ class Routes:
         ]
 
     def of_dead_letter(self, entity_id: int, hops: int, session_id: str | None, commit: Commit) -> list[End]:
-        """Tell where a dead letter of an entity may be."""
+        """Return where a dead letter of an entity may be."""
         ends: list[End] = []
         for description in self._facts.possible(entity_id, commit):
             path = description.forward_dead_lettered_to
-            ends.append(End(entity_id, DEAD_LETTER, hops, ()))  # also while it waits to be passed on
+            ends.append(End(entity_id, DEAD_LETTER, hops, ()))  # also while it waits for its forward
             if path is not None:
                 ends += self._pass_on(
                     entity_id, path, hops, session_id, commit, (), description.name, is_dead_letter=True
@@ -120,7 +120,7 @@ class Routes:
     def of_copy(
         self, entity_id: int, hops: int, session_id: str | None, commit: Commit, dead_from: str | None
     ) -> list[End]:
-        """Tell where a topic's copy for a subscription may be."""
+        """Return where a topic's copy for a subscription may be."""
         if self._facts.description(entity_id * 4).requires_session and session_id is None:
             return self.of_buried_copy(entity_id, hops, session_id, commit, dead_from, WITHOUT_SESSION)
         return list(self._arrive(entity_id, hops, session_id, commit, (), dead_from))
@@ -134,7 +134,7 @@ class Routes:
         dead_from: str | None,
         reason: str,
     ) -> list[End]:
-        """Tell where a topic's copy may be that is a dead letter of a subscription from the start."""
+        """Return where a topic's copy may be that is a dead letter of a subscription from the start."""
         numbered = (entity_id,)
         ends = [End(entity_id, DEAD_LETTER, hops, numbered, reason, dead_from)]
         for description in self._facts.possible(entity_id, commit):
@@ -152,8 +152,8 @@ class Routes:
         return ends
 
     def targets(self, name: str) -> list[Description]:
-        """Give every description of every entity in the chain from a name on, at any time; behind a topic are
-        its subscriptions."""
+        """Return every description of every entity in the chain from a name on, at any time; behind a topic
+        are its subscriptions."""
         found: list[Description] = []
         names = [name]
         for wanted in names:
@@ -169,7 +169,7 @@ class Routes:
         return found
 
     def is_target(self, name: str) -> bool:
-        """Tell whether anything was ever forwarded to a name."""
+        """Return whether anything was ever forwarded to a name."""
         return any(
             name in (description.forward_to, description.forward_dead_lettered_to)
             for known in self._facts.descriptions.values()
@@ -186,7 +186,8 @@ class Routes:
         dead_from: str | None,
         reason: str | None = None,
     ) -> Iterator[End]:
-        """`reason`: why it is a dead letter that is forwarded, where its way tells."""
+        """Add the ends of a way to `ends`. `reason`: why it is a dead letter that is forwarded, where its way
+        determines that."""
         yield End(entity_id, MAIN, hops, numbered, reason, dead_from)
         if self._facts.is_topic(entity_id):
             yield End(entity_id, FAN_OUT, hops, (*numbered, entity_id), None, dead_from)
@@ -254,7 +255,7 @@ class Routes:
         *,
         goes_on: bool,
     ) -> Iterator[End]:
-        """Tell where a message may be that would become more copies than may follow from one (C15)."""
+        """Return where a message may be that would become more copies than may follow from one (C15)."""
         yield End(entity_id, DEAD_LETTER, hops, numbered, TOO_MANY_HOPS, dead_from)
         for description in self._facts.possible(entity_id, commit) if goes_on else ():
             if description.forward_dead_lettered_to is not None:
@@ -271,7 +272,7 @@ class Routes:
                 )
 
     def leads_to_topic(self, entity_id: int, commit: Commit) -> bool:
-        """Tell whether messages or dead letters of an entity surely come to a topic at last."""
+        """Return whether messages or dead letters of an entity surely come to a topic at last."""
         known = [entity_id]
         for each in known:
             possible = [_forwards(description) for description in self._facts.possible(each, commit)]
@@ -285,12 +286,12 @@ class Routes:
         return False
 
     def may_be_there(self, entity_id: int, commit: Commit) -> bool:
-        """Tell whether an entity may be there when something in a commit is decided."""
+        """Return whether an entity may exist when something in a commit is decided."""
         gone = self._facts.gone.get(entity_id)
         return gone is None or gone.no >= commit.no
 
     def surely_there(self, entity_id: int, commit: Commit) -> bool:
-        """Tell whether it is, whatever the order of what the commit holds."""
+        """Return whether an entity exists then, whatever the order of the commit's parts."""
         gone = self._facts.gone.get(entity_id)
         created = self._facts.descriptions[entity_id][0][0]
         return created < commit.no and (gone is None or gone.no > commit.no)

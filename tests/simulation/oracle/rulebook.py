@@ -1,9 +1,8 @@
-"""A small language of rules with an evaluator of its own: what the simulation's rules mean.
+"""A small language of rules with its own evaluator: what the simulation's rules mean.
 
-Owns: conditions and statements, how each is written down for the broker, and what it does to a message. Must
-not know: `peeklock.rules`' evaluation, subscriptions. Only what the documents say without doubt is in the
-language; a condition that cannot be evaluated stands alone, or behind one equality.
-Source: wire contract 9.
+Owns: conditions and statements, their text for the broker, and their effect on a message. Must not know:
+`peeklock.rules`' evaluation, subscriptions. The language has only what the documents define without doubt; a
+condition that cannot be evaluated appears alone, or behind one equality. Source: wire contract 9.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PROPERTIES = ("color", "size", MARK, RULE_NAME.lower())
 
 
 class Undecidable(Exception):
-    """Something divides by zero."""
+    """Raised on a division by zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,10 @@ class Condition(Protocol):
     """A predicate over a message."""
 
     def text(self) -> str:
-        """Write it down in SQL."""
+        """Return the condition in SQL."""
 
     def judge(self, traits: Traits) -> bool | None:
-        """Tell whether it is true of a message; None = unknown. Raises: Undecidable."""
+        """Return whether it is true of a message; None = unknown. Raises: Undecidable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """A property that is one of some constants."""
+    """A property that equals one of several constants."""
 
     name: str
     values: tuple[str | int, ...]
@@ -96,7 +95,7 @@ class Among:
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """A text that begins with another one."""
+    """A string with a prefix."""
 
     name: str
     start: str
@@ -124,7 +123,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A property that is there, be it null."""
+    """A property that is present, possibly null."""
 
     name: str
 
@@ -137,7 +136,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """A quotient of integers, which cannot be had of a size of 0."""
+    """A quotient of integers, undefined for a size of 0."""
 
     more_than: int
 
@@ -151,7 +150,7 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A quotient that is asked for only where an equality holds."""
+    """A quotient behind an equality."""
 
     guard: Compared
     quotient: Quotient
@@ -165,7 +164,7 @@ class Guarded:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The contrary: what is unknown stays unknown."""
+    """The negation: unknown stays unknown."""
 
     inner: Condition
 
@@ -198,7 +197,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """True, or false, of everything."""
+    """Constant true, or false."""
 
     answer: bool
 
@@ -250,15 +249,15 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A filter, and an action perhaps."""
+    """A filter, and an optional action."""
 
     condition: Condition
     form: str
-    """How the filter is written down: `sql`, `correlation` or `plain` (the filters true and false)."""
+    """The form of the filter: `sql`, `correlation` or `plain` (the filters true and false)."""
     statements: tuple[Statement, ...] = ()
 
     def described(self, name: str) -> RuleDescription:
-        """Write it down for the broker."""
+        """Return the rule for the broker."""
         action = SqlAction("; ".join(s.text() for s in self.statements)) if self.statements else None
         return RuleDescription(name, self._filter(), action)
 
@@ -279,7 +278,7 @@ class Ruling:
         return CorrelationFilter(label=label, properties=tuple(properties))
 
     def act(self, traits: Traits, name: str) -> Traits:
-        """Change what rules see of a copy, which bears the rule's name. Raises: Undecidable."""
+        """Change what rules see of a copy, which carries the rule's name. Raises: Undecidable."""
         message = traits
         for statement in self.statements:
             traits = statement.apply(traits, message)
@@ -287,20 +286,20 @@ class Ruling:
 
 
 class Rulebook:
-    """All rulings that were ever written down, by how they read."""
+    """All rulings that were ever described, by their text."""
 
     def __init__(self) -> None:
         self._rulings: dict[tuple[object, ...], Ruling] = {}
         self.describe(Ruling(Always(True), "plain"), "")
 
     def describe(self, ruling: Ruling, name: str) -> RuleDescription:
-        """Write a ruling down, and remember what it means."""
+        """Return a ruling's rule, and remember its meaning."""
         described = ruling.described(name)
         self._rulings[_reading(described)] = ruling
         return described
 
     def meaning(self, rule: RuleDescription) -> Ruling | None:
-        """Give what a rule means; None when nobody has written it."""
+        """Return the meaning of a rule; None when it was never described."""
         return self._rulings.get(_reading(rule))
 
 
@@ -310,12 +309,12 @@ def ruled(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def same(one: RuleDescription, other: RuleDescription) -> bool:
-    """Tell whether two rules say the same under the same name."""
+    """Return whether two rules are the same under the same name."""
     return one.name.lower() == other.name.lower() and _reading(one) == _reading(other)
 
 
 def draw(random: Random, *, sessions: bool) -> Ruling:
-    """Make up a ruling. `sessions`: an action may move the copy into another session."""
+    """Draw a ruling. `sessions`: an action may move the copy into another session."""
     roll = random.random()
     form = "sql"
     condition: Condition
@@ -340,7 +339,7 @@ def draw(random: Random, *, sessions: bool) -> Ruling:
 
 
 def draw_traits(random: Random, session_id: str | None) -> Traits:
-    """Make up what rules see of a message."""
+    """Draw what rules see of a message."""
     properties: dict[str, str | int | None] = {}
     if (roll := random.random()) < 0.8:
         properties["COLOR" if roll < 0.1 else "Color" if roll < 0.2 else "color"] = random.choice(COLORS)

@@ -1,8 +1,8 @@
-"""What was asked about rules, and what became of it (P-03).
+"""Requests about rules, and their results (P-03).
 
-Owns: each wish to add, change or remove a rule, and each list of them that a client read. Must not know: what
-a rule does (`copies`). A rule that is answered for is durable, and judges each message sent after that; one
-that nobody asked for must not be there.
+Owns: each request to add, change or remove a rule, and each list of rules that a client read. Must not know:
+the effect of a rule (`copies`). An acknowledged rule is durable, and judges each message sent after that; a
+rule without a request must not exist.
 """
 
 from __future__ import annotations
@@ -21,54 +21,56 @@ MISSING = "amqp:not-found"
 
 @dataclass(slots=True, eq=False)
 class RuleRequest:
-    """Somebody wants a rule, or wants it no more."""
+    """A request to set or remove a rule."""
 
     path: str
     name: str
     rule: RuleDescription | None
-    """None = it is to be removed."""
+    """None = remove it."""
     asked_ms: int
     refused: bool = False
 
 
 class Rulings:
-    """All wishes."""
+    """All requests about rules."""
 
     def __init__(self, history: History, rulebook: Rulebook) -> None:
         self._history = history
         self.rulebook = rulebook
-        self._wishes: dict[tuple[str, str], list[RuleRequest]] = {}
+        self._requests: dict[tuple[str, str], list[RuleRequest]] = {}
         self.answered_count = 0
 
     def asking(self, path: str, name: str, rule: RuleDescription | None) -> RuleRequest:
-        """Somebody asks for a rule of a subscription, or for its removal."""
-        wish = RuleRequest(path, name, rule, self._history.now_ms())
-        self._wishes.setdefault((path, name.lower()), []).append(wish)
-        return wish
+        """Record a request to set or remove a rule of a subscription."""
+        request = RuleRequest(path, name, rule, self._history.now_ms())
+        self._requests.setdefault((path, name.lower()), []).append(request)
+        return request
 
-    def answered(self, wish: RuleRequest, condition: str | None) -> None:
-        """The answer has come; `condition` None = done. Raises: Violation."""
-        states = self._states(wish.path, wish.asked_ms)
-        rule = wish.rule
+    def answered(self, request: RuleRequest, condition: str | None) -> None:
+        """Check the answer; `condition` None = done. Raises: Violation."""
+        states = self._states(request.path, request.asked_ms)
+        rule = request.rule
         if condition is None:
             self.answered_count += 1
             if rule is None:
-                kept = any(all(known.name.lower() != wish.name.lower() for known in s) for s in states)
+                kept = any(all(known.name.lower() != request.name.lower() for known in s) for s in states)
             else:
                 kept = any(same(known, rule) for s in states for known in s)
             if not kept:
-                raise Violation(f"a change of a rule is acknowledged, yet is not on stable storage: {wish}")
+                raise Violation(
+                    f"a change of a rule is acknowledged, yet is not on stable storage: {request}"
+                )
             return
-        wish.refused = True
-        there = [any(known.name.lower() == wish.name.lower() for known in s) for s in states]
+        request.refused = True
+        there = [any(known.name.lower() == request.name.lower() for known in s) for s in states]
         justified = any(there) if condition == EXISTS else condition == MISSING and not all(there)
         if condition == EXISTS and rule is None:
             justified = False
-        if not justified and not (condition == MISSING and self._history.may_be_gone(wish.path)):
-            raise Violation(f"a change of a rule was refused with {condition}: {wish}, {states}")
+        if not justified and not (condition == MISSING and self._history.may_be_gone(request.path)):
+            raise Violation(f"a change of a rule was refused with {condition}: {request}, {states}")
 
     def listed(self, path: str, asked_ms: int, found: list[RuleDescription]) -> None:
-        """A client has read all rules of a subscription. Raises: Violation."""
+        """Check a list of all rules of a subscription. Raises: Violation."""
         names = [rule.name for rule in found]
         if names != sorted(names):
             raise Violation(f"the rules of {path} are out of order: {names}")
@@ -79,7 +81,7 @@ class Rulings:
         raise Violation(f"{path} never had these rules together since {asked_ms}: {found}")
 
     def _states(self, path: str, since_ms: int) -> list[list[RuleDescription]]:
-        """Give the rules that a subscription had at any time since then."""
+        """Return the rules that a subscription had at any time since then."""
         found: list[list[RuleDescription]] = []
         for entity_id in self._history.facts.named(path):
             known = self._history.facts.rule_sets.get(entity_id, [])
@@ -88,14 +90,14 @@ class Rulings:
         return found
 
     def explain(self, path: str, change: RuleStored | RuleRemoved, commit: Commit) -> str | None:
-        """Say why a subscription may have got a rule, or lost it."""
+        """Return why a subscription may have got a rule, or lost it."""
         name = change.name if isinstance(change, RuleRemoved) else change.rule.name
-        for wish in self._wishes.get((path, name.lower()), ()):
-            if wish.refused or wish.asked_ms > commit.taken_ms:
+        for request in self._requests.get((path, name.lower()), ()):
+            if request.refused or request.asked_ms > commit.taken_ms:
                 continue
             if isinstance(change, RuleRemoved):
-                if wish.rule is None:
+                if request.rule is None:
                     return "removed"
-            elif wish.rule is not None and same(wish.rule, change.rule):
+            elif request.rule is not None and same(request.rule, change.rule):
                 return "asked for"
         return None

@@ -1,14 +1,14 @@
-"""The search for how one step can have come to the records that it has put into new places (P-01, P-02, C15).
+"""The search for how one step can have led to the records that it has put into new places (P-01, P-02, C15).
 
 Owns: what topics make of a message, by the rules of their subscriptions and the evaluator of `rulebook`, and
-which record each copy is. Must not know: what copies are called (`copies`), the broker's structures, and how
-it divides the limit of copies.
+which record each copy is. Must not know: the uids of copies (`copies`), the broker's structures, and how it
+divides the limit of copies.
 
 Theory of operation. In a circle one step may be dozens of copies, each of which may rest in several places or
-become copies again. So the alternatives are not listed: the search takes one copy after the other to where a
-record of this step says that it is, and goes back where that leads nowhere. Rules and descriptions that
-changed in the same batch give alternatives too, the same for all copies of a step. Copies that may be
-duplicates may be missing, as few as can be.
+become copies again. So the alternatives are not listed: the search assigns one copy after the other to a
+record of this step, and backtracks from a dead end. Rules and descriptions that changed in the same batch
+give alternatives too, the same for all copies of a step. Copies that may be duplicates may be missing, as few
+as possible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Passed = tuple[tuple[Key, int], ...]
 """Which entities have numbered what a copy was before, in which stage."""
 
 Choice = tuple[Description, list[RuleDescription]] | None
-"""What may have held for a subscription; None: it was not there."""
+"""What may have held for a subscription; None: it did not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One copy that a subscription is to have."""
+    """One copy that a subscription must get."""
 
     chosen_by: str
     """The rule, when it has an action."""
@@ -59,7 +59,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One record that there must be, unless it is dropped as a duplicate on its way."""
+    """One record that must exist, unless it is dropped as a duplicate on its way."""
 
     stage: Stage
     ends: tuple[End, ...]
@@ -89,7 +89,7 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one subscription must get of a message that its topic gives out."""
+    """What one subscription must get of a message that its topic distributes."""
 
     entity_id: int
     hops: int
@@ -102,8 +102,8 @@ _Pending = tuple[_Way | _Share, "_Pending"] | None
 
 
 class Search:
-    """One search. Its result, once `find` answered true: the slot of each record, in order, and those of the
-    copies that are missing."""
+    """One search. Its result, once `find` returned true: the slot of each record, in order, and those of the
+    missing copies."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Search:
         commit: Commit,
         may_be_missing: Callable[[Slot], bool],
     ) -> None:
-        """`first`: what rules saw of the message when it was sent."""
+        """Prepare the search; `first`: what rules saw of the message when it was sent."""
         self._facts = facts
         self._routes = Routes(facts)
         self._rulebook = rulebook
@@ -134,7 +134,7 @@ class Search:
         return [slot for slot in self._found if slot is not None]
 
     def find(self, ends: Iterable[End], stage: Stage) -> bool:
-        """Find how a message with these ends can have come to the records."""
+        """Find how a message with these ends can have led to the records."""
         while True:
             self._wants_more = False
             if self._solve((_Way(stage, tuple(ends), ()), None)):
@@ -243,7 +243,7 @@ class Search:
     def _variants(
         self, description: Description, rules: Iterable[RuleDescription], traits: Traits
     ) -> list[Variant]:
-        """Return the copies that a subscription with these rules is to have."""
+        """Return the copies that a subscription with these rules must get."""
         buries = getattr(description, "dead_lettering_on_filter_errors", False)
         found: dict[str, Variant] = {}
         failed = False

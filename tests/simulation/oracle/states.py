@@ -1,4 +1,4 @@
-"""The states of sessions: what was set is what is read, as of one register per session (G-03).
+"""The states of sessions: a read returns what was set, as of one register per session (G-03).
 
 Owns: all writes of states and what may be read after them. Must not know: who holds a session. A write whose
 answer was lost may have taken effect or not, until it is surely over.
@@ -20,16 +20,16 @@ class States:
         self._history = history
         self._writes: dict[Session, list[StateWrite]] = {}
 
-    # What clients do
+    # Actions of clients
 
     def setting(self, session: Session, uid: int | None, unit: Unit | None = None) -> StateWrite:
-        """A client asks to set a state, or with None to clear it; with `unit` in that transaction."""
+        """Record a request to set a state, or with None to clear it; with `unit` in that transaction."""
         write = StateWrite(uid, self._history.now_ms(), unit=unit)
         self._writes.setdefault(session, []).append(write)
         return write
 
     def answered(self, session: Session, write: StateWrite, done: bool) -> None:
-        """The answer has arrived. Raises: Violation, if it is not on stable storage."""
+        """Check the answer. Raises: Violation, if the state is not on stable storage."""
         write.latest_ms = self._history.now_ms()
         write.done = done
         if not done:
@@ -42,11 +42,12 @@ class States:
         self.read(session, write.latest_ms + 1, None if record is None else record.uid)
 
     def lost(self, write: StateWrite) -> None:
-        """The answer will not come."""
+        """Record that the answer will not come."""
         write.latest_ms = self._history.now_ms() + WIRE_MS_MAX + COMMIT_MS_MAX
 
     def read(self, session: Session, asked_ms: int, uid: int | None) -> None:
-        """A state was read, by a request made at an instant. Raises: Violation, if it cannot have been it."""
+        """Check a state that was read, by a request made at an instant. Raises: Violation, if it cannot have
+        been it."""
         known = self._writes.get(session, [])
         possible = [write for write in known if write.done is not False and not write.is_held_back]
         writes = [StateWrite(None, 0, 0, True), *possible]
@@ -59,7 +60,7 @@ class States:
     # What is durable
 
     def born(self, record: Record, commit: Commit) -> None:
-        """A state is stored. Raises: Violation, if nobody set it."""
+        """Record a stored state. Raises: Violation, if no client set it."""
         assert record.session is not None
         facts = self._history.facts
         for entity_id in reversed(facts.named(facts.name(record.entity_id))):
@@ -70,17 +71,17 @@ class States:
                             f"a state is stored, yet its transaction was not committed: {write.unit}"
                         )
                     if entity_id != record.entity_id:
-                        # It was under way while the entity was deleted and made again.
+                        # It was in flight while the entity was deleted and made again.
                         self._writes.setdefault((record.entity_id, record.session), []).append(write)
                     return
-        raise Violation(f"a state that nobody set, or that was refused: {record} in batch {commit.no}")
+        raise Violation(f"a state that no client set, or that was refused: {record} in batch {commit.no}")
 
     def explain(self, record: Record, commit: Commit) -> str | None:
-        """Say why a state may be gone."""
+        """Return why a state may be gone."""
         assert record.session is not None
         writes = self._writes.get((record.entity_id, record.session), [])
         index = next(i for i, write in enumerate(writes) if write.uid == record.uid)
-        # Another one that was asked for earlier may have come later, from another connection.
+        # Another one that was requested earlier may have come later, from another connection.
         others = [write for i, write in enumerate(writes) if i != index and write.done is not False]
         if any(other.latest_ms >= writes[index].asked_ms for other in others):
             return f"replaced in batch {commit.no}"

@@ -1,6 +1,6 @@
 """Hand-made histories for the tests of the checker: what clients did, and what became durable.
 
-Owns: the words in which a test tells a history. Must not know: promises, brokers.
+Owns: the vocabulary in which a test writes a history. Must not know: promises, brokers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WINDOW_MS = 20_000
 
 
 def record(position: int, *, queue_id: int = QUEUE, slot: int | None = None, **changed: object) -> Record:
-    """Make the record of a message whose body is in row `1`, at a slot that is its uid - 1."""
+    """Return the record of a message whose body is in row `1`, at a slot that is its uid - 1."""
     made = Record(
         queue_id, position, position, position, MessageState.ACTIVE, 0, 1_000, 0, None, 1,
         position - 1 if slot is None else slot, None,
@@ -60,7 +60,7 @@ class Story:
         self.commit(*stored, rows=bodies)
 
     def add_topic(self, *rulings: Ruling, **settings: Any) -> None:
-        """Make the topic `news` with the subscriptions `all`, which has all messages, and `some`, with rules
+        """Add the topic `news` with the subscriptions `all`, which gets all messages, and `some`, with rules
         `r0`, `r1`... that have the given meanings; `settings` are of `some`."""
         book = self.checker.rulings.rulebook
         every = Ruling(Always(True), "plain").described("$Default")

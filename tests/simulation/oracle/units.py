@@ -1,8 +1,8 @@
 """Transactions: all or nothing, whatever happens (F-03).
 
-Owns: what a transaction's client was told and which of its effects are durable. Must not know: how the broker
-keeps one. The client that saw its discharge accepted finds all effects, one that was refused or rolled it
-back finds none, one that was told nothing finds all or none, and in one batch.
+Owns: what a transaction's client learnt and which of its effects are durable. Must not know: how the broker
+keeps one. If its discharge was accepted, all effects must be durable; if it was refused or rolled back, none;
+without an answer, all or none, and in one batch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LIMIT_MS = 120_000
 
 
 def enlisted_by(unit: Unit) -> str:
-    """Name what ends a lock for everybody else while its settlement waits in a transaction."""
+    """Name what ends a lock for all others while its settlement waits in a transaction."""
     return f"enlist {unit.no}"
 
 
 def top_of(name: str) -> str:
-    """Give the entity that a subscription belongs to, else the entity itself."""
+    """Return the entity that a subscription belongs to, else the entity itself."""
     return name.split("/Subscriptions/")[0]
 
 
@@ -33,7 +33,8 @@ class Units:
     """All transactions."""
 
     def __init__(self, history: History, is_dropped: Callable[[int, int], bool], states: States) -> None:
-        """`is_dropped(uid, now_ms)`: whether a message that is not stored may have been a duplicate."""
+        """Set up; `is_dropped(uid, now_ms)`: whether a message that is not stored may have been a
+        duplicate."""
         self._history = history
         self._states = states
         self._is_dropped = is_dropped
@@ -42,11 +43,11 @@ class Units:
         """By entity: how many numbers may be issued for schedules in transactions."""
         self.committed = 0
 
-    # What clients do
+    # Actions of clients
 
     def sending(self, unit: Unit, uids: list[int], *, silent: bool) -> None:
         unit.sends += uids
-        unit.refused.update(uids)  # until the broker has said that they are part of it
+        unit.refused.update(uids)  # until the broker has acknowledged that they are part of it
         if silent:
             unit.silent.update(uids)
 
@@ -57,21 +58,23 @@ class Units:
         self._history.sent[lock.uid].units.append((unit, lock, kind, reason))
 
     def not_enlisted(self, unit: Unit, lock: Lock) -> None:
-        """A settlement was refused because of what else is in the transaction: the lock is as before."""
+        """Record a settlement that was refused because of what else is in the transaction: the lock is as
+        before."""
         lock.ends = [(at, what) for at, what in lock.ends if what != enlisted_by(unit)]
         lock.freed_ms = self._history.now_ms()
 
     def enlisted(self, unit: Unit, parts: list[int] | list[bytes]) -> None:
-        """The broker has taken these into the transaction: uids of sends, or tokens of locks."""
+        """Record what the broker has taken into the transaction: uids of sends, or tokens of locks."""
         unit.refused.difference_update(parts)
         unit.first_ms = min(unit.first_ms, self._history.now_ms())
 
     def promising(self, name: str, count: int) -> None:
-        """Messages are scheduled by request in a transaction: so many numbers may be issued for them."""
+        """Record that messages are scheduled by request in a transaction: so many numbers may be issued for
+        them."""
         self._ahead[name] = self._ahead.get(name, 0) + count
 
     def numbered_ahead(self, name: str, count: int) -> bool:
-        """Tell whether so many numbers without a message may have been answered to schedules in
+        """Return whether so many numbers without a message may have been answered to schedules in
         transactions; they are no longer expected then."""
         if self._ahead.get(name, 0) < count:
             return False
@@ -79,7 +82,7 @@ class Units:
         return True
 
     def may_be_parted(self, unit: Unit, name: str) -> bool:
-        """Tell whether another part of a transaction may use another partition of an entity, so that a part
+        """Return whether another part of a transaction may use another partition of an entity, so that a part
         is refused."""
         top, facts = top_of(name), self._history.facts
         if not any(facts.is_partitioned(entity_id) for entity_id in facts.named(top)):
@@ -99,10 +102,10 @@ class Units:
                 write.asked_ms = unit.asked_ms
 
     def discharged(self, unit: Unit, condition: str | None) -> None:
-        """The discharge was answered; `condition` None = accepted. Raises: Violation."""
+        """Check the answer to the discharge; `condition` None = accepted. Raises: Violation."""
         if condition is not None:
             if unit.asked == "commit" and self._surely_good(unit):
-                raise Violation(f"a commit was refused with {condition}, for nothing: {unit}")
+                raise Violation(f"a commit was refused with {condition} without a reason: {unit}")
             self.rolled_back(unit)
             return
         if unit.asked == "roll back":
@@ -145,7 +148,7 @@ class Units:
                     raise Violation(f"a transaction {what} without the cancellation of {record}: {unit}")
 
     def _states_committed(self, unit: Unit) -> None:
-        """Of several states of a session the last one is there."""
+        """Check the states of sessions: of several for one session the last one is stored."""
         sessions: dict[tuple[int, str], list[StateWrite]] = {}
         for hold, write in unit.states:
             sessions.setdefault((hold.entity_id, hold.session), []).append(write)
@@ -161,7 +164,7 @@ class Units:
                 self._states.answered(session, write, done=True)
 
     def rolled_back(self, unit: Unit) -> None:
-        """It is known that nothing of it was done, and that nothing will be. Raises: Violation."""
+        """Record that no effect exists, and that none will. Raises: Violation."""
         if unit.applied is not None:
             raise Violation(f"rolled back, yet done in batch {unit.applied.no}: {unit}")
         unit.outcome = "rolled back"
@@ -176,7 +179,8 @@ class Units:
             lock.freed_ms = self._history.now_ms()
 
     def lost(self, unit: Unit) -> None:
-        """Its link or connection is gone before it was discharged, or before that was answered."""
+        """Record that its link or connection is gone before it was discharged, or before that was
+        answered."""
         if unit.asked is None and unit.outcome is None:
             self.rolled_back(unit)
         elif unit.outcome is None:
@@ -184,12 +188,12 @@ class Units:
                 self._states.lost(write)
 
     def may_be_over(self, unit: Unit) -> bool:
-        """Tell whether a transaction may have ended before something that was to be part of it came."""
+        """Return whether a transaction may have ended before something that was to be part of it came."""
         ended = unit.asked is not None or unit.outcome is not None
         return ended or self._history.now_ms() > unit.declared_ms + LIMIT_MS
 
     def _surely_good(self, unit: Unit) -> bool:
-        """Tell whether nothing stood in the way of a commit."""
+        """Return whether nothing prevented a commit."""
         now = self._history.now_ms()
         deletions = [at for times in self._history.deletions.values() for at in times]
         if unit.refused - unit.denied or unit.cancels or unit.states:
@@ -206,7 +210,7 @@ class Units:
     # What is durable
 
     def stored(self, unit: Unit, uid: int, commit: Commit) -> None:
-        """A message that was sent in a transaction has got a record. Raises: Violation."""
+        """Check the first record of a message that was sent in a transaction. Raises: Violation."""
         records = self._history.facts.life(uid).records
         if len(records) <= 1:
             number = self._history.sent[uid].number
@@ -219,7 +223,7 @@ class Units:
     def may_have_settled(
         self, sent: Sent, record: Record, kind: str, reason: str | None, commit: Commit
     ) -> Unit | None:
-        """Give the transaction that may have settled a message in a batch; `record` is what was locked."""
+        """Return the transaction that may have settled a message in a batch; `record` is what was locked."""
         for unit, lock, wanted, given in sent.units:
             if unit.asked != "commit" or unit.outcome == "rolled back" or wanted != kind:
                 continue
@@ -232,7 +236,8 @@ class Units:
         return None
 
     def touch(self, unit: Unit, commit: Commit) -> None:
-        """A batch has done something of a transaction. Raises: Violation, if another one has."""
+        """Record that a batch contains an effect of a transaction. Raises: Violation, if another batch does
+        too."""
         if unit.applied not in (None, commit):
             raise Violation(f"done in batch {unit.applied.no} and in batch {commit.no}: {unit}")
         if unit.applied is None:
@@ -240,7 +245,7 @@ class Units:
             self._touched.append(unit)
 
     def check(self) -> None:
-        """Once a batch is judged: of each transaction that it did, it must have done all. Raises:
+        """Check, once a batch is judged, that it contains all effects of each transaction in it. Raises:
         Violation."""
         touched, self._touched = self._touched, []
         for unit in touched:
@@ -260,7 +265,8 @@ class Units:
                     )
 
     def _check_partitions(self, unit: Unit) -> None:
-        """What a transaction sends to a partitioned entity and settles there is in one partition (C12)."""
+        """Check that what a transaction sends to a partitioned entity and settles there is in one partition
+        (C12)."""
         facts = self._history.facts
         numbers = [
             (lock.entity_id, lock.number)
@@ -281,7 +287,7 @@ class Units:
             raise Violation(f"a transaction is in several partitions of an entity: {used}, {unit}")
 
     def _has_effect(self, lock: Lock, kind: str, commit: Commit | None) -> bool:
-        """Tell whether a settlement is durable; with `commit`, in that batch."""
+        """Return whether a settlement is durable; with `commit`, in that batch."""
         facts = self._history.facts
         if kind == "abandon" and lock.queue_id % QUEUES_PER_ENTITY != MAIN:
             return True  # nothing is counted in a dead-letter queue, so that nothing durable follows
@@ -295,7 +301,7 @@ class Units:
 
 
 def _may_be_held(lock: Lock, record: Record, commit: Commit) -> bool:
-    """Tell whether a message may have been under a lock when something in a commit was decided."""
+    """Return whether a message may have been under a lock when something in a commit was decided."""
     if record.queue_id != lock.queue_id or record.delivery_count != lock.count:
         return False
     claim = lock if lock.hold is None else lock.hold

@@ -1,7 +1,4 @@
-"""What a process of the simulated broker has planned, which its death cancels.
-
-Owns: nothing else. Must not know: what is planned.
-"""
+"""Timers of a simulated process. Its death cancels them."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Alarm:
-    """A function to call unless it is cancelled or the broker is dead."""
+    """A function to call at its time, unless it is cancelled or the broker is dead."""
 
     def __init__(self, process: Process, call: Callable[[], None]) -> None:
         self._process, self._call = process, call

@@ -1,10 +1,10 @@
 """The commits of a simulated process: each is taken, copied, and lands some virtual ms later.
 
-Owns: when a commit lands and is answered, and whether the process dies of it. Must not know: what is in a
-batch, what follows from it (see `driving`).
+Owns: when a commit lands and is answered, and whether the process dies in it. Must not know: what a batch
+contains, what follows from it (`driving`).
 
-The process may die before a commit lands, or between the landing and the answer. The store itself is only
-touched at the landing, so that a batch is wholly there or not at all.
+The process may die before a commit lands, or between the landing and the answer. The store changes at the
+landing only, so a batch is wholly stored or not at all.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tests.simulation.world.process import Process
 
 CHECK_EVERY = 50
-"""Batches between two looks at the broker's own indexes."""
+"""Batches between two checks of the broker's own indexes."""
 
 
 class Commits:
-    """See the module."""
+    """Commits of one process, one at a time."""
 
     def __init__(self, process: Process, node: Node, committed: Callable[[int, int], None]) -> None:
-        """Begin with none; `committed` takes the number of a batch and the size of its frame."""
+        """Begin with no commit; `committed` gets the number of a batch and the size of its frame."""
         self._process = process
         self._node = node
         self._committed = committed
@@ -39,7 +39,7 @@ class Commits:
         """Number of the last batch on stable storage."""
 
     def begin(self, batch: Batch) -> None:
-        """Send a batch on its way."""
+        """Start the commit of a batch."""
         process, fault_rates, world = self._process, self._node.fault_rates, self._process.world
         if batch.no % CHECK_EVERY == 0:
             process.namespace.check(process.now_ms)

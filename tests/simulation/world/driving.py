@@ -1,7 +1,7 @@
-"""The driver of a simulated process in virtual time: the adapter that does what it says.
+"""The driver of a simulated process in virtual time: the adapter that carries out its instructions.
 
-Owns: when a step, a read or a timer of the driver is due, and what must hold of what it hands out. Must not
-know: what leaves when (see `engine.driver`), how a commit ends (see `commits`), what clients want.
+Owns: when a step, a read or a timer of the driver is due, and the checks of what it hands out. Must not know:
+what leaves when (`engine.driver`), how a commit ends (`commits`), what clients want.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Driving:
-    """See the module."""
+    """Adapter of one process' driver."""
 
     def __init__(self, process: Process, node: Node) -> None:
         """Do nothing before `start`."""
@@ -38,14 +38,14 @@ class Driving:
         self._batches = Batches(process.turns)
         self._pumping = False
         self._timer_ms: int | None = None
-        self._given: set[bytes] = set()  # lock tokens that a connection has been given
+        self._given: set[bytes] = set()  # lock tokens that connections have received
 
     def start(self) -> None:
         """Take the lease on the store."""
         self._lease = Lease(self._process)
 
     def go_on(self) -> None:
-        """Have the driver go on in this turn."""
+        """Step the driver in this turn."""
         if not self._pumping:
             self._pumping = True
             self._world.at(self._world.now_ms, self._pump)
@@ -67,7 +67,7 @@ class Driving:
                 break
         if not driver.in_flight:
             self._batches.set_under_way(driver.more)
-        # While there is more, what goes back may have to wait for its own turn: a grace that is over.
+        # While there is more, a message that goes back may wait for its own turn, when its grace is over.
         if driver.idle and not driver.more and not process.dead:
             self._check_locks()
 
@@ -115,11 +115,11 @@ class Driving:
         self._driver.want(connection_id, connection.bodies_wanted())
 
     def _check_locks(self) -> None:
-        """Check that what is locked was given to a connection, now that all effects have left."""
+        """Check that each locked message reached a connection, now that all effects have left."""
         for queue in self._process.namespace._queues.values():
             for token, lock in queue.locks.items():
                 if token not in self._given and lock.message.state is MessageState.ACTIVE:
-                    raise Violation(f"locked, and nobody was given it: {lock.message}")
+                    raise Violation(f"a message is locked, and no connection received it: {lock.message}")
 
     def _committed(self, no: int, size_bytes: int) -> None:
         if not self._process.dead:

@@ -1,11 +1,10 @@
-"""The broker's HTTP side under simulation: it drives the room `peeklock.rest` as the server does.
+"""The broker's HTTP side under simulation: it drives the package `peeklock.rest` as the server does.
 
-Owns: requests on their way to the room and back (`server.http_dispatch`), those that wait
-(`server.hub`), and the connections they come by: delays, ends, what is lost with them. Must not know:
-what clients want.
+Owns: requests on their way to `rest` and back (`server.http_dispatch`), waiting requests (`server.hub`), and
+their connections: delays, ends, what is lost with them. Must not know: what clients want.
 
-A connection carries one request at a time and no bytes: reading HTTP is the server's own tests' business. It
-draws from the clients' random source, so that the world's stays as it is.
+A connection carries one request at a time, and no bytes: the server's own tests cover HTTP parsing. Delays
+come from the clients' random source, so that the world's sequence does not change.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ if TYPE_CHECKING:
     from tests.simulation.world.process import Process
 
 HTTP_CONNECTION_ID = -1
-"""Under which all that wait are known to the broker: as one connection, which never breaks."""
+"""Connection id of all waiting requests in the broker: one connection, which never breaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a client is answered."""
+    """The answer that a client gets."""
 
     response: Response
     until_ms: int | None = None
-    """When the lock ends that it is about. A date of HTTP has whole seconds, and the answer to a renewal has
-    none: the checker is told what the broker meant, and is as exact as with others."""
+    """When the lock in the answer ends. HTTP dates have whole seconds, and the answer to a renewal has none:
+    the checker gets the broker's exact value, and is as exact as with other clients."""
 
 
 class HttpService:
-    """All that one process does over HTTP."""
+    """The HTTP side of one process."""
 
     def __init__(self, process: Process) -> None:
-        """Begin with nothing that waits."""
+        """Begin with no waiting request."""
         self.process = process
         home = AdminContext(
             Authority.development(),
@@ -60,13 +59,13 @@ class HttpService:
         self._receives = process.pieces.receives(HTTP_CONNECTION_ID, _raise)
         self._waiting: dict[int, Callable[[Response], None]] = {}
         self.untils: dict[bytes, int] = {}
-        """Lock token -> until when the broker has said that it is locked."""
-        self.lines: list[HttpLine] = []
+        """Lock token -> end of the lock, as the broker last answered."""
+        self.connections: list[HttpConnection] = []
 
     # From the connections
 
     def answer(self, request: DataRequest, then: Callable[[Answered | Receive], None]) -> None:
-        """Answer a request, or say that it waits: `then` is called, now or later."""
+        """Answer a request now, or later: `then` gets the answer."""
         renewed_ms: list[int] = []
 
         def go_on(found: Answer) -> None:
@@ -94,7 +93,7 @@ class HttpService:
         self.process.own.ask(lambda reply_to: replace(command, reply_to=reply_to), render)
 
     def begin(self, receive: Receive, answered: Callable[[Response], None]) -> int | Response:
-        """Begin to wait for a message; give the number of the wait, or its answer."""
+        """Begin a wait for a message; return the number of the wait, or its answer."""
         number = self._receives.begin(receive)
         if isinstance(number, int):
             self._waiting[number] = answered
@@ -107,7 +106,7 @@ class HttpService:
         self._offer()
 
     def cancel(self, number: int) -> None:
-        """Forget a wait whose client is gone."""
+        """Forget a wait whose client has left."""
         if self._waiting.pop(number, None) is not None:
             self._receives.cancel(number)
             self._offer()
@@ -115,7 +114,7 @@ class HttpService:
     # From the loop
 
     def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
-        """Take effects for those that wait."""
+        """Take effects for waiting requests."""
         for effect in effects:
             if isinstance(effect, Deliver) and effect.lock_token is not None:
                 self.untils[effect.lock_token] = effect.locked_until_ms
@@ -128,7 +127,7 @@ class HttpService:
         self._receives.bodies_arrived(self.process.body)
 
     def flush(self) -> None:
-        """Tell the answers that are ready."""
+        """Pass on the answers that are ready."""
         self._offer()
         for number, response in self._receives.take_ended():
             answered = self._waiting.pop(number, None)
@@ -143,16 +142,16 @@ class HttpService:
 
     def cut(self) -> None:
         """Break all connections: the process died."""
-        for line in list(self.lines):
-            line.cut()
+        for connection in list(self.connections):
+            connection.cut()
 
     def find_half_open(self) -> None:
-        """Let TCP's keep-alive find the connections that are half open."""
-        for line in list(self.lines):
-            line.find_half_open()
+        """Break half-open connections, as TCP's keep-alive does."""
+        for connection in list(self.connections):
+            connection.find_half_open()
 
 
-class HttpLine:
+class HttpConnection:
     """One connection, from a client to a process."""
 
     def __init__(
@@ -162,7 +161,7 @@ class HttpLine:
         on_answer: Callable[[Answered], None],
         on_end: Callable[[], None],
     ) -> None:
-        """Lay it.
+        """Open the connection.
 
         Args:
             service: of the process that listens.
@@ -176,15 +175,15 @@ class HttpLine:
         self._on_answer = on_answer
         self._on_end = on_end
         self._arrives_ms = 0
-        """When what was sent last arrives: nothing overtakes it."""
+        """When the last part that was sent arrives: nothing overtakes it."""
         self._client_gone = False
-        """The client hears nothing any more."""
+        """The client reads nothing any more."""
         self._broker_knows = False
-        """The broker has been told so, or is dead."""
+        """The broker knows that the connection is over, or is dead."""
         self._loses_all = False
-        """What is under way to the broker is lost."""
+        """What is in flight to the broker is lost."""
         self._wait: int | None = None
-        service.lines.append(self)
+        service.connections.append(self)
 
     # From the client
 
@@ -194,14 +193,14 @@ class HttpLine:
         self._world.at(self._arrives_ms, self._arrived, request)
 
     def leave(self) -> None:
-        """Go away: what is under way to the broker may be lost, what is under way from it is."""
+        """Leave: what is in flight to the broker may be lost; what is in flight from it is lost."""
         self._client_gone = True
         self._loses_all = self._random.random() < 0.3
         self._arrives_ms = max(self._arrives_ms, self._world.now_ms + self._delay_ms())
         self._world.at(self._arrives_ms, self._told)
 
     def drop(self) -> None:
-        """Let the connection go half open: the broker is not told."""
+        """Turn half open: the broker does not learn of it."""
         self._client_gone = True
 
     # In the broker
@@ -234,7 +233,7 @@ class HttpLine:
         self._write(Answered(response))
 
     def _told(self) -> None:
-        """The broker is told that the client is gone."""
+        """Take the end of the connection from the client."""
         if self._broker_knows:
             return
         self._forget()
@@ -245,7 +244,7 @@ class HttpLine:
 
     def _forget(self) -> None:
         self._broker_knows = True
-        self._service.lines.remove(self)
+        self._service.connections.remove(self)
 
     def _write(self, answered: Answered) -> None:
         self._world.note(f"HTTP <- {answered.response.status} {answered.response.headers}")
@@ -266,7 +265,7 @@ class HttpLine:
         self._world.after(self._world_delay_ms(), self._end)
 
     def find_half_open(self) -> None:
-        """Break, if nobody is at the other end."""
+        """Break if the client has left."""
         if self._client_gone:
             self._told()
 
@@ -276,7 +275,7 @@ class HttpLine:
             self._on_end()
 
     def _world_delay_ms(self) -> int:
-        """Say how long the end takes: longer than an answer before it."""
+        """Return how long the end takes: longer than an answer before it."""
         return self._service.process.fault_rates.wire_ms_max + 1
 
     def _delay_ms(self) -> int:

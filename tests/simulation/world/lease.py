@@ -1,7 +1,7 @@
 """The lease of a simulated process on its store.
 
-Owns: until when the process may answer without writing. Must not know: what it answers. The store of today
-gives no leases; the driver keeps the rule for one that will.
+Owns: until when the process may answer without a write. Must not know: what it answers. Today's store gives
+no leases; the driver has the rule for stores that do.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 LEASE_MS = 200
 
 RENEWAL_MS_MAX = 300
-"""Every third renewal comes late: the lease has lapsed for up to 100 ms then."""
+"""Every third renewal comes up to 100 ms after the end of the lease."""
 
 
 def leases(seed: int) -> bool:
-    """Return whether the process of a seed holds a lease, and hands out in several turns."""
+    """Return whether the process of a seed has a lease, and hands out in several turns."""
     return seed % 4 == 1
 
 
 class Lease:
-    """Renewed at random, often too late."""
+    """A lease with random renewals, often too late."""
 
     def __init__(self, process: Process) -> None:
-        """Hold it from now on, for ever unless the seed says otherwise."""
+        """Hold the lease without an end, unless the seed says otherwise."""
         self._process = process
         self._random = Random(f"lease {process.world.seed}")
         self._pauses = leases(process.world.seed)
@@ -38,7 +38,7 @@ class Lease:
             self.renew()
 
     def renew(self) -> None:
-        """Renew it, and plan the next renewal."""
+        """Renew the lease, and plan the next renewal."""
         process = self._process
         if process.dead:
             return
@@ -47,5 +47,5 @@ class Lease:
         process.go_on()
 
     def turn_is_over(self) -> bool:
-        """Return whether what is left to hand out waits for the next turn."""
+        """Return whether the rest of a hand-out waits for the next turn."""
         return self._pauses and self._random.random() < 0.3

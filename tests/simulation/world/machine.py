@@ -1,8 +1,8 @@
-"""The broker's machine: its two clocks, and who sets them.
+"""The machine of the broker: its two clocks, and the administrator who sets them.
 
-Owns: what the clocks show in world time, and when an administrator sets one, by dice of his own, so that the
-choices of a seed are not moved by it. Must not know: what follows in the broker, which has the same
-`SlewedClock` over these two as on a real machine.
+Owns: what the clocks show in world time, and when the administrator sets one. He has a random source apart,
+so the other choices of a seed do not change. Must not know: what follows in the broker, which reads the two
+clocks through the same `SlewedClock` as on a real machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.world.node import Node
 
 SET_EVERY, SET_IN = 9, (6, 7)
-"""In which of so many seeds the clocks of the running broker go wrong."""
+"""Among so many seeds, those whose clocks go wrong while the broker runs."""
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 
@@ -24,36 +24,36 @@ STEPS_MS = (
     *(-20 * HOUR_MS, -HOUR_MS, -10 * MINUTE_MS, -20_000),
     *(7_000, 90_000, HOUR_MS, 20 * HOUR_MS, 30 * HOUR_MS),
 )
-"""By how much a clock is set: the last one is taken for an error."""
+"""Steps of the clock in ms; the last one is taken for an error."""
 
 RATES = (1.0, 1.0, 0.97, 0.995, 1.004)
-"""How fast the clock runs that only counts. The wall clock is kept right by others: the broker slews, and
-what it cannot slew away becomes a step."""
+"""Rates of the monotonic clock. Others keep the wall clock right: the broker slews, and takes the rest as a
+step."""
 
 ROUND_MS_MAX = 12_000
-"""An administrator waits so long at most between two things he does."""
+"""The longest wait of the administrator between two actions."""
 
 TICK_MS = 1_000
 """How often the broker compares its clocks, as the server does."""
 
 
 def sets_clocks(seed: int) -> bool:
-    """Whether the clocks of the running broker are set, or run slow."""
+    """Return whether the clocks are set, or run slow, while the broker runs."""
     return seed % SET_EVERY in SET_IN
 
 
 class Machine:
-    """A wall clock, and one that counts what passes, also while nobody is awake."""
+    """A wall clock, and a monotonic clock that also counts while the machine is suspended."""
 
     def __init__(self, world: World, rate: float = 1.0) -> None:
-        """`rate`: how fast the one that counts runs."""
+        """Set the clocks; `rate`: of the monotonic one."""
         self._world = world
         self._rate = rate
         self.ahead_ms = 0
-        """Of the wall clock, to the world's."""
+        """Difference of the wall clock to the world's."""
 
     def wall_s(self) -> float:
-        """Return UTC as the machine has it. Half a millisecond on top outweighs what floats lose."""
+        """Return the machine's UTC. The half millisecond on top outweighs the rounding of floats."""
         return (self._world.now_ms + self.ahead_ms + 0.5) / 1000
 
     def passed_s(self) -> float:
@@ -62,7 +62,7 @@ class Machine:
 
 
 class Administrator:
-    """Who sets the clock of a running broker, and says that it is right."""
+    """Sets the clock of a running broker, and accepts it by the operator's command."""
 
     def __init__(self, world: World, node: Node, slowness: int) -> None:
         self._world = world
@@ -74,7 +74,7 @@ class Administrator:
         node.machine = Machine(world, self._random.choice(RATES))
 
     def start(self) -> None:
-        """Begin to do things to the clock."""
+        """Begin to change the clock."""
         self._world.after(self._random.randint(1_000, ROUND_MS_MAX) * self._slowness, self._go_on)
 
     def _go_on(self) -> None:
@@ -98,8 +98,9 @@ class Administrator:
         self._ahead_ms_max = max(self._ahead_ms_max, ahead_ms)
 
     def stop(self) -> None:
-        """Leave a clock as far as any that clients have gone by: nothing waits for longer than it was to."""
+        """Return to the greatest UTC that clients have seen: then nothing waits longer than it was meant
+        to."""
         self._stopped = True
         self._set(self._ahead_ms_max)
-        # A broker that starts now looks at the clock for the second time after four ticks.
+        # A broker that starts now compares its clocks for the second time after four ticks.
         self._world.after(5 * TICK_MS, self._node.accept_clock)

@@ -1,7 +1,7 @@
 """The broker under simulation: a store, and the processes that serve it one after another.
 
-Owns: when a process starts and dies, what the administration asks of it, and the weather. Must not know: how
-a process works, what clients want.
+Owns: when a process starts and dies, what the administration asks of it, and the rates of faults. Must not
+know: how a process works, what clients want.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from peeklock.testing.pump import finish
 from peeklock.testing.wire import MemoryWire, WireState
 from tests.simulation.oracle.bounds import Guest
 from tests.simulation.oracle.checker import Checker
-from tests.simulation.world.line import Line
 from tests.simulation.world.machine import Machine, sets_clocks
 from tests.simulation.world.pieces import Pieces
 from tests.simulation.world.process import Process
 from tests.simulation.world.topology import topic_of
+from tests.simulation.world.wire import Wire
 from tests.simulation.world.world import World
 
 
 @dataclass(slots=True)
 class FaultRates:
-    """How likely the store and the network misbehave; the plan changes it when the faults end."""
+    """How likely faults of store and network are; the plan changes it when the faults end."""
 
     wire_ms_max: int = 4
     commit_ms_max: int = 12
@@ -86,12 +86,12 @@ class Node:
         self.store = FaultyStore(pieces.store(self.facts_store), fault=self._fault)
         self.process: Process | None = None
         self._behind_ms = 0
-        """How far the time that has passed at the broker is behind the world's, while no process is there."""
+        """How far the broker's passed time is behind the world's, while no process runs."""
         self.deaths = 0
         self._connections = 0
         self._limits = LimitSending()
 
-    # What the world does with it
+    # From the world
 
     def start(self) -> None:
         """Start a process: recover from the store, create missing entities."""
@@ -110,7 +110,7 @@ class Node:
             self.process.offer([self._limits])
 
     def die(self, why: str) -> None:
-        """End the process at once: everything in memory is lost, every connection breaks."""
+        """End the process at once: its memory is lost, every connection breaks."""
         process = self.process
         if process is None:
             return
@@ -121,11 +121,11 @@ class Node:
         self.checker.crashed()
         process.dead = True
         for connection in process.connections.values():
-            connection.line.cut()
+            connection.wire.cut()
         process.http.cut()
 
     def limit(self, limits: LimitSending) -> None:
-        """Run low on space, lag, or recover from it."""
+        """Run low on disk space, lag, or recover from either."""
         self._limits = limits
         self.checker.limited()
         self._world.note(f"limits: {limits}")
@@ -158,7 +158,7 @@ class Node:
             self.process.offer([UpdateEntity(description, self.process.own.reply_to())])
 
     def create(self, description: Description) -> None:
-        """Create an entity, live, again or for the first time."""
+        """Create an entity, live, for the first time or again."""
         if self.entity(description.name) is None:
             self._entities.append(description)
         if self.process is not None:
@@ -166,7 +166,7 @@ class Node:
             self.process.offer([self.creation(description)])
 
     def creation(self, description: Description) -> CreateEntity:
-        """Say how an entity is created; a subscription has its first rule then."""
+        """Return the command that creates an entity; a subscription gets its first rule with it."""
         assert self.process is not None
         if not isinstance(description, SubscriptionDescription):
             return CreateEntity(description, self.process.own.reply_to())
@@ -186,14 +186,13 @@ class Node:
             self.process.offer([DeleteEntity(name, self.process.own.reply_to())])
 
     def rule(self, path: str, name: str, rule: RuleDescription | None, kind: str) -> None:
-        """Change a rule of a subscription, live, as the administration does: `add`, `update` or `remove`
-        it."""
+        """Change a rule of a subscription, live, as the administration does: `add`, `update` or `remove`."""
         process = self.process
         if process is None:
             return
         self._world.note(f"{kind} rule {name} of {path}: {rule}")
         reply_to = process.own.reply_to()
-        process.own.wishes[reply_to] = self.checker.rulings.asking(path, name, rule)
+        process.own.rule_changes[reply_to] = self.checker.rulings.asking(path, name, rule)
         if rule is None:
             process.offer([RemoveRule(path, name, reply_to)])
         elif kind == "add":
@@ -202,15 +201,15 @@ class Node:
             process.offer([UpdateRule(path, rule, reply_to)])
 
     def entity(self, name: str) -> Description | None:
-        """Give the settings that an entity is to have; None when it is to be missing."""
+        """Return the settings that an entity should have; None when it should be missing."""
         return next((entity for entity in self._entities if entity.name == name), None)
 
     def _behind(self, name: str) -> list[str]:
-        """Give the subscriptions of a topic."""
+        """Return the subscriptions of a topic."""
         return [entity.name for entity in self._entities if topic_of(entity) == name]
 
-    def connect(self, guest: Guest | None = None, random: Random | None = None) -> Line | None:
-        """Lay a wire to the broker; None while no process listens.
+    def connect(self, guest: Guest | None = None, random: Random | None = None) -> Wire | None:
+        """Open a wire to the broker; None while no process listens.
 
         Args:
             guest: the peer is hostile, and the checker knows it as this.
@@ -220,36 +219,36 @@ class Node:
         if process is None:
             return None
         self._connections += 1
-        wire = MemoryWire(random or self._random, delay_ms_max=self.fault_rates.wire_ms_max, split=True)
-        line = Line(self._world, wire)
-        process.accept(self._connections, line, guest)
-        return line
+        memory = MemoryWire(random or self._random, delay_ms_max=self.fault_rates.wire_ms_max, split=True)
+        wire = Wire(self._world, memory)
+        process.accept(self._connections, wire, guest)
+        return wire
 
     @property
     def passed_ms(self) -> int:
-        """The time as it passes at the broker: over restarts too, and unmoved by who sets a clock."""
+        """The time as it passes at the broker: across restarts, and independent of steps of a clock."""
         if self.process is None:
             return self._world.now_ms - self._behind_ms
         return self.process.passed_ms
 
     @property
     def wall_ms(self) -> int:
-        """The wall clock of the broker's machine, by which clients go too."""
+        """The wall clock of the broker's machine, which clients use too."""
         return self._world.now_ms + self.machine.ahead_ms
 
     def accept_clock(self) -> None:
-        """Say that the wall clock is right, as an operator does."""
+        """Accept the wall clock, as an operator does."""
         if self.process is not None:
             self._world.note("the wall clock is right")
             self.checker.clock_accepted()
             self.process.offer([AcceptClock()])
 
     def find_half_open(self) -> None:
-        """Let TCP's keep-alive find the connections that are half open: to the broker they are broken."""
+        """Break half-open connections, as TCP's keep-alive does: the broker sees a broken connection."""
         process = self.process
         if process is not None:
             for connection in list(process.connections.values()):
-                if connection.line.wire.state is WireState.DROPPED:
+                if connection.wire.memory.state is WireState.DROPPED:
                     connection.ended()
             process.http.find_half_open()
 
@@ -259,7 +258,7 @@ class Node:
         return None
 
     def _compare(self) -> None:
-        """Compare what the store gives back with what was committed."""
+        """Compare the store's content with what was committed."""
         self.checker.facts.compare_definitions(finish(self.store.load_definitions()))
         frames = finish(_all(self.store.load()))
         rows = sorted({record.row for record in self.checker.facts.live.values()})
@@ -267,7 +266,7 @@ class Node:
 
 
 def no_body(name: str) -> bool:
-    """Whether events hold whole messages: never."""
+    """Whether events contain whole messages: never."""
     return False
 
 

@@ -1,6 +1,6 @@
-"""What a simulated process asks its own namespace.
+"""Commands that a simulated process gives its own namespace.
 
-Owns: who is told which answer, and which refusals the administration may meet. Must not know: what is asked.
+Owns: where each answer goes, and which refusals the administration may meet. Must not know: the commands.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class OwnRequests:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._number = 0
-        self.wishes: dict[ReplyTo, RuleRequest] = {}
-        """What the administration wants of rules, until it is answered."""
+        self.rule_changes: dict[ReplyTo, RuleRequest] = {}
+        """Changes of rules by the administration that are not answered yet."""
         self._asked: dict[ReplyTo, Callable[[Any], None]] = {}
 
     def reply_to(self) -> ReplyTo:
-        """Return where the next answer goes."""
+        """Return the address of the next answer."""
         self._number += 1
         return ReplyTo(OWN_CONNECTION_ID, NO_LINK, self._number)
 
     def ask(self, make: Callable[[ReplyTo], Command], then: Callable[[Any], None]) -> None:
-        """Ask something: `then` is called with the effect."""
+        """Give a command; `then` gets the effect that answers it."""
         reply_to = self.reply_to()
         self._asked[reply_to] = then
         self._process.offer([make(reply_to)])
@@ -57,11 +57,8 @@ class OwnRequests:
             self._take(effect)
 
     def _take(self, effect: Effect) -> None:
-        """Take an answer.
-
-        What the administration asks for may be there already, or gone by itself, or what it is to forward to,
-        or just being deleted in slices.
-        """
+        """Take an answer. Legitimate refusals: the entity exists already, or is gone by itself, its forward
+        destination is gone, or it is being deleted in slices."""
         reply_to: ReplyTo = effect.reply_to  # type: ignore[union-attr]  # no effect of a link comes here
         then = self._asked.pop(reply_to, None)
         if then is not None:
@@ -70,10 +67,10 @@ class OwnRequests:
         assert isinstance(effect, EntityFound | RulesFound | Done) or (
             isinstance(effect, Failed) and isinstance(effect.error, _EXPECTED)
         ), effect
-        wish = self.wishes.pop(reply_to, None)
-        if wish is not None:
+        request = self.rule_changes.pop(reply_to, None)
+        if request is not None:
             condition = _condition(effect.error) if isinstance(effect, Failed) else None
-            self._process.checker.rulings.answered(wish, condition)
+            self._process.checker.rulings.answered(request, condition)
 
     def flush(self) -> None:
         """Write nothing: the answers were taken."""
@@ -82,9 +79,9 @@ class OwnRequests:
         return set()
 
     def bodies_arrived(self, now_ms: int) -> None:
-        """Do nothing, as nothing waits."""
+        """Do nothing: nothing waits."""
 
 
 def _condition(error: Exception) -> str:
-    """Name a refusal as clients are told it."""
+    """Return the condition that a client would get for a refusal."""
     return EXISTS if isinstance(error, RuleAlreadyExists) else MISSING

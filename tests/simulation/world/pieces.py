@@ -1,6 +1,6 @@
-"""What a simulated broker is made of.
+"""The classes that a simulated broker is made of.
 
-Owns: which class stands for each part. Must not know: how a planted bug breaks one (see `bugs`).
+Owns: which class is used for each part. Must not know: how a planted bug breaks one (`bugs`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.world.sizes import Patch
 
 
 class Connection(Protocol):
-    """What effects are handed to."""
+    """The consumer of effects."""
 
     def handle(self, effects: Iterable[Effect], now_ms: int) -> None: ...
 
@@ -34,7 +34,7 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class Pieces:
-    """What the broker is made of; a planted bug replaces one."""
+    """The classes of the broker; a planted bug replaces one."""
 
     namespace: Callable[..., Namespace] = Namespace
     engine: Callable[..., Engine] = Engine
@@ -44,4 +44,4 @@ class Pieces:
     turns: Callable[..., Turns] = Turns
     receives: Callable[..., Receives] = Receives
     patches: Sequence[Patch] = ()
-    """What is replaced in the broker while the seed runs."""
+    """Replacements in the broker's modules while the seed runs."""

@@ -1,7 +1,7 @@
-"""One life of the broker under simulation: the pieces that it is made of, and how it starts.
+"""One life of the broker under simulation: its parts, and how it starts.
 
-Owns: the recovery, the clock and the turns of one process, its connections. Must not know: when a commit, a
-read or a timer of the driver is over (see `driving`), what clients want.
+Owns: the recovery, the clock, the turns and the connections of one process. Must not know: when a commit, a
+read or a timer of the driver ends (`driving`), what clients want.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.simulation.oracle.records import Violation
 from tests.simulation.world.alarms import Alarm
 from tests.simulation.world.driving import Driving
 from tests.simulation.world.http_service import HTTP_CONNECTION_ID, HttpService
-from tests.simulation.world.line import Line
 from tests.simulation.world.machine import TICK_MS
 from tests.simulation.world.own_requests import OwnRequests
 from tests.simulation.world.pieces import Connection, Pieces
 from tests.simulation.world.served import Served
 from tests.simulation.world.sizes import BODIES_BYTES_MAX, small_buffers
 from tests.simulation.world.topology import in_order, lock_grace_ms, without_forwards
+from tests.simulation.world.wire import Wire
 from tests.simulation.world.world import World
 
 if TYPE_CHECKING:
@@ -38,14 +38,15 @@ if TYPE_CHECKING:
     from tests.simulation.world.node import FaultRates, Node
 
 SLICE = 2
-"""Messages of a batch that are read, and then stored, in one turn: few, so that most batches take several."""
+"""Messages of a batch that are read, and then stored, in one turn: few, so that most batches take several
+turns."""
 
 
 class Process:
-    """One life of the broker: engine, gateways, timers. All memory of it is lost with it."""
+    """One life of the broker: engine, gateways, timers. Its memory is lost with it."""
 
     def __init__(self, world: World, node: Node, pieces: Pieces, clock: SlewedClock, offset_ms: int) -> None:
-        """Begin with nothing; `offset_ms`: how far the clock is ahead of `Node.passed_ms`."""
+        """Begin empty; `offset_ms`: how far the clock is ahead of `Node.passed_ms`."""
         self.world = world
         self.clock = clock
         self._offset_ms = offset_ms
@@ -58,9 +59,9 @@ class Process:
         self.buffers = small_buffers()
         self.bounds.started(self.buffers)
         self.worked_s = 0.0
-        """What the work of connections has taken: it is the clock of turns only."""
+        """Time that the work of connections has taken: the clock of turns only."""
         self.rounds = 0
-        """How often what waits has been served."""
+        """How many rounds of waiting connections were served."""
         self.turns = pieces.turns(
             self.call_soon,
             self._call_later,
@@ -85,7 +86,7 @@ class Process:
         self.own = OwnRequests(self)
         self._driving = Driving(self, node)
         self.go_on = self._driving.go_on
-        """Has the driver go on in this turn."""
+        """Steps the driver in this turn."""
 
     def recover(self, entities: list[Description]) -> None:
         finish(self.engine.recover(self._node.store, self.now_ms))
@@ -145,18 +146,18 @@ class Process:
     # Connections
 
     def offer(self, commands: list[Command]) -> None:
-        """Apply commands; what follows leaves when it is durable."""
+        """Apply commands; their effects leave when they are durable."""
         if commands:
             self.driver.offer(commands, self.now_ms)
             self.go_on()
 
     def connection(self, connection_id: int) -> Connection | None:
-        """Return a connection that is there, or what stands for one."""
+        """Return a connection, or its stand-in when it is gone."""
         if connection_id == HTTP_CONNECTION_ID:
             return self.http
         return self.own if connection_id == OWN_CONNECTION_ID else self.connections.get(connection_id)
 
-    def accept(self, connection_id: int, line: Line, guest: Guest | None) -> None:
+    def accept(self, connection_id: int, wire: Wire, guest: Guest | None) -> None:
         """Serve a connection."""
         gateway = self.pieces.gateway(
             connection_id,
@@ -169,7 +170,7 @@ class Process:
             buffers=self.buffers,
             ahead_ms=lambda: self.clock.ahead_ms,
         )
-        self.connections[connection_id] = Served(self, connection_id, line, gateway, guest)
+        self.connections[connection_id] = Served(self, connection_id, wire, gateway, guest)
         self.driver.connect(connection_id)
         if guest is not None:
             self.bounds.came(guest)
@@ -182,11 +183,11 @@ class Process:
     # Turns
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Have a function called in the next turn: a turn takes 1 ms when something is left for the next."""
+        """Call a function in the next turn: a turn takes 1 ms when something is left for the next."""
         self.world.after(1, Alarm(self, call).ring)
 
     def _call_later(self, delay_s: float, call: Callable[[], None]) -> Alarm:
-        """Have a round served after so long, in the next turn at the earliest."""
+        """Serve a round after a delay, in the next turn at the earliest."""
 
         def serve() -> None:
             self.rounds += 1
@@ -197,14 +198,14 @@ class Process:
         return alarm
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Have a function called after so long."""
+        """Call a function after a delay."""
         self.world.after(round(delay_s * 1000), Alarm(self, call).ring)
 
     def _met(self, defect: Exception, tracking_id: str) -> None:
         raise Violation(f"a connection has met a defect:\n{_traceback(defect)}")
 
     def _escaped(self, defect: Exception) -> None:
-        """Take what has left a gateway: no defect is to get so far."""
+        """Take what has left a gateway: no defect may get this far."""
         if isinstance(defect, Violation):
             raise defect
         raise Violation(f"a defect has left the gateway:\n{_traceback(defect)}")

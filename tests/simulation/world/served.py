@@ -1,7 +1,7 @@
-"""One connection of the broker under simulation: a line, a gateway, and its turns.
+"""One connection of the broker under simulation: a wire, a gateway, and its turns.
 
-Owns: how bytes go from a line to a gateway and back, as `server.amqp` carries them: in slices, in turns, the
-end of the stream behind what came before it. Must not know: what clients want.
+Owns: how bytes go from the wire to the gateway and back, as in `server.amqp`: in slices, in turns, the end of
+the stream behind the bytes before it. Must not know: what clients want.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from peeklock.gateway.connection import Gateway
 from peeklock.server.net.amqp import SLICE_UNITS
 from peeklock.testing.wire import BROKER
 from tests.simulation.oracle.bounds import Guest
-from tests.simulation.world.line import Line
+from tests.simulation.world.wire import Wire
 
 if TYPE_CHECKING:
     from tests.simulation.world.process import Process
 
 
 SLICE_S = 0.000_3
-"""Of work takes so long. Our choice: a stranger's share of a turn is four of them."""
+"""Time of one unit of work. Our choice: a stranger's share of a turn is four of them."""
 
 
 class Served:
     """A worker of the process' `Turns`."""
 
     def __init__(
-        self, process: Process, connection_id: int, line: Line, gateway: Gateway, guest: Guest | None
+        self, process: Process, connection_id: int, wire: Wire, gateway: Gateway, guest: Guest | None
     ) -> None:
-        """`guest`: what the checker knows of a hostile peer; None = an honest client."""
+        """Attach to the wire. `guest`: the checker's record of a hostile peer; None = an honest client."""
         self._process = process
         self._bounds = process.bounds
         self._world = process.world
         self._id = connection_id
-        self.line = line
+        self.wire = wire
         self.gateway = gateway
         self.guest = guest
         self._arrived = b""
-        """What has come and was not handed to the gateway."""
+        """Bytes that have arrived and that the gateway has not got yet."""
         self._eof = False
         self._gone = False
         self._waits_since: int | None = None
-        """The round before the first of what is not worked on came."""
+        """The round before the first byte of the backlog came."""
         self._tick_ms: int | None = None
-        line.on_data[BROKER] = self._received
-        line.on_end[BROKER] = self.ended
+        wire.on_data[BROKER] = self._received
+        wire.on_end[BROKER] = self.ended
 
-    # From the line
+    # From the wire
 
     def _received(self, data: bytes) -> None:
         if self._process.dead:
@@ -63,7 +63,7 @@ class Served:
         self._process.turns.take(self)
 
     def ended(self) -> None:
-        """Take the end of the stream; it waits behind the bytes that came before."""
+        """Take the end of the stream; it waits behind the bytes before it."""
         if self._process.dead:
             return
         self._world.note(f"c{self._id} -> end")
@@ -78,7 +78,7 @@ class Served:
         return self.gateway.known
 
     def work(self, units: int, until_s: float) -> bool:
-        """Hand a part of what has come to the gateway, and what it asks to the engine."""
+        """Pass a part of the backlog to the gateway, and its commands to the engine."""
         process, gateway = self._process, self.gateway
         if process.dead or self._gone:
             return False
@@ -106,7 +106,7 @@ class Served:
             return
         self._gone = True
         self._process.forget(self._id)
-        self.line.close(BROKER)
+        self.wire.close(BROKER)
         if self.guest is not None:
             self._bounds.gone(self.guest)
 
@@ -120,13 +120,13 @@ class Served:
         return self.gateway.bodies_wanted()
 
     def bodies_arrived(self, now_ms: int) -> None:
-        """Try again what waits for bodies."""
+        """Retry what waits for bodies."""
         self.gateway.bodies_arrived(self._process.body, now_ms)
 
-    # To the line
+    # To the wire
 
     def flush(self) -> None:
-        """Write what the gateway has to say; end the connection if it is over."""
+        """Write the gateway's output; end the connection if it is over."""
         if self._gone:
             return
         process, gateway = self._process, self.gateway
@@ -135,10 +135,10 @@ class Served:
             self._world.note(f"c{self._id} <- {len(data)} {crc32(data):08x}")
             if self.guest is not None:
                 self._bounds.answered(self.guest, data)
-            self.line.write(BROKER, data)
+            self.wire.write(BROKER, data)
         process.offer(gateway.written(0, process.now_ms))
         if gateway.closing:
-            # The server's transport tells of its own end like of any other.
+            # The server's transport reports its own end like any other.
             process.offer(gateway.eof(process.now_ms))
             self.abort()
             return

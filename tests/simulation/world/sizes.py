@@ -1,7 +1,4 @@
-"""Sizes of the broker brought down to what a simulation writes.
-
-Owns: which sizes. Must not know: what they are for beyond the line that says so.
-"""
+"""Sizes and limits of the broker, reduced to the scale of a simulation."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from peeklock.gateway.bounds import Buffers
 from peeklock.store.encoding import frames
 
 Patch = tuple[Any, str, Any]
-"""A module or class, the name of something in it, and what takes its place."""
+"""A module or class, the name of an attribute, and its replacement."""
 
 BODIES_BYTES_MAX = 4_000
-"""So small that bodies are read back from the store all the time."""
+"""Small enough that bodies are read back from the store all the time."""
 
 COPIES_FOLLOWING_MAX = 30
-"""Copies that follow from one message: more than the rules of any topic here, and fewer than a circle with
-two ways makes."""
+"""Copies that may follow from one message: more than the rules of any topic here, and fewer than a circle
+with two ways makes."""
 
 SMALL_SIZES: tuple[Patch, ...] = (
     (driver, "WINDOW", 5),
@@ -42,19 +39,19 @@ SMALL_SIZES: tuple[Patch, ...] = (
     (cursors, "SLICE", 3),
     *((owner, "COPIES_FOLLOWING_MAX", COPIES_FOLLOWING_MAX) for owner in (message, fan_out, frames)),
 )
-"""Sizes at which effects leave in parts, the engine begins to reclaim space, cursors to work in slices,
-and circles to end, brought down to what a simulation writes."""
+"""Sizes at which effects leave in parts, the engine begins to reclaim space, cursors work in slices, and
+circles end."""
 
 
 def small_buffers() -> Buffers:
-    """Make budgets of unfinished deliveries: three strangers fill theirs. A client may send a message that is
-    too large, 256 KiB of which are kept, and all clients together have room enough."""
+    """Return budgets of unfinished deliveries that three strangers fill. A client may send a message that is
+    too large, of which 256 KiB are buffered; the budget of clients is enough for all of them."""
     return Buffers(320 * 1024, ReassemblyBudget(4 * 1024 * 1024), ReassemblyBudget(128 * 1024))
 
 
 @contextmanager
 def patched(patches: Iterable[Patch]) -> Iterator[None]:
-    """Replace things for a while."""
+    """Replace attributes for a while."""
     patches = list(patches)
     before = [getattr(owner, name) for owner, name, _ in patches]
     for owner, name, value in patches:

@@ -1,6 +1,6 @@
-"""Which queues, topics and subscriptions a seed has, and how they hang together.
+"""The queues, topics and subscriptions of a seed, and the forwards between them.
 
-Owns: the choice of settings. Must not know: who uses them.
+Owns: the choice of settings. Must not know: who uses the entities.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from peeklock.broker.vocabulary.descriptions import (
 from tests.simulation.oracle.rulebook import Ruling, draw
 
 JOBS, INBOX = "job-", "inbo_"
-"""Names of queues: they may end so (C32)."""
+"""Queue names that end with a hyphen and an underscore, as the service allows (C32)."""
 
 LOCK_MS = 5_000
-"""The shortest lock that the broker offers: lapses are frequent then."""
+"""The shortest lock that the broker offers: locks lapse often."""
 
 WINDOW_MS = 20_000
 """The shortest window of duplicate detection."""
@@ -32,22 +32,22 @@ IDLE_MS = 300_000
 """The shortest idle time after which a queue is deleted."""
 
 READERS_EVERY = 5
-"""Every so many seeds, from 0 on, somebody reads by claims: those with topics among them."""
+"""Every so many seeds, from 0 on, clients read by claims: some of these seeds have topics."""
 
 TOPICS_EVERY, TOPICS_FIRST = 4, 2
-"""Which seeds have topics: few enough for the time that CI has."""
+"""Seeds with topics: few enough for the time of CI."""
 
 CIRCLES_EVERY, CIRCLES_FIRST = 8, 5
-"""Which seeds have forwards in a circle, and no topics."""
+"""Seeds with forwards in a circle, without topics."""
 
 GRACES_MS = (1_000, 3_000, None, 0, 1_000, 0, 0, 1_000, 3_000, 0, None)
-"""How long the locks of a broken connection are kept, by turns: for less than a lock lasts."""
+"""How long the locks of a broken connection are kept, by turns: shorter than a lock lasts."""
 
-HEIRS = (0, 1, 7)
-"""In which of these turns somebody goes on with what broken connections have left."""
+SUCCESSORS = (0, 1, 7)
+"""Turns in which a client continues what broken connections have left."""
 
 TOPIC_CIRCLES_EVERY, TOPIC_CIRCLES_FIRST = 16, 14
-"""Which seeds have forwards in a circle through topics."""
+"""Seeds with forwards in a circle through topics."""
 
 CHAIN = 6
 """Queues in the longest chain: one more than a message may pass."""
@@ -58,16 +58,15 @@ class Topology:
     """The entities of a seed."""
 
     entities: list[Description]
-    """Each after those that it forwards to, and a subscription after its topic."""
+    """In order: each after those that it forwards to, and a subscription after its topic."""
     changes_forwards: bool
     """Whether an entity stops forwarding at times, and begins again."""
     first_rules: dict[str, tuple[str, Ruling]] = field(default_factory=dict)
-    """The names and meanings of the rules that subscriptions are created with, where it is another than the
-    usual one, by path."""
+    """The names and meanings of subscriptions' first rules, where they differ from the usual one, by path."""
 
     @property
     def queues(self) -> list[QueueDescription | SubscriptionDescription]:
-        """What can be received from."""
+        """Entities that messages can be received from."""
         return [entity for entity in self.entities if not isinstance(entity, TopicDescription)]
 
     @property
@@ -80,7 +79,7 @@ def has_topics(seed: int) -> bool:
 
 
 def has_circle(seed: int) -> bool:
-    """Whether messages may come back to where they were, also over topics."""
+    """Whether messages can come back to an entity, also over topics."""
     return seed % CIRCLES_EVERY == CIRCLES_FIRST or has_circle_of_topics(seed)
 
 
@@ -93,13 +92,13 @@ def lock_grace_ms(seed: int) -> int | None:
     return GRACES_MS[seed % len(GRACES_MS)]
 
 
-def has_heir(seed: int) -> bool:
-    """Whether somebody goes on with what broken connections have left."""
-    return seed % len(GRACES_MS) in HEIRS
+def has_successor(seed: int) -> bool:
+    """Return whether a client continues what broken connections have left."""
+    return seed % len(GRACES_MS) in SUCCESSORS
 
 
 def has_readers(seed: int) -> bool:
-    """Whether somebody reads by claims."""
+    """Return whether clients read by claims."""
     return seed % READERS_EVERY == 0
 
 
@@ -137,7 +136,7 @@ def choose(random: Random, slowness: int, seed: int) -> Topology:
 
 def _circle(random: Random, slowness: int) -> Topology:
     """Choose queues whose messages or dead letters come back to them, or do once an update closes the circle.
-    None of them knows ids, for which a message would be a duplicate of its own."""
+    None of them detects duplicates: a message would be a duplicate of itself."""
     names = ["orders", JOBS, INBOX][: random.choice((1, 2, 2, 3))]
     by_dead_letters = random.random() < 0.6
     queues: list[Description] = []
@@ -152,7 +151,7 @@ def _circle(random: Random, slowness: int) -> Topology:
                 dead_lettering_on_expiration=True,
                 default_ttl_ms=random.choice((UNLIMITED_MS, 5_000, 10_000)),
             )
-            if number and random.random() < 0.5:  # what was a dead letter waits here for its next try
+            if number and random.random() < 0.5:  # a dead letter waits here for its next try
                 queue = replace(queue, forward_to=target, forward_dead_lettered_to=None)
         else:
             queue = replace(queue, forward_to=target)
@@ -162,7 +161,7 @@ def _circle(random: Random, slowness: int) -> Topology:
 
 def _circle_of_topics(random: Random, slowness: int) -> Topology:
     """Choose a topic whose copies come back to it: at once, behind a queue or another topic, or as dead
-    letters that expire. No entity knows ids: all copies of a message have the same."""
+    letters that expire. No entity detects duplicates: all copies of a message have the same id."""
     entities: list[Description] = []
     behind: list[str | None] = ["events", "events"]
     if random.random() < 0.4:
@@ -204,7 +203,7 @@ def _without_ids(entity: Description) -> Description:
 
 
 def _with_topics(random: Random, slowness: int) -> Topology:
-    """Choose a topic with some subscriptions, and what is before it and behind them."""
+    """Choose a topic with subscriptions, and the entities before and behind them."""
     entities: list[Description] = [_queue(random, JOBS, slowness, sessions=random.random() < 0.2)]
     behind: list[str | None] = [None, None, None, None, JOBS]
     if random.random() < 0.35:
@@ -277,7 +276,7 @@ def _queue(random: Random, name: str, slowness: int, *, sessions: bool | None = 
 
 
 def _chain(random: Random, slowness: int) -> list[QueueDescription]:
-    """Make a chain that is too long for what is sent to its beginning."""
+    """Choose a chain that is too long for messages that are sent to its first queue."""
     queues: list[QueueDescription] = []
     for number in reversed(range(CHAIN)):
         queue = _queue(random, f"hop-{number}", slowness, sessions=None if not queues else False)
@@ -293,8 +292,8 @@ def _chain(random: Random, slowness: int) -> list[QueueDescription]:
 
 
 def in_order(entities: Iterable[Description]) -> list[Description]:
-    """Order entities so that each comes after those that it forwards to, where that is no circle, and after
-    its topic."""
+    """Sort entities so that each comes after its topic and, unless there is a circle, after those that it
+    forwards to."""
     left = {entity.name: entity for entity in entities}
     found: list[Description] = []
     while left:
@@ -312,13 +311,12 @@ def in_order(entities: Iterable[Description]) -> list[Description]:
 
 
 def topic_of(entity: Description) -> str | None:
-    """Give the name of a subscription's topic."""
+    """Return the name of a subscription's topic."""
     return entity.topic_name if isinstance(entity, SubscriptionDescription) else None
 
 
 def without_forwards(entity: Description, known: Container[str]) -> Description:
-    """Return an entity that is to be made, without forwards to what is not there yet in a circle; it may name
-    itself."""
+    """Return an entity without forwards to entities of a circle that do not exist yet; it may name itself."""
     if isinstance(entity, TopicDescription):
         return entity
 

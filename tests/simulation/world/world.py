@@ -1,4 +1,4 @@
-"""Virtual time: a heap of events, one random source, a running hash of everything that happened.
+"""Virtual time: a heap of events, one random source, a running hash of everything that happens.
 
 Owns: order. Two events at the same instant happen in the order in which they were planned. Must not know:
 brokers.
@@ -14,13 +14,13 @@ from random import Random
 from typing import Any
 
 START_MS = 1_750_000_000_000
-"""UTC ms at which every simulation begins; a fixed date, so that a seed means the same on every day."""
+"""UTC ms at which every simulation begins: fixed, so that a seed means the same every day."""
 
 EVENTS_MAX = 400_000
-"""A seed that takes more is livelocked: a normal one has a few thousand."""
+"""More events mean a livelock: a normal seed has a few thousand."""
 
 TAIL = 60
-"""Events kept for the report of a failure."""
+"""Events in the report of a failure."""
 
 
 class Livelock(Exception):
@@ -28,7 +28,7 @@ class Livelock(Exception):
 
 
 class World:
-    """The heap, the clock and the dice."""
+    """The heap, the clock and the random source."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
@@ -51,7 +51,7 @@ class World:
         self.at(self.now_ms + delay_ms, do, *args)
 
     def note(self, text: str) -> None:
-        """Record that something happened: into the hash, the tail, and the trace."""
+        """Record an event: in the hash, the tail and the trace."""
         line = f"{self.now_ms - START_MS:>10} {text}"
         self._digest.update(line.encode())
         self.tail.append(line)
@@ -59,25 +59,24 @@ class World:
             self._trace(line)
 
     def digest(self) -> str:
-        """Give the running hash: equal for two runs in which the same things happened."""
+        """Return the running hash: equal for two runs with the same events."""
         return self._digest.hexdigest()
 
     def run_until(self, done: Callable[[], bool], deadline_ms: int) -> bool:
-        """Let things happen until `done` says so; False when `deadline_ms` comes first or nothing is left to
-        happen."""
+        """Run events until `done` returns true; False when `deadline_ms` comes first or no event is left."""
         while not done():
             if not self._step(deadline_ms):
                 return done()
         return True
 
     def run_to(self, deadline_ms: int) -> None:
-        """Let everything happen up to an instant, and move the clock there."""
+        """Run all events up to an instant, and move the clock there."""
         while self._step(deadline_ms):
             pass
         self.now_ms = max(self.now_ms, deadline_ms)
 
     def jump(self, delay_ms: int) -> None:
-        """Move the clock on at once: what was due in between happens late, at the new instant."""
+        """Move the clock at once: the events in between happen late, at the new instant."""
         self.now_ms += delay_ms
         self.note(f"clock jumps {delay_ms} ms")
 

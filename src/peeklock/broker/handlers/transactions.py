@@ -291,7 +291,7 @@ class Transactions:
                 kept.append((message, sections))
         schedule.messages = kept
         if kept:
-            out.changes.append(queue.numbers_issued())
+            out.changes.append(enqueue.numbers_issued(queue))
         out.effects.append(do.MessagesScheduled(schedule.reply_to, numbers))
 
     def discharge(self, command: ask.Discharge, out: Outcome) -> None:

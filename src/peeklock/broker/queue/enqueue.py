@@ -14,7 +14,7 @@ from peeklock.broker.content.routing import with_id
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.sequence_numbers import SEQUENCE_NUMBER_MAX, number_of
 from peeklock.broker.queue.session_ids import folded
-from peeklock.broker.vocabulary.changes import MessageStored
+from peeklock.broker.vocabulary.changes import MessageStored, NumbersIssued
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 from peeklock.broker.vocabulary.events import NUMBERED_AHEAD, EventType
 from peeklock.broker.vocabulary.message import SHARED, SHARED_MAX, Message, MessageState, Routing
@@ -274,6 +274,17 @@ def store_dead_letter(queue: MessageQueue, message: Message, sections: Sections 
     _take_position(queue, message)
     queue.active.put(message.position, message)
     _keep(queue, message, sections, out)
+
+
+def numbers_issued(queue: MessageQueue) -> NumbersIssued:
+    """Return the counters of a queue as a fact."""
+    return NumbersIssued(
+        queue.queue_id,
+        queue.next_position,
+        queue.next_position & SEQUENCE_NUMBER_MAX,  # as `number_of` has it
+        queue.last_enqueued_at_ms,
+        () if queue.partitions is None else tuple(queue.partitions.nexts),
+    )
 
 
 def _take_position(queue: MessageQueue, message: Message) -> int:

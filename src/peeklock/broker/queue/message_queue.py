@@ -30,13 +30,12 @@ from peeklock.broker.queue.message_table import MessageTable
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.peek_lock import Holder, Lock
 from peeklock.broker.queue.sequence_numbers import (
-    SEQUENCE_NUMBER_MAX,
     Partitions,
     order_of,
 )
 from peeklock.broker.queue.shared import Distributor, Shared
 from peeklock.broker.queue.timers import FAR_MS, Activation, Expiry
-from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored, NumbersIssued
+from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 from peeklock.broker.vocabulary.events import EventType
 from peeklock.broker.vocabulary.message import ACTIVE, Message, MessageState
@@ -462,13 +461,3 @@ class MessageQueue:
         yield from self.active
         yield from self.deferred
         yield from self.scheduled
-
-    def numbers_issued(self) -> NumbersIssued:
-        """Return the counters as a fact."""
-        return NumbersIssued(
-            self.queue_id,
-            self.next_position,
-            self.next_position & SEQUENCE_NUMBER_MAX,  # as `number_of` has it
-            self.last_enqueued_at_ms,
-            () if self.partitions is None else tuple(self.partitions.nexts),
-        )

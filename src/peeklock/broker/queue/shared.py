@@ -9,7 +9,6 @@ from peeklock.broker.queue.awaited_bodies import AwaitedBodies
 from peeklock.broker.queue.links import LinkRegistry
 from peeklock.broker.queue.timers import Timers
 from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS, WallClock
-from peeklock.broker.vocabulary.changes import NumbersIssued
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
@@ -47,8 +46,6 @@ class Issuer(Protocol):
 
     queue_id: int
     numbers_dirty: bool
-
-    def numbers_issued(self) -> NumbersIssued: ...
 
 
 class Shared:

@@ -56,7 +56,7 @@ class Check(IntEnum):
     DEAD_LETTER_LOST = 24, "A dead-lettered message arrives in the dead-letter queue in the same commit."
     DEAD_LETTER_UNEXPLAINED = 25, "A message that arrives in a dead-letter queue was dead-lettered."
     FORWARD_LOST = 26, "A forwarded or activated message arrives at its destination in the same commit."
-    COPIES_WRONG = 27, "A topic's message arrives in as many subscriptions as it was forwarded to."
+    COPIES_WRONG = 27, "A topic's message arrives in its subscriptions in as many copies as the topic made."
     SESSION_SHARED = 28, "A session has one holder until its lock ends, and only the holder gets messages."
     SESSION_ORDER = 29, "Messages of a session are delivered in the order in which they arrived."
     DUPLICATE = (

@@ -1,7 +1,6 @@
-"""The authority of the running broker, kept true: keys of the file, rules of the entities, web tokens.
+"""The authority of the running broker: keys of the file, rules of the entities, web tokens.
 
-Owns: which authority a broker has, and that it follows the file of the keys and the entities' rules. Must not
-know: tokens, connections.
+It follows the file of the keys and the entities' rules.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
 
 from peeklock.auth import Authority, OpenAuthority, Right, SasRule
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, WebTokens
@@ -20,17 +18,16 @@ from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
 from peeklock.server.keys.keys import KeyFile, KeysRefused
 from peeklock.server.origins import OriginPolicy
-
-AuthMode = Literal["off", "sas", "jwt"]
+from peeklock.server.settings import AuthMode
 
 _SECRETS: frozenset[AuthMode] = frozenset({"sas", "jwt"})
 
 LOOK_MS = 1000
-"""Between two looks at the file of the keys."""
+"""Between two checks of the file of the keys."""
 
 
 class AuthorityManager:
-    """Makes the authority that was asked for, and keeps it true."""
+    """Makes the authority and keeps it up to date."""
 
     def __init__(
         self,
@@ -43,11 +40,11 @@ class AuthorityManager:
         """Make the authority.
 
         Args:
-            modes: what is asked of clients; empty = development mode.
+            modes: how clients authenticate; empty = development mode.
             data: the folder with the keys; needed for `sas`.
-            authority: one made elsewhere, which `modes` then do not matter for.
-            web_tokens: verifies JSON web tokens; None = they are not taken.
-            host_names: the broker's DNS names, which matter where no secret is asked for.
+            authority: one made elsewhere, instead of that of the `modes`.
+            web_tokens: verifies JSON web tokens; None = none are accepted.
+            host_names: the broker's DNS names, which matter without authentication.
 
         Raises: KeysRefused.
         """
@@ -55,20 +52,20 @@ class AuthorityManager:
         self._look_at_ms = 0
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
-        """What everybody has to be told of at the start; empty = nothing."""
+        """Printed at start; empty = none."""
         self.origin_policy = OriginPolicy(None if authority is not None or modes & _SECRETS else host_names)
-        """Which HTTP requests are taken: where no secret is asked for, any page could use the broker."""
+        """Which HTTP requests are accepted: without authentication, any web page could use the broker."""
         self.connection_string_key = ""
-        """The part of a connection string that names a key, as far as it may be shown."""
+        """The part of a connection string that names a key, if it may be shown."""
         if authority is not None:
             self.authority = authority
         elif "off" in modes:
             self.authority = OpenAuthority()
-            self.warning = "authorization is off: whoever reaches this broker may do everything"
+            self.warning = "authorization is off: every client that reaches this broker has all rights"
             self.connection_string_key = f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey=any;"
         elif not modes:
             self.authority = Authority.development()
-            self.warning = "development mode: everybody knows this key, and may do everything with it"
+            self.warning = "development mode: everybody knows this key, and it has all rights"
             self.connection_string_key = (
                 f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey={DEVELOPMENT_KEY};"
             )
@@ -80,20 +77,20 @@ class AuthorityManager:
                 self.authority.set_rules("", self._file.load_or_make())
 
     def begin(self, entities: Iterable[EntityView]) -> None:
-        """Take the rules of the entities that there are."""
+        """Add the rules of these entities."""
         for view in entities:
             self._set(view.entity_id, view.description)
 
-    def take(self, facts: Iterable[Change]) -> None:
-        """Take what has become durable, in its order."""
-        for fact in facts:
-            if isinstance(fact, EntityStored):
-                self._set(fact.entity_id, fact.description)
-            elif isinstance(fact, EntityRemoved) and fact.entity_id in self._paths:
-                self.authority.set_rules(self._paths.pop(fact.entity_id), ())
+    def take(self, changes: Iterable[Change]) -> None:
+        """Follow changes that have become durable, in their order."""
+        for change in changes:
+            if isinstance(change, EntityStored):
+                self._set(change.entity_id, change.description)
+            elif isinstance(change, EntityRemoved) and change.entity_id in self._paths:
+                self.authority.set_rules(self._paths.pop(change.entity_id), ())
 
     def tick(self, now_ms: int) -> None:
-        """Follow the file of the keys; one that cannot be used changes nothing."""
+        """Follow the file of the keys; a file with a fault changes nothing."""
         if self._file is None or now_ms < self._look_at_ms:
             return
         self._look_at_ms = now_ms + LOOK_MS
@@ -112,24 +109,17 @@ class AuthorityManager:
             self._paths[entity_id] = description.name
         elif self._paths.pop(entity_id, None) is None:
             return  # it never had any: nearly all
-        self.authority.set_rules(
-            description.name,
-            [
-                SasRule(
-                    rule.name,
-                    rule.primary_key,
-                    rule.secondary_key,
-                    frozenset(Right(right) for right in rule.rights),
-                )
-                for rule in description.authorization_rules
-            ],
-        )
+        rules = [
+            SasRule(rule.name, rule.primary_key, rule.secondary_key, frozenset(map(Right, rule.rights)))
+            for rule in description.authorization_rules
+        ]
+        self.authority.set_rules(description.name, rules)
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach what listens on a host, a name or an address."""
+    """Return whether only this machine can reach what listens on a host, a name or an address."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):  # the latter: a name that no host can have
-        return False  # the listener will say what is wrong with it
+    except (OSError, UnicodeError):  # UnicodeError: no host can have this name
+        return False  # the listener reports what is wrong with it
     return all(ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

@@ -1,19 +1,15 @@
-"""The file that says whose JSON web tokens are taken, and the keys to verify them with.
+"""The file that `--jwt` names, and the keys of the issuer of JSON web tokens.
 
-Owns: the form of that file; fetching an issuer's keys over HTTPS and keeping them fresh. Must not know: how a
-token is verified. Source: RFC 7517; OpenID Connect Discovery 1.0, section 4.
-
-Keys are fetched in the background: the broker starts without them, and tokens are refused as "try again"
-until they are there. They are fetched again every hour, and when a token names a key that is not among them,
-once a minute at most. What was fetched last is kept when fetching fails.
+Keys are fetched in the background: the broker starts without them, and until they are there tokens are
+refused as "try again". They are fetched again every hour, and when a token names an unknown key, at most once
+a minute. If a fetch fails, the keys fetched last stay in use. Source: RFC 7517; OpenID Connect Discovery 1.0,
+section 4.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
-import ipaddress
 import ssl
 import threading
 import time
@@ -21,6 +17,7 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,25 +34,26 @@ from peeklock.auth.jwt import (
 )
 from peeklock.auth.rights import Right, normal_path
 from peeklock.broker.entities.validation import is_name
+from peeklock.config.hosts import is_loopback
 from peeklock.server import log
 from peeklock.server.loop.tasks import tell_failure
 
 FILE_BYTES_MAX = 1024 * 1024
-"""Of the file, of a file with keys, of what an issuer answers. Our choice: keys of an issuer are 20 KB."""
+"""Of the file, a file with keys, and an issuer's answer. Our choice: keys of an issuer are 20 KB."""
 
 FETCH_S_MAX = 10.0
-"""For both requests together, our choice: an issuer answers within a second."""
+"""For both requests together. Our choice: an issuer answers within a second."""
 
 REFRESH_MS = 3_600_000
 """Our choice: issuers publish a new key a day or more before they use it."""
 
 ASKED_MS_MIN = 60_000
-"""Between fetches for keys that tokens name. Our choice: strangers can name as many as they like."""
+"""Between fetches for unknown keys in tokens. Our choice: strangers can name as many as they like."""
 
 RETRY_MS_MIN = 1_000
 RETRY_MS_MAX = 600_000
-"""After a failure: the pause doubles from the one to the other. Our choice: official clients try again for
-some 6 s, and most outages of an issuer are short."""
+"""After a failure, the pause doubles from the one to the other. Our choice: official clients retry for some 6
+s, and most outages of an issuer are short."""
 
 TICK_S = 1.0
 
@@ -63,42 +61,39 @@ DISCOVERY = "/.well-known/openid-configuration"
 
 
 class JwtFileInvalid(Exception):
-    """The file cannot be followed; the message names the file, the key in it, and what to do."""
+    """The file cannot be used; the message names the file, the key in it, and what to do."""
 
 
 class FetchFailed(Exception):
-    """The issuer's keys could not be fetched; the message says what happened, to which URL."""
+    """The issuer's keys could not be fetched; the message names the URL and what happened."""
 
 
 def load_jwt(file: Path) -> JwtSettings:
-    """Read the file that `--jwt` names, and the file with keys that it names.
-
-    Raises: JwtFileInvalid.
-    """
+    """Read the file that `--jwt` names, and the file with keys that it names. Raises: JwtFileInvalid."""
     return _JwtFile(file).settings()
 
 
 class JwtKeys:
-    """The keys of one issuer: given in a file once and for all, or fetched from the issuer."""
+    """The keys of one issuer: fixed in a file, or fetched from the issuer."""
 
     def __init__(self, settings: JwtSettings, now_ms: Callable[[], int]) -> None:
-        """Make what `start` sets to work; `now_ms`: UTC, never jumping."""
+        """Fetch nothing before `start`; `now_ms`: UTC, never jumping."""
         self._issuer = settings.issuer
         self._fixed = settings.keys is not None
         self._keys = settings.keys
         self._now_ms = now_ms
         self._due_ms = 0
         self._ask_ms = 0
-        """When a token may cause the next fetch."""
+        """The earliest next fetch that a token may cause."""
         self._failures = 0
         """In a row."""
         self._fetching: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
-        self._asked_issuer = False
-        """Whether a thread waits for the issuer, also when nobody waits for the thread any more."""
+        self._asked: Future[KeySet] | None = None
+        """The result of the last thread, perhaps abandoned."""
 
     def __call__(self, kid: str | None) -> Sequence[Key]:
-        """Give all keys for a token that names one, or none; have them fetched if it is not there.
+        """Return all keys, for a token that names this one or none; fetch them if it is unknown.
 
         Raises: KeysUnavailable: they are being fetched, or could not be fetched yet.
         """
@@ -121,7 +116,7 @@ class JwtKeys:
             self._ticking.add_done_callback(tell_failure)
 
     async def stop(self) -> None:
-        """Give up what is under way."""
+        """Cancel what is under way."""
         tasks = [task for task in (self._ticking, self._fetching) if task is not None]
         for task in tasks:
             task.cancel()
@@ -133,7 +128,7 @@ class JwtKeys:
             self._begin()
 
     async def fetched(self) -> None:
-        """Wait for the end of the fetch that is under way, if any."""
+        """Wait for the end of the current fetch, if any."""
         if self._fetching is not None:
             await asyncio.wait([self._fetching])
 
@@ -143,7 +138,7 @@ class JwtKeys:
             await asyncio.sleep(TICK_S)
 
     def _ask(self) -> bool:
-        """Begin to fetch out of turn unless that was done lately; tell whether a fetch is under way."""
+        """Begin a fetch unless a token caused one lately; return whether one is under way."""
         if self._fetching is None and self._now_ms() >= self._ask_ms:
             self._ask_ms = self._now_ms() + ASKED_MS_MIN
             self._begin()
@@ -186,67 +181,52 @@ class JwtKeys:
                 "reason": reason,
                 "keys_kept": len(self._keys or ()),
                 "retry_s": pause_ms // 1000,
-                "do": "see that this machine reaches the issuer and trusts its certificate (SSL_CERT_FILE "
+                "do": "check that this machine reaches the issuer and trusts its certificate (SSL_CERT_FILE "
                 "names further authorities), or give its keys in a file: `keys` beside `issuer`",
             },
         )
 
     def _in_thread(self) -> asyncio.Future[KeySet]:
-        """Fetch in a thread of its own: it may hang for longer than anybody waits, also at the end."""
-        if self._asked_issuer:
+        """Fetch in a daemon thread, which may hang longer than the time-out and even the broker's stop."""
+        if self._asked is not None and not self._asked.done():
             raise FetchFailed(f"{self._issuer} has still not answered the request before")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[KeySet] = loop.create_future()
-
-        def tell(found: KeySet | None, failure: Exception | None) -> None:
-            self._asked_issuer = False
-            if answer.done():
-                return  # nobody waits any more
-            if found is not None:
-                answer.set_result(found)
-            elif failure is not None:
-                answer.set_exception(failure)
+        fetched: Future[KeySet] = Future()
+        self._asked = fetched
+        fetched.set_running_or_notify_cancel()  # so that a time-out does not cancel it
 
         def work() -> None:
-            found, failed = None, None
             try:
-                found = fetch_keys(self._issuer)
-            except Exception as failure:  # it is raised where it is waited for
-                failed = failure
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(tell, found, failed)
+                fetched.set_result(fetch_keys(self._issuer))
+            except Exception as failure:  # raised where the result is awaited
+                fetched.set_exception(failure)
 
-        self._asked_issuer = True
         threading.Thread(target=work, name="keys of the issuer", daemon=True).start()
-        return answer
+        return asyncio.wrap_future(fetched)
 
 
 def fetch_keys(issuer: str) -> KeySet:
-    """Fetch the keys that an issuer publishes: its discovery document, then what that names.
-
-    Raises: FetchFailed.
-    """
+    """Fetch the discovery document of an issuer, then the keys that it names. Raises: FetchFailed."""
     deadline = time.monotonic() + FETCH_S_MAX
     url = issuer.rstrip("/") + DISCOVERY
     try:
         document = read_object(_get(url, deadline))
     except ValueError as failure:
-        raise FetchFailed(f"{url} is no JSON object: {failure}") from failure
+        raise FetchFailed(f"{url} is not a JSON object: {failure}") from failure
     if document.get("issuer") != issuer:
-        # A document of another issuer would bring that one's keys (Discovery 4.3).
-        raise FetchFailed(f"{url} is of another issuer; `issuer` has to be exactly as it says")
+        # A document of another issuer would name that one's keys (Discovery 4.3).
+        raise FetchFailed(f"{url} is of another issuer; `issuer` must be exactly as in it")
     keys_url = document.get("jwks_uri")
     if not isinstance(keys_url, str):
-        raise FetchFailed(f"{url} has no text 'jwks_uri'")
+        raise FetchFailed(f"{url} has no string 'jwks_uri'")
     if reason := _refused_url(keys_url, https_only=url.startswith("https:")):
-        raise FetchFailed(f"{url} has a 'jwks_uri' that is not taken: {reason}")
+        raise FetchFailed(f"{url} has an unusable 'jwks_uri': {reason}")
     try:
         found = read_jwks(_get(keys_url, deadline))
     except KeysInvalid as failure:
         raise FetchFailed(f"{keys_url} has no keys: {failure}") from failure
     if not found.keys:
         reasons = "; ".join(found.refused[:3]) or "the list is empty"
-        raise FetchFailed(f"{keys_url} has no key that can be used: {reasons}")
+        raise FetchFailed(f"{keys_url} has no usable key: {reasons}")
     return found
 
 
@@ -283,31 +263,25 @@ def _get(url: str, deadline: float) -> bytes:
 
 
 def _refused_issuer(url: str) -> str | None:
-    """Say what is wrong with an issuer whose keys shall be fetched; None = nothing."""
+    """Return why keys cannot be fetched from an issuer; None = they can."""
     if "?" in url or "#" in url:
-        return "it has to be https://HOST/PATH, without query and fragment"  # Discovery 3
+        return "it must be https://HOST/PATH, without query and fragment"  # Discovery 3
     return _refused_url(url)
 
 
 def _refused_url(url: str, *, https_only: bool = False) -> str | None:
-    """Say what is wrong with an address that keys shall come from; None = nothing."""
+    """Return why keys cannot be fetched from an address; None = they can."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        return "it is no URL"
+        return "it is not a URL"
+    is_local = host == "localhost" or is_loopback(host)
     if not host or port == 0 or parts.username is not None:
-        return "it has to be https://HOST/PATH, without a user"
-    if parts.scheme == "https" or (parts.scheme == "http" and not https_only and _is_loopback(host)):
+        return "it must be https://HOST/PATH, without a user"
+    if parts.scheme == "https" or (parts.scheme == "http" and not https_only and is_local):
         return None
-    return "it has to begin with https:// (http:// is taken for this machine only)"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return "it must begin with https:// (http:// is allowed for this machine only)"
 
 
 class _JwtFile:
@@ -320,12 +294,12 @@ class _JwtFile:
         try:
             self._table: dict[str, Any] = tomllib.loads(self._read(file).decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
-            raise JwtFileInvalid(f"{file}: it is not TOML ({failure}); mend it") from failure
+            raise JwtFileInvalid(f"{file}: it is not TOML: {failure}") from failure
 
     def settings(self) -> JwtSettings:
         for name in self._table:
             if name not in self.KNOWN:
-                raise self._wrong(name, f"it is not known; what there is: {', '.join(self.KNOWN)}")
+                raise self._wrong(name, f"unknown key; known keys: {', '.join(self.KNOWN)}")
         issuer = self._issuer()
         keys = self._keys()
         if keys is None and (reason := _refused_issuer(issuer)):
@@ -347,7 +321,7 @@ class _JwtFile:
         given = self._table["audience"]
         audiences = [given] if isinstance(given, str) else given
         if not isinstance(audiences, list) or not audiences or not all(_is_text(one) for one in audiences):
-            raise self._wrong("audience", "give a text, or a list of texts, as the tokens have them as 'aud'")
+            raise self._wrong("audience", "give a string, or a list of strings: the 'aud' of the tokens")
         return frozenset(audiences)
 
     def _roles_claim(self) -> str:
@@ -374,7 +348,7 @@ class _JwtFile:
     def _right(self, where: str, text: object) -> RoleRight:
         name, colon, entity = text.partition(":") if isinstance(text, str) else ("", "", "")
         if name not in {right.value for right in Right}:
-            raise self._wrong(where, f"{text!r} is no right; give Send, Listen or Manage, or Send:ENTITY")
+            raise self._wrong(where, f"{text!r} is not a right; give Send, Listen or Manage, or Send:ENTITY")
         path = normal_path(entity)
         if colon and not is_name(path):
             raise self._wrong(
@@ -396,18 +370,18 @@ class _JwtFile:
         if found.refused:
             raise self._wrong("keys", f"{file}: {'; '.join(found.refused)}; remove what cannot be used")
         if not found.keys:
-            raise self._wrong("keys", f"{file}: there is no key for signatures in it; add the issuer's")
+            raise self._wrong("keys", f"{file}: contains no key for signatures; add the issuer's")
         return found.keys
 
     def _read(self, file: Path) -> bytes:
         try:
             with file.open("rb") as opened:
                 data = opened.read(FILE_BYTES_MAX + 1)
-        except (OSError, ValueError) as failure:  # ValueError: a path with a zero in it
+        except (OSError, ValueError) as failure:  # ValueError: a path with a NUL
             reason = getattr(failure, "strerror", None) or failure
-            raise JwtFileInvalid(f"{file}: it cannot be read: {reason}; see that it is there") from failure
+            raise JwtFileInvalid(f"{file}: cannot be read: {reason}") from failure
         if len(data) > FILE_BYTES_MAX:
-            raise JwtFileInvalid(f"{file}: it is larger than {FILE_BYTES_MAX} bytes; is it the right file?")
+            raise JwtFileInvalid(f"{file}: larger than {FILE_BYTES_MAX} bytes; is it the right file?")
         return data
 
     def _wrong(self, key: str, text: str) -> JwtFileInvalid:

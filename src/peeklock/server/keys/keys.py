@@ -1,20 +1,15 @@
 """The file of the namespace's shared access rules, `keys.json` in the data folder.
 
-Owns: the file's form, its rights on disk, and the changes that an operator makes to it. Must not know: who
-uses the keys. Rules of single entities are the administration's.
-
-The file is changed by replacing it whole, so that a broker that reads it meanwhile sees the old or the new
-one; a running broker looks every second whether it is another file. Whoever changes it holds a lock on the
-folder from the reading on, so that no change, a revoked key for one, is undone by another. Source of names
-and numbers: Learn "Service Bus access control with Shared Access Signatures" (12 rules, names of 1 to 256
-characters).
+A change replaces the file as a whole, so that a broker that reads it sees the old or the new one; a running
+broker checks every second whether the file has changed. A change holds a lock on the folder from the reading
+on, so that none, such as the revocation of a key, is undone by another. Source of names and numbers: Learn
+"Service Bus access control with Shared Access Signatures" (12 rules, names of 1 to 256 characters).
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -25,11 +20,11 @@ from typing import Any
 
 from peeklock.auth import ALL_RIGHTS, Right, SasRule
 from peeklock.auth.rights import implied
-from peeklock.server import log
+from peeklock.server import files, log
 
 FILE = "keys.json"
 ROOT_RULE = "RootManageSharedAccessKey"
-"""The rule that every namespace of Azure begins with."""
+"""The rule that every new namespace of Azure has."""
 
 RULES_MAX = 12
 KEY_BYTES = 32
@@ -42,31 +37,31 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _FIELDS = {"name", "rights", "primaryKey", "secondaryKey"}
 
 Draw = Callable[[int], bytes]
-"""Gives so many random bytes."""
+"""Returns so many random bytes."""
 
 
 class KeysRefused(Exception):
-    """The file cannot be used, or what is asked of it cannot be done; the text says what to do."""
+    """The file cannot be used or changed; the message says why and what to do."""
 
 
 class KeyFile:
     """The shared access rules of one data folder."""
 
     def __init__(self, data: Path, draw: Draw = os.urandom) -> None:
-        """`data`: the broker's folder."""
+        """Name the file in the data folder; it is not read yet."""
         self.path = data / FILE
         self._draw = draw
         self._seen: tuple[int, ...] | None = None
 
     def load_or_make(self) -> list[SasRule]:
-        """Read the rules; where there is no file, make one with the root rule and fresh keys.
+        """Return the rules of the file; without one, make it with the root rule and new keys.
 
         Raises: KeysRefused.
         """
-        with self._alone():
+        with self._locked():
             if not self.path.exists():
-                self._write([self._fresh(ROOT_RULE, ALL_RIGHTS)])
-                # Where there were keys before, no client has the right one any more.
+                self._write([self._new(ROOT_RULE, ALL_RIGHTS)])
+                # A warning: if the file was lost, no client has a valid key any more.
                 log.warning(
                     "keys made",
                     {
@@ -78,20 +73,20 @@ class KeyFile:
             return self.load()
 
     def load(self) -> list[SasRule]:
-        """Read the rules. Raises: KeysRefused."""
+        """Return the rules of the file. Raises: KeysRefused."""
         self._seen = self._identity()
         try:
             with self.path.open("rb") as file:
                 if os.fstat(file.fileno()).st_mode & 0o077:
                     raise KeysRefused(
-                        f"{self.path} can be read by others than its owner: take it as known to them. Say "
-                        f"`chmod 600 {self.path}`, then replace the keys that others may have read with "
+                        f"{self.path} can be read by others than its owner, so others may know the keys: run "
+                        f"`chmod 600 {self.path}`, then replace them with "
                         f"`peeklock keys rotate {self.path.parent} NAME --revoke`"
                     )
                 raw = file.read(FILE_BYTES_MAX + 1)
         except FileNotFoundError:
             raise KeysRefused(
-                f"{self.path} is missing; start the broker once with --auth sas, which makes it"
+                f"{self.path} is missing; start the broker once with --auth sas to create it"
             ) from None
         except OSError as failure:
             raise KeysRefused(f"{self.path} cannot be read: {failure.strerror}") from failure
@@ -99,33 +94,30 @@ class KeyFile:
             raise KeysRefused(f"{self.path} is larger than {FILE_BYTES_MAX} bytes")
         try:
             return _rules(json.loads(raw))
-        except (
-            ValueError,
-            RecursionError,
-        ) as failure:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-            # The text of such an error quotes nothing of the file.
+        except (ValueError, RecursionError) as failure:  # the errors of JSON and UTF-8 are ValueErrors
+            # Their texts quote nothing of the file.
             raise KeysRefused(f"{self.path} is not as `peeklock keys` writes it: {failure}") from None
 
     def changed(self) -> bool:
-        """Tell whether the file is another than at the last reading, whether that went well or not."""
+        """Return whether the file has changed since the last reading, successful or not."""
         return self._identity() != self._seen
 
     def add(self, name: str, rights: Sequence[str]) -> SasRule:
-        """Add a rule with fresh keys; `rights` by name, in any case. Raises: KeysRefused."""
+        """Add a rule with new keys; `rights` are names, in any case. Raises: KeysRefused."""
         known = {right.value.lower(): right for right in Right}
         unknown = [right for right in rights if right.lower() not in known]
         if unknown:
-            raise KeysRefused(f"{unknown[0]!r} is no right; these are: {_shown_rights()}")
-        with self._alone():
+            raise KeysRefused(f"{unknown[0]!r} is not a right; the rights are {_shown_rights()}")
+        with self._locked():
             return self._add(name, [known[right.lower()] for right in rights])
 
     def _add(self, name: str, rights: Sequence[Right]) -> SasRule:
         rules = self.load()
         if any(rule.name.lower() == name.lower() for rule in rules):
-            raise KeysRefused(f"there is a rule {name!r} already; names differ by more than their case")
+            raise KeysRefused(f"there is already a rule {name!r}; names that differ in case are the same")
         if len(rules) == RULES_MAX:
-            raise KeysRefused(f"there are {RULES_MAX} rules already, which is the most: remove one first")
-        rule = self._fresh(name, implied(rights))
+            raise KeysRefused(f"there are already {RULES_MAX} rules, the maximum: remove one first")
+        rule = self._new(name, implied(rights))
         try:
             _check(rule)
         except ValueError as failure:
@@ -134,14 +126,14 @@ class KeyFile:
         return rule
 
     def rotate(self, name: str, *, revoke: bool) -> SasRule:
-        """Give a rule a fresh primary key.
+        """Replace the primary key of a rule.
 
-        The old one becomes the secondary key, so that whoever has it can go on until the next rotation; with
-        `revoke` the secondary key is a fresh one too, and every holder of an old key is out at once.
+        The old one becomes the secondary key: its holders keep access until the next rotation. With `revoke`
+        the secondary key is new too.
 
         Raises: KeysRefused.
         """
-        with self._alone():
+        with self._locked():
             rules = self.load()
             rule = _named(rules, name)
             kept = self._key() if revoke else rule.primary_key
@@ -150,30 +142,34 @@ class KeyFile:
         return rotated
 
     def remove(self, name: str) -> tuple[str, bool]:
-        """Remove a rule; answer its name, and whether the last one with Manage went. Raises: KeysRefused."""
-        with self._alone():
+        """Remove a rule; return its name, and whether it was the last with Manage. Raises: KeysRefused."""
+        with self._locked():
             rules = self.load()
             rule = _named(rules, name)
             left = [other for other in rules if other is not rule]
             self._write(left)
-        return rule.name, Right.MANAGE in rule.rights and not any(
-            Right.MANAGE in other.rights for other in left
-        )
+        was_last = not any(Right.MANAGE in other.rights for other in left)
+        return rule.name, Right.MANAGE in rule.rights and was_last
+
+    @staticmethod
+    def shown(*rules: SasRule) -> str:
+        """Return a line for each rule and each of its keys, as a connection string has them."""
+        lines = []
+        for rule in rules:
+            lines.append(f"{rule.name} ({', '.join(right.value for right in Right if right in rule.rights)})")
+            for which, key in zip(("primary", "secondary"), rule.keys, strict=False):
+                lines.append(f"  {which:9}  SharedAccessKeyName={rule.name};SharedAccessKey={key}")
+        return "\n".join(lines)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold off others that would change the file at the same time. Raises: KeysRefused."""
+    def _locked(self) -> Iterator[None]:
+        """Keep others from changing the file at the same time. Raises: KeysRefused."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder = os.open(self.path.parent, os.O_RDONLY)
+            with files.locked(self.path.parent):
+                yield
         except OSError as failure:
             raise KeysRefused(f"{self.path} cannot be written: {failure.strerror}") from failure
-        try:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
 
     def _identity(self) -> tuple[int, ...] | None:
         try:
@@ -182,15 +178,15 @@ class KeyFile:
             return None
         return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
 
-    def _fresh(self, name: str, rights: frozenset[Right]) -> SasRule:
+    def _new(self, name: str, rights: frozenset[Right]) -> SasRule:
         return SasRule(name, self._key(), self._key(), rights)
 
     def _key(self) -> str:
         return base64.b64encode(self._draw(KEY_BYTES)).decode()
 
     def _write(self, rules: list[SasRule]) -> None:
-        """Replace the file. Raises: KeysRefused."""
-        told = {
+        """Replace the file. Raises: OSError."""
+        content = {
             "rules": [
                 {
                     "name": rule.name,
@@ -201,38 +197,7 @@ class KeyFile:
                 for rule in rules
             ]
         }
-        new = self.path.with_suffix(".new")
-        try:
-            new.unlink(missing_ok=True)
-            # Never anything but the owner's, also for an instant, whatever the umask is.
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                self._give_to_owner(file.fileno())
-                json.dump(told, file, indent=2)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as failure:
-            raise KeysRefused(f"{self.path} cannot be written: {failure.strerror}") from failure
-
-    def _give_to_owner(self, descriptor: int) -> None:
-        """Let a broker of another user read what root has changed, or it would go on with the old keys."""
-        if os.geteuid() == 0:
-            owner = self.path.parent.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-def shown(rule: SasRule) -> list[str]:
-    """Write a rule with its rights and keys, as a connection string has them, a line each."""
-    lines = [f"{rule.name} ({', '.join(right.value for right in Right if right in rule.rights)})"]
-    for which, key in zip(("primary", "secondary"), rule.keys, strict=False):
-        lines.append(f"  {which:9}  SharedAccessKeyName={rule.name};SharedAccessKey={key}")
-    return lines
+        files.replace(self.path, json.dumps(content, indent=2).encode() + b"\n", 0o600)
 
 
 def _named(rules: list[SasRule], name: str) -> SasRule:
@@ -243,40 +208,40 @@ def _named(rules: list[SasRule], name: str) -> SasRule:
     raise KeysRefused(f"there is no rule {name!r}; there are: {names}")
 
 
-def _rules(told: Any) -> list[SasRule]:
-    """Read the rules. Raises: ValueError, with a text that quotes no key."""
-    if not isinstance(told, dict) or set(told) != {"rules"} or not isinstance(told["rules"], list):
-        raise ValueError('it is to be {"rules": [...]} and nothing else')
-    rules = [_rule(one, f"rule {number}") for number, one in enumerate(told["rules"], 1)]
+def _rules(given: Any) -> list[SasRule]:
+    """Return the rules in a file. Raises: ValueError, with a text that quotes no key."""
+    if not isinstance(given, dict) or set(given) != {"rules"} or not isinstance(given["rules"], list):
+        raise ValueError('it must be {"rules": [...]} and nothing else')
+    rules = [_rule(one, f"rule {number}") for number, one in enumerate(given["rules"], 1)]
     names = [rule.name.lower() for rule in rules]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"the rule {name!r} is there twice")
+            raise ValueError(f"the rule {name!r} appears twice")
     if len(rules) > RULES_MAX:
-        raise ValueError(f"{len(rules)} rules; {RULES_MAX} is the most")
+        raise ValueError(f"{len(rules)} rules; the maximum is {RULES_MAX}")
     return rules
 
 
-def _rule(told: Any, which: str) -> SasRule:
-    if not isinstance(told, dict) or not {"name", "rights", "primaryKey"} <= set(told) <= _FIELDS:
-        raise ValueError(f"{which} is to have name, rights, primaryKey, perhaps secondaryKey, nothing else")
-    name, given = told["name"], told["rights"]
-    keys = (told["primaryKey"], told.get("secondaryKey", ""))
-    if not isinstance(name, str) or not isinstance(given, list) or not all(isinstance(k, str) for k in keys):
-        raise ValueError(f"{which}: name and keys are texts, rights is a list")
+def _rule(given: Any, which: str) -> SasRule:
+    if not isinstance(given, dict) or not {"name", "rights", "primaryKey"} <= set(given) <= _FIELDS:
+        raise ValueError(f"{which} must have name, rights, primaryKey, perhaps secondaryKey, nothing else")
+    name, rights = given["name"], given["rights"]
+    keys = (given["primaryKey"], given.get("secondaryKey", ""))
+    if not isinstance(name, str) or not isinstance(rights, list) or not all(isinstance(k, str) for k in keys):
+        raise ValueError(f"{which}: name and keys must be strings, rights a list")
     known = {right.value: right for right in Right}
-    if not all(isinstance(right, str) and right in known for right in given):
-        raise ValueError(f"{which}: the rights are {', '.join(known)}")
-    rule = SasRule(name, *keys, frozenset(known[right] for right in given))
+    if not all(isinstance(right, str) and right in known for right in rights):
+        raise ValueError(f"{which}: rights must be among {', '.join(known)}")
+    rule = SasRule(name, *keys, frozenset(known[right] for right in rights))
     _check(rule)
     return rule
 
 
 def _check(rule: SasRule) -> None:
-    """Refuse a rule that cannot be one. Raises: ValueError."""
+    """Raise ValueError for a rule that Service Bus would refuse."""
     if not _NAME.fullmatch(rule.name):
         raise ValueError(
-            f"the name {rule.name[:64]!r} of a rule is not 1 to 256 letters, digits, '.', '-' or '_' that "
+            f"the rule name {rule.name[:64]!r} must have 1 to 256 letters, digits, '.', '-' or '_', and "
             "begin and end with a letter or digit"
         )
     if not rule.rights:

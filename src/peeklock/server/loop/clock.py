@@ -1,11 +1,9 @@
-"""The broker's clock: one time that passes evenly, and how the wall clock stands to it.
-
-Owns: `now_ms`, and the finding that the wall clock was set. Must not know: what follows from that.
+"""The broker's clock: a time that passes evenly, and steps of the wall clock.
 
 Theory of operation. Time is UTC at start plus the time that has passed, the machine's suspension included, so
-that no step of the wall clock moves it. What the wall clock differs by is a small error, which is slewed away
-by at most 1 %, or a step: a difference of more than 5 s that stays. A step is told once, and remembered as
-`ahead_ms`; time itself goes on as before.
+that no step of the wall clock moves it. The difference to the wall clock is a small error, which is slewed
+away by at most 1 %, or a step: more than 5 s that stay. A step is reported once, and remembered as
+`ahead_ms`; the time itself continues as before.
 """
 
 from __future__ import annotations
@@ -21,21 +19,21 @@ STEP_S_MIN = 5.0
 """A larger difference is a step: slewing it away would take longer than 8 minutes (our choice)."""
 
 LASTING_S = 2.0
-"""How long a difference must stay to be one. Our choice: time servers and hypervisors may set a clock twice
-within a second."""
+"""How long a difference must stay to be a step. Our choice: time servers and hypervisors may set a
+clock twice within a second."""
 
 
 _passed: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-"""Returns the seconds that have passed since some instant, suspension included where the machine tells."""
+"""Returns the seconds since some instant, suspension included if the system can count it."""
 
 
 class SlewedClock:
     """UTC in whole milliseconds, never going backwards, and how far the wall clock is ahead of it."""
 
     def __init__(self, wall: Callable[[], float] = time.time, passed: Callable[[], float] = _passed) -> None:
-        """Start at the wall clock's time; both sources give seconds."""
+        """Start at the wall clock's time; both sources return seconds."""
         self._wall = wall
         self._passed = passed
         self._adjusted_at = passed()
@@ -43,10 +41,10 @@ class SlewedClock:
         self._last_ms = 0
         self._apart: float | None = None  # since when the difference has been that of a step
         self.ahead_ms = 0
-        """By how much the wall clock was set since the start, over all."""
+        """Sum of the steps of the wall clock since the start."""
 
     def now_ms(self) -> int:
-        """Return the time in ms: UTC since 1970 as if no clock had been set since the start."""
+        """Return the time in ms of UTC, as if no clock had been set since the start."""
         now = int((self._passed() + self._offset) * 1000)
         if now < self._last_ms:  # a slew backwards within the same millisecond
             return self._last_ms
@@ -54,12 +52,11 @@ class SlewedClock:
         return now
 
     def wall_ms(self) -> int:
-        """Return what the wall clock says, in ms."""
+        """Return the time of the wall clock, in ms."""
         return self.now_ms() + self.ahead_ms
 
     def adjust(self) -> int:
-        """Move towards the wall clock by at most 1 % of the time since the last adjustment; call about once a
-        second. Return by how much the wall clock was set, in ms; mostly 0."""
+        """Slew towards the wall clock; call about once a second. Return a step of it, in ms; mostly 0."""
         passed = self._passed()
         elapsed = passed - self._adjusted_at
         self._adjusted_at = passed

@@ -1,22 +1,21 @@
 """The time of the event loop, shared among the connections that have sent something.
 
-Owns: who works when, for how long, and the length of the loop's turns. Must not know: what work is. Pure: the
-clock and the loop's `call_soon` come in.
-
 Theory of operation. A turn is one pass of the event loop over everything that is ready. A connection that has
-read bytes works on them at once, as far as its class has time for that in this turn. What is left waits in
-the queue of its class, and the connection stops reading. The queues are served in rounds, each entry for a
-quantum, first in, first out; who has more to do goes to the end. So one that never stops sending is always in
-the queue, and one that has just sent something passes it by. There are two classes. Peers that have not shown
-a valid claim share the smaller part, so that strangers cost the clients a bounded part of each turn, however
-many they are.
+read bytes works on them at once, as far as its class has time left in this turn. The rest waits in the queue
+of its class, and the connection stops reading. The queues are served in rounds, first in, first out, each
+entry for a quantum; an entry with more work goes to the end. So a connection that never stops sending is
+always in the queue, and one that has just sent something passes it by. There are two classes: peers without a
+valid claim share the smaller part, so that any number of strangers costs the clients a bounded part of each
+turn.
 
-Time alone bounds nothing in one step, so the work itself is cut into small units as well (`Budget.units`).
+Time bounds nothing within one step, so the work itself is also cut into small units (`Budget.units`).
 
-Between two rounds the queues rest: while a batch commits or its effects are handed out until that is over,
-else for a millisecond. Without a rest the loop lets go of the interpreter lock time and again for a moment
-only, and takes it back before another thread is awake; since it has let go, CPython does not force it to hand
-over. A commit took 400 ms then, and batches grew faster than their effects could be handed out.
+Between two rounds the queues rest: until a batch is committed and handed out, else for a millisecond. Without
+a rest the loop releases the interpreter lock often but briefly, and takes it back before another thread is
+awake; since it does release it, CPython never forces a switch. A commit took 400 ms then, and batches grew
+faster than their effects could be handed out.
+
+Pure: the clock and the loop's functions come in.
 """
 
 from __future__ import annotations
@@ -29,53 +28,53 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a class may use of one turn."""
+    """The share of a class in one turn."""
 
     turn_s: float
-    """All of the class together: once for those that have just sent, once more for a round of the queue."""
+    """For the whole class: once for those that have just sent, once more for a round of the queue."""
     quantum_s_min: float
-    """A connection, when many wait: less, and going from one to the next would take the time."""
+    """Of a connection when many wait: with less, switching would take most of the time."""
     units: int
-    """A connection, in units of `amqp.connection.FRAME_UNITS`: a message is 1, an attach 8, each 4 KiB 1."""
+    """Of a connection, in `amqp.connection.FRAME_UNITS`: a message is 1, an attach 8, each 4 KiB 1."""
 
 
 CLIENTS = Budget(turn_s=0.005, quantum_s_min=0.000_5, units=1024)
-"""Our choice: both times together, with those of strangers and with what is handed out in the same turn, it
-stays under 20 ms. 1,024 messages of 1 KiB are more than a read holds."""
+"""Our choice: with strangers and with what is handed out in the same turn, twice this stays under 20 ms.
+1,024 messages of 1 KiB are more than a read holds."""
 
 STRANGERS = Budget(turn_s=0.001_25, quantum_s_min=0.000_25, units=64)
 """Our choice: a fifth of a turn. 64 units are eight frames, about what a client sends until its claim."""
 
 REST_S_MIN, REST_S_MAX = 0.001, 0.010
-"""Between two rounds. Our choice: a switch of threads takes less than the first; the second makes the queues
-wait for a slow disk no more than two thirds of the time."""
+"""Between two rounds. Our choice: a switch of threads takes less than the first; with the second the queues
+wait for a slow disk at most two thirds of the time."""
 
 WINDOW_S = 10.0
 """The longest turn is of this window and of the one before. Our choice: a scrape every 10 s misses none."""
 
 
 class Worker(Protocol):
-    """A connection with something to do; hashable by identity."""
+    """A connection with work; hashable by identity."""
 
     @property
     def known(self) -> bool:
         """Whether its peer has shown a valid claim."""
 
     def work(self, units: int, until_s: float) -> bool:
-        """Do a part of it, up to so many units or this time of the clock; return whether more waits."""
+        """Do so many units of work, or as many as fit until this time; return whether more waits."""
 
     def abort(self) -> None:
-        """End the connection without a word."""
+        """Close the connection at once."""
 
 
 class Writer(Protocol):
     """A connection that writes at the end of a turn."""
 
     def end_turn(self) -> None:
-        """Write what has come up since."""
+        """Write what has accumulated."""
 
     def abort(self) -> None:
-        """End the connection without a word."""
+        """Close the connection at once."""
 
 
 class _Share:
@@ -87,18 +86,18 @@ class _Share:
         self.budget = budget
         self.used_s = 0.0
         self.queue: dict[Worker, None] = {}
-        """Those that wait, in the order of their turns."""
+        """Waiting workers, in the order of their turns."""
 
 
 class Timer(Protocol):
-    """What the loop's `call_later` returns."""
+    """Returned by the loop's `call_later`."""
 
     def cancel(self) -> None:
         """Do not call."""
 
 
 class Turns:
-    """See the module."""
+    """Shares the turns of a loop."""
 
     def __init__(
         self,
@@ -108,12 +107,12 @@ class Turns:
         on_defect: Callable[[Exception], None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Share the turns of a loop.
+        """Begin with nothing to do.
 
         Args:
-            call_soon: the loop's: has a function called in the next turn.
-            call_later: the loop's: has a function called after so many seconds.
-            on_defect: takes what the work of a connection raised, after that connection has been aborted.
+            call_soon: of the loop.
+            call_later: of the loop.
+            on_defect: takes what the work of a connection raised, after that connection was aborted.
             clock_s: never goes back.
         """
         self._call_soon = call_soon
@@ -123,51 +122,50 @@ class Turns:
         self._strangers = _Share(STRANGERS)
         self._clients = _Share(CLIENTS)
         self._began_s: float | None = None
-        """When this turn's first work began; None while nothing has been done in it."""
+        """When this turn's first work began; None = there was none."""
         self._at_end: list[Callable[[], None]] = []
         self._writers: list[Writer] = []
-        """Those that are to write at the end of this turn."""
+        """Connections that write at the end of this turn."""
         self._serving = False
         self._busy = 0
-        """Batches that commit or whose effects are handed out."""
+        """Batches that are being committed or handed out."""
         self._handed_out_s = 0.0
         """Of the batch under way."""
         self._spent_s = 0.0
-        """What the effects of the last batch leave less for clients in each turn and round."""
+        """Time that the effects of the last batch take from clients in each turn and round."""
         self._round: Timer | None = None
-        """The next one, while anything is queued."""
+        """The next round, while anything is queued."""
         self._longest_s = 0.0
         self._longest_before_s = 0.0
         self._window_ends_s = clock_s() + WINDOW_S
 
     def begin(self) -> None:
-        """Note that work begins in this turn of the loop: it is measured until the next one."""
+        """Note that work begins in this turn, which is measured until the next one."""
         if self._began_s is None:
             self._began_s = self.clock_s()
             self._call_soon(self._end)
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Have a function called at the end of this turn, when all that was ready has been worked on."""
+        """Call a function at the end of this turn, after all that was ready."""
         if self._began_s is None:
             self.begin()
         self._at_end.append(call)
 
     def write_at_end(self, writer: Writer) -> None:
-        """Have a connection write at the end of this turn, behind the calls: what a commit lets leave is
-        written with the rest."""
+        """Let a connection write at the end of this turn, after the calls: with what a commit released."""
         if self._began_s is None:
             self.begin()
         self._writers.append(writer)
 
     def take(self, worker: Worker) -> None:
-        """Have a connection work: now if its class has time left in this turn, else in the next rounds."""
+        """Let a connection work: now if its class has time left in this turn, else in the next rounds."""
         self.begin()
         if worker in self._clients.queue or worker in self._strangers.queue:
             return
         share = self._share_of(worker)
         budget = share.budget
         if self._serving:
-            # A transport hands on what it has read: that is part of the same work.
+            # A transport passes on what it has read: that is part of the same work.
             self._work(worker, budget.units, self.clock_s() + budget.quantum_s_min)
         elif share.used_s + budget.quantum_s_min > budget.turn_s:
             self._enqueue(worker)
@@ -176,17 +174,17 @@ class Turns:
             share.used_s += self._serve(worker, budget.units, min(fair_s, budget.turn_s - share.used_s))
 
     def plan(self, worker: Worker) -> None:
-        """Have a connection work in one of the next rounds."""
+        """Let a connection work in one of the next rounds."""
         if worker not in self._clients.queue and worker not in self._strangers.queue:
             self._enqueue(worker)
 
     def batch_taken(self) -> None:
-        """Note that a batch commits or its effects are handed out: the queues rest after the next round."""
+        """Note that a batch is being committed or handed out: the queues rest after the next round."""
         self._busy += 1
         self._handed_out_s = 0.0
 
     def batch_done(self) -> None:
-        """Note that such a batch is through: what is queued has a round."""
+        """Note that a batch is done: what is queued has a round."""
         self._busy -= 1
         excess_s = max(self._handed_out_s - CLIENTS.turn_s, 0.0)
         self._spent_s = min(excess_s, CLIENTS.turn_s - 2 * CLIENTS.quantum_s_min)
@@ -195,10 +193,7 @@ class Turns:
             self._round = self._call_later(0, self._serve_queues)
 
     def handed_out(self, seconds: float) -> None:
-        """Note the time that effects of a batch took.
-
-        What exceeds the time of a turn shortens the turns of clients until the next batch is done.
-        """
+        """Note the time that effects took; the excess over a turn shortens the clients' turns for a batch."""
         self._handed_out_s += seconds
 
     @property
@@ -208,7 +203,7 @@ class Turns:
         return round(max(self._longest_s, self._longest_before_s) * 1000)
 
     def _end(self) -> None:
-        """Do what is left for the end, and begin a new turn of the loop."""
+        """Do what is left for the end of the turn, and begin a new one."""
         assert self._began_s is not None
         calls, self._at_end = self._at_end, []
         try:
@@ -235,7 +230,7 @@ class Turns:
             self._round = self._call_later(0, self._serve_queues)
 
     def _serve_queues(self) -> None:
-        """Serve a round: each entry once, as far as the time goes."""
+        """Serve a round: each entry once, as far as the time allows."""
         self.begin()
         if not self._busy:
             self._spent_s = 0.0
@@ -250,13 +245,13 @@ class Turns:
                 fair_s = max(budget.turn_s / len(waiting), budget.quantum_s_min)
                 used_s += self._serve(worker, budget.units, min(fair_s, left_s))
         if self._round is not None:
-            self._round.cancel()  # one that was asked for meanwhile
+            self._round.cancel()  # one that was planned in between
         queued = self._clients.queue or self._strangers.queue
         rest_s = REST_S_MAX if self._busy else REST_S_MIN
         self._round = self._call_later(rest_s, self._serve_queues) if queued else None
 
     def _serve(self, worker: Worker, units: int, quantum_s: float) -> float:
-        """Have it work; return the seconds that it took."""
+        """Let a worker work; return the seconds that it took."""
         started_s = self.clock_s()
         self._serving = True
         self._work(worker, units, started_s + quantum_s)
@@ -266,12 +261,12 @@ class Turns:
     def _work(self, worker: Worker, units: int, until_s: float) -> None:
         try:
             if worker.work(units, until_s):
-                self._enqueue(worker)  # among the clients if it has shown a claim meanwhile
+                self._enqueue(worker)  # among the clients if it has shown a claim
         except Exception as failure:
             self._end_failed(worker, failure)
 
     def _end_failed(self, peer: Worker | Writer, failure: Exception) -> None:
-        """End a connection that has failed: the others have their turn all the same."""
+        """Abort a connection that has failed; the others keep their turns."""
         peer.abort()
         if not isinstance(failure, OSError):  # its peer is gone: uvloop waits for `connection_lost` instead
             self._on_defect(failure)
@@ -280,7 +275,7 @@ class Turns:
         return self._clients if worker.known else self._strangers
 
     def _roll(self, now_s: float) -> None:
-        """Begin a new window when this one is over."""
+        """Begin a new window if this one is over."""
         if now_s >= self._window_ends_s:
             quiet = now_s >= self._window_ends_s + WINDOW_S
             self._longest_before_s = 0.0 if quiet else self._longest_s
@@ -289,8 +284,7 @@ class Turns:
 
 
 class Batches:
-    """Whether one namespace has a batch under way: it commits, or its effects are handed out. The turns are
-    told of each change once."""
+    """Whether a batch of one namespace is being committed or handed out; tells the turns each change once."""
 
     __slots__ = ("_turns", "_under_way")
 
@@ -299,14 +293,14 @@ class Batches:
         self._under_way = False
 
     def taken(self) -> None:
-        """Note that a batch begins to commit: the one before is through."""
+        """Note that a batch begins to commit: the one before is done."""
         if self._under_way:
             self._turns.batch_done()
         self._under_way = True
         self._turns.batch_taken()
 
     def set_under_way(self, under_way: bool) -> None:
-        """Note whether effects are still to be handed out."""
+        """Note whether effects remain to be handed out."""
         if under_way != self._under_way:
             self._under_way = under_way
             (self._turns.batch_taken if under_way else self._turns.batch_done)()

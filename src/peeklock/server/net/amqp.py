@@ -1,10 +1,8 @@
 """An AMQP connection on the event loop: bytes between a transport and a gateway.
 
-Owns: reading, writing, pausing and the ticks of one connection. Must not know: AMQP frames or Service Bus; it
-carries bytes to the gateway, the gateway's commands to the shard, and the shard's effects back.
-
-What a read brings is worked on in slices, as `server.turns` allows. While some of it waits, the connection
-reads no more. The end of the stream waits behind it: a client may send, close and leave in one read.
+It carries bytes to the gateway, the gateway's commands to the shard, and the shard's effects back. The bytes
+of a read are worked on in slices, as `loop.turns` allows. While some wait, the connection reads no more. The
+end of the stream waits behind them: a client may send, close and leave in one read.
 """
 
 from __future__ import annotations
@@ -25,19 +23,18 @@ UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
 """Reading from a connection pauses above this. Source: architecture, back-pressure."""
 
 LINGER_S = 2.0
-"""How long we read on after our end of the stream. Our choice: a round trip or two on any path."""
+"""How long we read on after our end of the stream. Our choice: two round trips on any path."""
 
 END_S_MAX = 30.0
-"""How long a connection that is over may take to drain: one that reads no more would stay for ever. Our
-choice."""
+"""How long a closed connection may take to drain: a peer that stops reading would keep it. Our choice."""
 
 ALL_UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
-"""Reading from the connections that send pauses above this over all of them. Our choice: eight that each fill
-theirs; pre-settled transfers (T-06) are counted only here, since nothing is ever answered for them."""
+"""Reading from sending connections pauses above this, over all of them. Our choice: eight that each fill
+theirs; pre-settled transfers (T-06) count only here, since they are never answered."""
 
 SLICE_UNITS = 64
-"""Of one step of a connection's work, in units of `amqp.connection.FRAME_UNITS`. The clock is read between
-two of them. Our choice: 64 messages or 8 attaches take about a millisecond."""
+"""Of one step of a connection's work, in units of `amqp.connection.FRAME_UNITS`; the clock is checked in
+between. Our choice: 64 messages or 8 attaches take about a millisecond."""
 
 WRITE_BUFFER_BYTES_HIGH = 1024 * 1024
 """Above this much unsent output the transport asks to pause, and the gateway gives no further credit. Our
@@ -45,12 +42,12 @@ choice."""
 
 STRANGER_UNCOMMITTED_BYTES_MAX = 32 * 1024
 STRANGER_WRITE_BUFFER_BYTES_HIGH = 32 * 1024
-"""The same of a peer that has shown no valid claim. Our choice: it has nothing to commit, and the answer to a
-token has some 150 bytes."""
+"""The same of a peer without a valid claim. Our choice: it has nothing to commit, and the answer to a token
+has some 150 bytes."""
 
 
 class Buffered:
-    """How many bytes wait in the buffers of all connections, as each of them counted at its last tick."""
+    """Bytes in the buffers of all connections, as counted at their last ticks."""
 
     __slots__ = ("size_bytes",)
 
@@ -70,8 +67,10 @@ class AmqpConnection(asyncio.Protocol):
         on_closed: Callable[[int], None],
         buffered: Buffered | None = None,
     ) -> None:
-        """`make_gateway(connection_id, now_ms)` is called once the transport is there; `buffered` is the sum
-        over all connections."""
+        """Join a shard with `connection_made`; `make_gateway(connection_id, now_ms)` makes the gateway now.
+
+        `buffered` is the sum over all connections.
+        """
         self.connection_id = connection_id
         self._shard = shard
         self._turns = turns
@@ -79,25 +78,25 @@ class AmqpConnection(asyncio.Protocol):
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
         self._arrived: list[bytes] = []
-        """What was read and not handed to the gateway."""
+        """Was read and not passed to the gateway."""
         self._commands: Sequence[Command] = ()
-        """What the gateway asks and no turn had time for; all else it asks comes behind."""
+        """Commands of the gateway that wait for a turn; later ones follow them."""
         self._working = False
-        """Whether some of what was read waits for its turn."""
+        """Whether what was read waits for its turn."""
         self._write_due = False
-        """Whether what has come up since is written at the end of this turn."""
+        """Whether it writes at the end of this turn."""
         self._eof = False
         self._over = False
-        """Whether the gateway knows that the stream has ended."""
+        """Whether the gateway knows the end of the stream."""
         self._buffered = buffered if buffered is not None else Buffered()
         self._buffered_bytes = 0
-        """What this connection has put into that sum."""
+        """The part of this connection in that sum."""
         self._stranger = True
         self._uncommitted_bytes_max = STRANGER_UNCOMMITTED_BYTES_MAX
         self._reading_paused = False
         self._output_full = False
         self._stopping = False
-        """Nothing more of the peer's is taken: the broker stops."""
+        """Nothing more is taken from the peer: the broker stops."""
         self._ending = False
         self._end_timers: list[asyncio.TimerHandle] = []
 
@@ -107,16 +106,15 @@ class AmqpConnection(asyncio.Protocol):
         return self._gateway.known
 
     @property
-    def peer(self) -> str:
-        """The address of the other end; empty when nobody knows it."""
-        name = None if self._transport is None else self._transport.get_extra_info("peername")
-        return str(name[0]) if name else ""
-
-    @property
     def endpoint(self) -> str:
-        """Address and port of the other end, for the log; empty when nobody knows them."""
+        """Address and port of the other end, for the log; empty = unknown."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if name else ""
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end; empty = unknown."""
+        return self.endpoint.rpartition(":")[0]
 
     # From the transport
 
@@ -131,7 +129,7 @@ class AmqpConnection(asyncio.Protocol):
             return
         self._arrived.append(data)
         self._turns.take(self)
-        if self._arrived and self._transport is not None:  # libuv would hand over 8 MB of it in this turn
+        if self._arrived and self._transport is not None:  # libuv would pass 8 MB of it in this turn
             self._working = True
             self._pause_reading(self._transport)
 
@@ -151,7 +149,7 @@ class AmqpConnection(asyncio.Protocol):
     # From the turns
 
     def work(self, units: int, until_s: float) -> bool:
-        """Hand a part of what was read to the gateway, and what it asks to the shard."""
+        """Pass a part of what was read to the gateway, and its commands to the shard."""
         shard, gateway = self._shard, self._gateway
         now = shard.now_ms()
         clock_s = self._turns.clock_s
@@ -169,7 +167,7 @@ class AmqpConnection(asyncio.Protocol):
             data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
             self._commands = gateway.receive(data, now, SLICE_UNITS)
         self._working = more
-        shard.close_batch()  # what it hands out may let a link read on
+        shard.close_batch()  # effects handed out by it may let a link continue
         if self._eof and not self._working:
             self._finish(now)
         else:
@@ -180,14 +178,14 @@ class AmqpConnection(asyncio.Protocol):
         return self._working
 
     def end_turn(self) -> None:
-        if self._write_due:  # nothing was handed out behind the work
+        if self._write_due:  # nothing was handed out after the work
             self.flush(self._shard.now_ms())
 
     def _finish(self, now: int) -> None:
-        """Have the gateway know the end of the stream: all that came before is worked on."""
+        """Tell the gateway the end of the stream: all bytes before it are done."""
         self._over = True
         try:
-            # It knows whether a close came first (L-13), and asks nothing more when it has said so already.
+            # It knows whether a close came first (L-13), and then has no further commands.
             self._offer(self._gateway.eof(now))
         finally:
             if self._transport is None:
@@ -197,11 +195,11 @@ class AmqpConnection(asyncio.Protocol):
                 self._on_closed(self.connection_id)
         if self._transport is not None:
             self.flush(now)
-            if not self._transport.is_closing():  # asyncio's TLS breaks when it is closed twice
+            if not self._transport.is_closing():  # asyncio's TLS breaks when closed twice
                 self._transport.close()
 
     def _offer(self, commands: Sequence[Command]) -> None:
-        """Offer what the gateway asks, behind what waits."""
+        """Offer commands of the gateway, after those that wait."""
         if self._commands:
             self._commands = [*self._commands, *commands]
         elif commands:
@@ -228,21 +226,21 @@ class AmqpConnection(asyncio.Protocol):
     def flush(self, now_ms: int) -> None:
         self._write_due = False
         gateway = self._gateway
-        if not self._working and gateway.unread and not self._stopping:  # transfers before their link is open
+        if not self._working and gateway.unread and not self._stopping:  # transfers before their attach
             self._working = True
             self._turns.plan(self)
             self._pause_reading_if_full()
         transport = self._transport
         if transport is None or (transport.is_closing() and not self._ending):
-            return  # the end of the connection is told by the transport
+            return  # the transport reports the end of the connection
         if self._stranger and gateway.known:
             self._welcome(transport)
         data = gateway.data_to_send()
         if data and not self._ending:
             transport.write(data)
-        # Also without data: a delivery that came too late for its link is given back, for one.
+        # Also without data: a delivery that came too late for its link, for example, is given back.
         commands = gateway.written(self._unsent(), now_ms)
-        if commands and not self._stopping:  # or deliveries would follow one another while we stop
+        if commands and not self._stopping:  # else deliveries would follow one another during the stop
             self._offer(commands)
         if self._ending:
             return
@@ -254,17 +252,16 @@ class AmqpConnection(asyncio.Protocol):
             self._pause_reading(transport)
 
     def _welcome(self, transport: asyncio.Transport) -> None:
-        """Allow a peer that has shown a valid claim what a client needs."""
+        """Raise the limits for a peer that has shown a valid claim."""
         self._stranger = False
         self._uncommitted_bytes_max = UNCOMMITTED_BYTES_MAX
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
 
     def _pause_reading_if_full(self) -> None:
-        """Read only while there is room for what reading leads to: bodies to commit, answers to send; and
-        while nothing that was read waits for its turn.
+        """Stop reading while bytes to commit or to send exceed a limit, or read bytes wait for their turn.
 
         Credit cannot bound a peer: the official Python client transfers before it has any, and requests and
-        pre-settled transfers come without. What is not read waits in the peer.
+        pre-settled transfers need none. What is not read waits in the peer.
         """
         transport = self._transport
         if transport is None or self._reading_paused or self._ending:
@@ -276,9 +273,9 @@ class AmqpConnection(asyncio.Protocol):
             self._shard.wait_for_room(self)
 
     def _resume_reading_if_room(self, transport: asyncio.Transport) -> None:
-        """Read on when there is clearly room again."""
+        """Read on once there is clearly room again."""
         if self._working or self._output_full or self._stopping:
-            return  # what ends that comes here again; a broker that stops reads no more
+            return  # their ends call this again; a broker that stops reads no more
         if self._has_room(2):
             self._reading_paused = False
             transport.resume_reading()
@@ -286,7 +283,7 @@ class AmqpConnection(asyncio.Protocol):
             self._shard.wait_for_room(self)
 
     def _has_room(self, share: int) -> bool:
-        """Return whether less than this part of what may be uncommitted is: 1 = all of it, 2 = half."""
+        """Return whether less than 1/`share` of the permitted bytes are uncommitted."""
         return (
             self._gateway.uncommitted_bytes * share <= self._uncommitted_bytes_max
             and self._shard.uncommitted_bytes * share <= ALL_UNCOMMITTED_BYTES_MAX
@@ -300,11 +297,11 @@ class AmqpConnection(asyncio.Protocol):
     def _end(self, transport: asyncio.Transport) -> None:
         """End our half of the stream, and read on until the peer has ended its own.
 
-        A socket that is closed with bytes unread resets the connection, and the peer loses what it has not
-        read yet: the `close` that tells it why.
+        Closing a socket with bytes unread resets the connection, and the peer loses what it has not read yet:
+        the `close` with the reason.
         """
         self._ending = True
-        data = self._gateway.data_to_send()  # said after the last turn's data was taken: a defect met then
+        data = self._gateway.data_to_send()  # of a defect met after the last turn's data was taken
         if data:
             transport.write(data)
         later = asyncio.get_running_loop().call_later
@@ -320,7 +317,7 @@ class AmqpConnection(asyncio.Protocol):
         self._end_timers.append(later(LINGER_S, transport.close))
 
     def _end_unanswered(self, transport: asyncio.Transport) -> None:
-        """End a connection whose peer does not answer the end of TLS: a client that reads when it is used."""
+        """Abort a connection whose peer does not answer the end of TLS: clients that read only when used."""
         if self._unsent():  # a slow peer; END_S_MAX bounds it
             later = asyncio.get_running_loop().call_later
             self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
@@ -333,7 +330,7 @@ class AmqpConnection(asyncio.Protocol):
     # From the server
 
     def tick(self, now_ms: int) -> None:
-        """Let time pass: idle time-outs, empty frames, expired tokens."""
+        """Do what is due: idle time-outs, empty frames, expired tokens."""
         self._count_buffered(self._gateway.buffered_bytes + self._unsent())
         due = self._gateway.next_deadline_ms()
         if due is not None and due <= now_ms:
@@ -345,12 +342,12 @@ class AmqpConnection(asyncio.Protocol):
         self._buffered_bytes = now_bytes
 
     def stop_taking(self) -> None:
-        """Take nothing more from the peer: what was not begun is as if it had not come."""
+        """Take nothing more from the peer, and drop what was not begun."""
         self._stopping = True
         self._arrived.clear()
         commands, self._commands = self._commands, ()
         if commands:
-            self._shard.offer(commands)  # they are half of a read that is begun
+            self._shard.offer(commands)  # part of a read that is begun
         self._working = False
         if self._transport is not None:
             self._pause_reading(self._transport)
@@ -361,6 +358,6 @@ class AmqpConnection(asyncio.Protocol):
         self.flush(now_ms)
 
     def abort(self) -> None:
-        """End the connection without a word."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()

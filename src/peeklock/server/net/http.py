@@ -1,29 +1,22 @@
-"""HTTP/1.1 on a transport: requests in, answers out.
-
-Owns: reading requests within limits of time, the phases of a connection, writing answers, handing the
-transport of an upgraded connection on. Must not know: who answers what (`http_dispatch`), XML, entities,
-WebSocket, sockets.
+"""HTTP/1.1 on a transport: requests in, answers out; an upgraded connection is handed on to WebSocket.
 
 Theory of operation: a connection is idle, reading a head, reading a body, answering, waiting for a message,
-or lingering, and in each but the fourth a deadline runs. What has come is read when `server.turns` allows.
-While a connection answers it reads no more than once, so that a client which pipelines waits in its own
-socket buffer.
-A wait has no task. It reads on, to learn when the client goes away: the end of the stream ends the wait, also
-where only the client's half has ended. After a refusal that leaves unread bytes a connection lingers: it
-reads and drops for a moment, because closing at once would reset it and could take the refusal with it. The
-same code serves plain and TLS transports.
+or lingering; a deadline runs in each phase but the fourth. What has arrived is read as `loop.turns` allows.
+While a connection answers it reads at most once, so that a client which pipelines waits in its own socket
+buffer.
+A wait has no task. It reads on, to learn when the client leaves: the end of the stream ends the wait, even if
+only the client's half has ended. After a refusal that leaves unread bytes a connection lingers: it reads and
+drops for a moment, because closing at once would reset it and could lose the refusal. Plain and TLS
+transports are served alike.
 
-Where a proxy in front of us could see other requests in the same bytes than we do, the bytes are refused,
-although h11 would take them: both kinds of body length, a bare line feed, a folded line, fields behind a
-body.
+Bytes in which a proxy in front of us could see other requests than we do are refused, although h11 would
+accept them: both kinds of body length, a bare line feed, a folded line, fields behind a body.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from http import HTTPStatus
@@ -35,13 +28,10 @@ from peeklock.admin.exchange import Response
 from peeklock.api.exchange import JSON
 from peeklock.rest.api import Receive
 from peeklock.rest.exchange import RETRY_AFTER_S
-from peeklock.rest.receives import Receives
-from peeklock.server.loop.deadline import Deadline
-from peeklock.server.loop.turns import Turns
-from peeklock.server.net.api_hub import ApiHub
-from peeklock.server.net.api_requests import Waiting
-from peeklock.server.net.http_bodies import CHUNKS_MAX, MIB, UNKNOWN_BODY_BYTES_MAX, Body, BodyBudget, Excess
-from peeklock.server.net.http_dispatch import Dispatch, Note, accepted, defect, is_websocket
+from peeklock.server.line_limits import Note
+from peeklock.server.loop.timers import Deadline
+from peeklock.server.net.http_bodies import CHUNKS_MAX, MIB, UNKNOWN_BODY_BYTES_MAX, Body, Excess
+from peeklock.server.net.http_dispatch import Dispatch, HttpContext, accepted, defect, is_websocket
 from peeklock.server.net.http_heads import (
     HEAD_BYTES_MAX,
     Head,
@@ -51,7 +41,7 @@ from peeklock.server.net.http_heads import (
     why_refused,
 )
 from peeklock.server.net.http_wait import HttpWait
-from peeklock.server.net.hub import Hub
+from peeklock.server.net.hub import Waiting
 
 HEAD_S_MAX = 10.0
 """From the first byte of a request to the end of its headers. Our choice."""
@@ -84,39 +74,14 @@ _AWAY = frozenset({_Phase.ANSWER, _Phase.WAIT})
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One HTTP connection; the listener hands in the transport and the bytes that it has read already."""
+    """One HTTP connection; the listener hands in the transport and the bytes that it has already read."""
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        now_ms: Callable[[], int],
-        amqp: Callable[[], asyncio.Protocol],
-        turns: Turns,
-        note: Note,
-        bears_refusal: Callable[[str], bool] = lambda _: True,
-        receives: Hub[Receives] | None = None,
-        bodies: BodyBudget | None = None,
-        api: ApiHub | None = None,
-    ) -> None:
-        """Make a protocol for one connection.
-
-        Args:
-            dispatch: answers the requests of this connection.
-            now_ms: UTC.
-            amqp: makes the protocol that a WebSocket carries.
-            turns: shares the loop's time.
-            note: takes the log lines that anybody can cause, and has to limit them.
-            bears_refusal: told of each bad token by its peer's address; whether that one may go on.
-            receives: takes requests that wait for messages; None = there are none.
-            bodies: what messages that are not whole yet may take; None = any amount.
-            api: takes requests to the API that wait; None = there are none.
-        """
-        self._dispatch = dispatch
-        self._bears_refusal = bears_refusal
-        self._amqp = amqp
-        self._turns = turns
+    def __init__(self, context: HttpContext, note: Note) -> None:
+        """Serve one connection; `note` logs what was refused to it."""
+        self._context = context
         self._note = note
-        self._now_ms = now_ms
+        self._dispatch = Dispatch(context, note)
+        self._turns = context.turns
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._phase = _Phase.IDLE
         self._transport: asyncio.Transport | None = None
@@ -124,23 +89,23 @@ class HttpProtocol(asyncio.Protocol):
         self._peer: str | None = None
         """Host and port, for the log."""
         self._deadline = Deadline(asyncio.get_running_loop())
-        self._awaited = HttpWait(receives, api, self._deadline, now_ms)
+        self._awaited = HttpWait(context.receives, context.api, self._deadline, context.now_ms)
         self._head: Head | None = None
-        """Of the request that is read or answered."""
-        self._body = Body(bodies or BodyBudget(sys.maxsize))
+        """Of the request that is being read or answered."""
+        self._body = Body(context.bodies)
         self._arrived = bytearray()
-        """What was read and waits for its turn; reading pauses meanwhile."""
+        """Was read and waits for its turn; reading is paused."""
         self._eof = False
-        """Whether the end of the stream waits behind it."""
+        """Whether the end of the stream follows it."""
         self._is_full = False
         """Whether the transport has more to write than it should."""
         self._is_draining = False
-        """Whether an answer waits until that has left."""
+        """Whether an answer waits for that to drain."""
         self._is_working = False
 
     @property
     def known(self) -> bool:
-        """Whether a request of this connection has been served that needs a token."""
+        """Whether a request that needs a token has been served."""
         return self._dispatch.known
 
     # From the transport
@@ -156,7 +121,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._phase is _Phase.LINGER:
             return
         self._arrived += data
-        if self._phase in _AWAY:  # the next request; it is looked at after this one
+        if self._phase in _AWAY:  # the next request; it is read after this one
             if self._transport is not None:
                 self._transport.pause_reading()
             return
@@ -196,7 +161,7 @@ class HttpProtocol(asyncio.Protocol):
     # From the turns
 
     def work(self, units: int, until_s: float) -> bool:
-        """Read what has come, up to a request whose answer takes time."""
+        """Read what has arrived, up to a request whose answer takes time."""
         transport = self._transport
         if transport is None or self._phase is _Phase.LINGER:
             return False
@@ -222,16 +187,16 @@ class HttpProtocol(asyncio.Protocol):
         return False
 
     def abort(self) -> None:
-        """End the connection without a word."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     # Reading
 
     def _advance(self, until_s: float) -> bool:
-        """Take what h11 makes of the bytes so far, up to a request whose answer takes time.
+        """Handle the events in what has arrived, up to a request whose answer takes time.
 
-        Returns whether the time was up before.
+        Returns whether the time was up first.
         """
         while self._transport is not None and self._phase in _READING:
             if self._turns.clock_s() >= until_s:
@@ -242,8 +207,8 @@ class HttpProtocol(asyncio.Protocol):
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as failure:
-                failure.__traceback__ = None  # h11 raises it from a frame that it is a variable of: a circle
-                # h11 quotes the line that it cannot read, which may hold a token.
+                failure.__traceback__ = None  # it refers to the frame that refers to it: a cycle
+                # h11 quotes the line that it cannot read, which may contain a token.
                 self._refuse(failure.error_status_hint, str(failure).partition(": bytearray(")[0])
                 return False
             match event:
@@ -255,8 +220,8 @@ class HttpProtocol(asyncio.Protocol):
                         return False
                 case h11.EndOfMessage():
                     assert self._head is not None
-                    if event.headers:  # they may be folded, which h11 does not show
-                        self._refuse(400, "fields behind a body are not taken")
+                    if event.headers:  # they may be folded, which h11 hides
+                        self._refuse(400, "fields behind a body are not accepted")
                         return False
                     if self._upgraded(self._head):
                         return False
@@ -267,7 +232,7 @@ class HttpProtocol(asyncio.Protocol):
                 case h11.ConnectionClosed():
                     self._transport.close()
                     return False
-                case _:  # NEED_DATA; PAUSED cannot be, since a new cycle begins before the next call
+                case _:  # NEED_DATA; never PAUSED, since a new cycle begins before the next call
                     if self._http.they_are_waiting_for_100_continue:
                         self._write(h11.InformationalResponse(status_code=100, headers=[]))
                     if self._phase is _Phase.IDLE and self._http.trailing_data[0]:
@@ -276,7 +241,7 @@ class HttpProtocol(asyncio.Protocol):
         return False
 
     def _begin(self, request: h11.Request) -> bool:
-        """Take the head of a request; False = it was refused."""
+        """Take the head of a request; return False if it was refused."""
         self._enter(_Phase.BODY, BODY_S_MAX)
         self._body.begin(0, is_message=False)
         head = self._head = head_of(request)
@@ -292,7 +257,7 @@ class HttpProtocol(asyncio.Protocol):
         return True
 
     def _read(self, event: h11.Data) -> bool:
-        """Take a part of a body; False = it was refused."""
+        """Take a part of a body; return False if it was refused."""
         body, size = self._body, len(self._body)
         excess = body.add(event.data, begins_chunk=event.chunk_start)
         if excess is not None:
@@ -306,27 +271,27 @@ class HttpProtocol(asyncio.Protocol):
         return True
 
     def _refused_unread(self) -> bool:
-        """Refuse a request with a large body if its token is no good; tell whether it was refused."""
+        """Refuse a request with a large body if its token is bad; return whether it was refused."""
         assert self._head is not None
         if self._dispatch.wants_no_body(self._head):
-            self._refuse(413, "no body is wanted here")
+            self._refuse(413, "a body is not accepted here")
             return True
         refusal = self._dispatch.refusal_before_body(self._head, self._peer, is_message=self._body.is_message)
         if refusal is None:
             return False
         if refusal.status == HTTPStatus.UNAUTHORIZED:
-            self._bears_refusal(self._peer_host)
+            self._context.bears_refusal(self._peer_host)
         self._end_with(refusal)
         return True
 
     def _refuse_body(self, excess: Excess) -> None:
-        """Refuse a request for its body, of which nothing more is read."""
+        """Refuse a request because of its body, and read no more of it."""
         head, bytes_max = self._head, self._body.bytes_max
         assert head is not None
         if excess is Excess.CHUNKS:
             self._refuse(413, f"the body has more than {CHUNKS_MAX} chunks")
-        elif excess is Excess.ROOM:
-            text, again = "too many messages are on their way", ("Retry-After", str(RETRY_AFTER_S))
+        elif excess is Excess.BUDGET:
+            text, again = "too many messages are being received", ("Retry-After", str(RETRY_AFTER_S))
             self._dispatch.note_refusal(503, text, self._peer)
             self._end_with(Response(503, "text/plain", text.encode(), (again,)))
         elif self._body.is_message:
@@ -335,7 +300,7 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(413, f"the body is larger than {bytes_max} bytes")
 
     def _end_with(self, refusal: Response) -> None:
-        """Answer a request whose body is not read, and end the connection."""
+        """Answer a request whose body is not read, and close the connection."""
         transport = self._transport
         assert transport is not None
         self._send(replace(refusal, headers=(*refusal.headers, ("Connection", "close"))))
@@ -359,7 +324,7 @@ class HttpProtocol(asyncio.Protocol):
         if transport is None:
             return
         if self._eof or self._http.trailing_data[1]:
-            transport.close()  # nobody can be known to be there to take it
+            transport.close()  # a client that has closed its half may be gone
             return
         self._phase = _Phase.WAIT
         answer = self._awaited.begin(receive, transport, self._write, self._received)
@@ -376,13 +341,13 @@ class HttpProtocol(asyncio.Protocol):
         self._take_answer(response)
 
     def _conclude(self, response: Response) -> None:
-        """Answer, then take the next request once that has left."""
+        """Answer; take the next request once the answer has left."""
         self._phase = _Phase.ANSWER
         self._body.forget()
         transport = self._transport
         if transport is None:
             return
-        if response.status == HTTPStatus.UNAUTHORIZED and not self._bears_refusal(self._peer_host):
+        if response.status == HTTPStatus.UNAUTHORIZED and not self._context.bears_refusal(self._peer_host):
             response = replace(response, headers=(*response.headers, ("Connection", "close")))
         self._send(response)
         if not self._is_full:
@@ -402,14 +367,14 @@ class HttpProtocol(asyncio.Protocol):
         self._head = None
         self._enter(_Phase.IDLE, IDLE_S_MAX)
         if self._is_working:
-            return  # what is there is looked at next
+            return  # what has arrived is read next
         if self._arrived or self._eof or any(self._http.trailing_data):
             self._turns.take(self)
 
     # WebSocket
 
     def _upgraded(self, head: Head) -> bool:
-        """Hand the transport to a WebSocket if that was asked for as it should be."""
+        """Hand the transport to a WebSocket if the request is a valid upgrade; return whether it was."""
         transport = self._transport
         assert transport is not None
         if not is_websocket(head):
@@ -425,9 +390,9 @@ class HttpProtocol(asyncio.Protocol):
         self._deadline.end()
         self._transport = None
         if ended:
-            transport.close()  # nobody would be left to talk to
+            transport.close()  # the client has already left
             return True
-        websocket = WebSocketProtocol(self._amqp(), self._turns, self._note)
+        websocket = WebSocketProtocol(self._context.amqp(), self._turns, self._note)
         transport.set_protocol(websocket)
         websocket.connection_made(transport)
         if early:
@@ -437,7 +402,7 @@ class HttpProtocol(asyncio.Protocol):
     # Writing
 
     def _refuse(self, status: int, reason: str) -> None:
-        """Answer a request that cannot be read, then end the connection."""
+        """Answer a request that cannot be read, then close the connection."""
         assert self._transport is not None
         self._dispatch.note_refusal(status, reason, self._peer)
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -452,7 +417,7 @@ class HttpProtocol(asyncio.Protocol):
             transport.write_eof()
 
     def _send(self, response: Response) -> None:
-        headers = answer_headers(response, self._now_ms())
+        headers = answer_headers(response, self._context.now_ms())
         reason = HTTPStatus(response.status).phrase
         self._write(h11.Response(status_code=response.status, reason=reason.encode(), headers=headers))
         if response.body and (self._head is None or self._head.method != "HEAD"):
@@ -478,7 +443,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         if self._phase in (_Phase.HEAD, _Phase.BODY):
             self._refuse(408, "the request took too long to arrive")
-        elif self._phase is _Phase.LINGER or self._is_full:  # it would wait for who does not read
+        elif self._phase is _Phase.LINGER or self._is_full:  # a close would wait for the client to read
             self._transport.abort()
         else:
             self._transport.close()

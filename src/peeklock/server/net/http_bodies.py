@@ -1,8 +1,4 @@
-"""Bodies of HTTP requests while they arrive.
-
-Owns: how large a body may be, in how many chunks it may come, what all messages that are not whole yet may
-take together. Must not know: connections, answers, what a body says.
-"""
+"""Bodies of HTTP requests while they arrive, and their limits."""
 
 from __future__ import annotations
 
@@ -10,11 +6,11 @@ from enum import Enum
 
 CHUNKS_MAX = 1000
 """Of one body, and one more for each KiB above 1 MiB. Our choice: each costs as much as a small request, and
-1 MiB would have room for 170,000."""
+170,000 fit into 1 MiB."""
 
 UNKNOWN_BODY_BYTES_MAX = 16 * 1024
-"""Of a body before its request's token is looked at. Our choice: most descriptions are smaller, and four
-thousand connections of whoever it may be hold 64 MiB by such bodies, not 4 GiB."""
+"""Of a body before its request's token is checked. Our choice: most descriptions are smaller, and 4,000
+unauthenticated connections hold 64 MiB of such bodies, not 4 GiB."""
 
 MIB = 1024 * 1024
 
@@ -24,12 +20,12 @@ class Excess(Enum):
 
     SIZE = 0
     CHUNKS = 1
-    ROOM = 2
-    """All bodies together take what they may."""
+    BUDGET = 2
+    """The budget of all bodies is used up."""
 
 
 class BodyBudget:
-    """Bytes that the bodies of requests for messages may take, of all connections together."""
+    """The bytes that bodies of messages may take, over all connections."""
 
     __slots__ = ("limit", "used")
 
@@ -38,7 +34,7 @@ class BodyBudget:
         self.used = 0
 
     def take(self, size: int) -> bool:
-        """Count bytes; False = there is no room for them, and none was counted."""
+        """Count bytes; return False, and count none, if they do not fit."""
         if self.used + size > self.limit:
             return False
         self.used += size
@@ -46,7 +42,7 @@ class BodyBudget:
 
 
 class Body:
-    """The body of one request after the other."""
+    """The body of a connection's current request."""
 
     __slots__ = ("_budget", "_bytes", "_chunks", "_taken", "bytes_max", "is_message", "token_checked")
 
@@ -57,14 +53,14 @@ class Body:
         self.begin(0, is_message=False)
 
     def begin(self, bytes_max: int, *, is_message: bool) -> None:
-        """Expect another body of up to so many bytes."""
+        """Expect a body of up to so many bytes."""
         self.forget()
         self.bytes_max = bytes_max
         self._chunks = 0
         self.is_message = is_message
-        """Only those of messages are counted in the budget."""
+        """Only bodies of messages count in the budget."""
         self.token_checked = False
-        """The token of the request has been looked at, because its body is large."""
+        """The token of the request has been checked, because its body is large."""
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -73,7 +69,7 @@ class Body:
         return bytes(self._bytes)
 
     def add(self, data: bytes, *, begins_chunk: bool) -> Excess | None:
-        """Take what came; None = there may be more."""
+        """Add bytes; return why no more are accepted, or None."""
         self._bytes += data
         self._chunks += begins_chunk
         if len(self._bytes) > self.bytes_max:
@@ -82,12 +78,12 @@ class Body:
             return Excess.CHUNKS
         if self.is_message:
             if not self._budget.take(len(data)):
-                return Excess.ROOM
+                return Excess.BUDGET
             self._taken += len(data)
         return None
 
     def forget(self) -> None:
-        """Drop what came and give its room back."""
+        """Drop the bytes, and return them to the budget."""
         self._bytes.clear()
         self._budget.used -= self._taken
         self._taken = 0

@@ -1,7 +1,4 @@
-"""The heads of HTTP requests and answers: what stands there, and which requests are not followed.
-
-Owns: limits of a head, headers, the parts of a target. Must not know: connections, what is asked for.
-"""
+"""Heads of HTTP requests and answers: parsed, limited, refused where a proxy may read them otherwise."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ HEAD_BYTES_MAX = 32 * 1024
 """Request line and headers: three tokens of at most 8 KiB and as much for the rest. Our choice."""
 
 HEADERS_MAX = 100
-"""Of one request. Our choice: the official clients send 10; 32 KiB of empty ones would take 20 ms to read."""
+"""Of one request. Our choice: the official clients send 10; 32 KiB of empty ones take 20 ms to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of one request, read."""
+    """The head of a request."""
 
     method: str
     """Upper case."""
@@ -33,13 +30,13 @@ class Head:
     headers: dict[str, str]
     """By name in lower case; repeated ones are joined."""
     fields: tuple[tuple[str, str], ...]
-    """All headers as they were spelt."""
+    """All headers as they were written."""
     hosts: tuple[str, ...]
     """`Host`, and the authority of a target in absolute form. Source: RFC 9112 3.2.2."""
     version: str
     """Of HTTP."""
     body_bytes: int
-    """How long the body says it is; 0 = it says nothing."""
+    """Content-Length; 0 = there is none."""
 
 
 def head_of(request: h11.Request) -> Head:
@@ -79,15 +76,15 @@ def _split_target(target: str) -> tuple[str | None, str]:
 
 
 def why_refused(request: h11.Request) -> tuple[int, str] | None:
-    """Return status and reason if a head is not to be followed, although it can be read."""
+    """Return status and reason if a readable head must be refused."""
     if request.http_version not in (b"1.0", b"1.1"):
         version = request.http_version.decode()
-        return 505, f"HTTP/{version} is not served, only HTTP/1.1; for HTTP/2 there is no upgrade"
+        return 505, f"HTTP/{version} is not supported, only HTTP/1.1, and there is no upgrade to HTTP/2"
     headers = request.headers.raw_items()
     if len(headers) > HEADERS_MAX:
         return 431, f"there are more than {HEADERS_MAX} headers"
     if len(request.target) + sum(len(name) + len(value) for name, value in headers) > HEAD_BYTES_MAX:
-        return 431, f"the head is larger than {HEAD_BYTES_MAX} bytes"  # h11 looks only at what is not whole
+        return 431, f"the head is larger than {HEAD_BYTES_MAX} bytes"  # h11 checks only incomplete heads
     names = [name for name, _ in request.headers]
     if b"transfer-encoding" in names:
         # "ought to be handled as an error" RFC 9112 6.3; 6.1 for HTTP/1.0
@@ -102,7 +99,7 @@ _LENGTHS = re.compile(rb"\ncontent-length:[^\n]*", re.IGNORECASE)
 
 
 def fault_of_lines(start: bytes) -> str:
-    """Return what is wrong with the lines of a head that is whole; empty = nothing."""
+    """Return what is wrong with the lines of a complete head; empty = nothing."""
     end = min((at for at in (start.find(b"\n\r\n"), start.find(b"\n\n")) if at >= 0), default=-1)
     head = start[: end + 2]
     if end >= 0 and head.count(b"\n") != head.count(b"\r\n"):
@@ -113,7 +110,7 @@ def fault_of_lines(start: bytes) -> str:
     lengths = _LENGTHS.findall(head)
     if len(lengths) > 1 or (lengths and b"," in lengths[0]):
         # "either reject the message as invalid or replace" RFC 9112 6.3; h11 replaces
-        return "Content-Length stands there more than once"
+        return "Content-Length appears more than once"
     return ""
 
 

@@ -1,7 +1,4 @@
-"""The request with which an HTTP connection waits for messages.
-
-Owns: who has it, and when its time is over. Must not know: HTTP syntax, what is received.
-"""
+"""The request with which an HTTP connection waits for messages, or reads a stream of them."""
 
 from __future__ import annotations
 
@@ -11,18 +8,22 @@ from collections.abc import Callable
 import h11
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import Stream
+from peeklock.api.exchange import EVENTS, Stream
+from peeklock.rest.broker_properties import write_date
 from peeklock.rest.exchange import Receive
 from peeklock.rest.receives import Receives
-from peeklock.server.loop.deadline import Deadline
-from peeklock.server.net.api_hub import ApiHub
-from peeklock.server.net.api_requests import Waiting
-from peeklock.server.net.event_stream import EventStream
-from peeklock.server.net.hub import Answered, Hub
+from peeklock.server.loop.timers import Deadline
+from peeklock.server.net.hub import Answered, ApiHub, Hub, Waiting
+
+HEARTBEAT_S = 15.0
+"""Source: the HTML standard, 9.2.7: a comment every 15 seconds or so keeps proxies from ending a stream."""
+
+SLOW_BEATS_MAX = 2
+"""Heartbeats, 30 s, during which a client may leave unread what the transport holds. Our choice."""
 
 
 class HttpWait:
-    """See the module; mostly there is none."""
+    """The wait of one connection; mostly there is none."""
 
     def __init__(
         self,
@@ -31,14 +32,7 @@ class HttpWait:
         deadline: Deadline,
         now_ms: Callable[[], int],
     ) -> None:
-        """Wait for nothing.
-
-        Args:
-            receives: takes requests of the data plane; None = there are none.
-            api: takes those of the API; None = there are none.
-            deadline: of the connection.
-            now_ms: UTC.
-        """
+        """Wait for nothing; `receives` and `api` take the requests of the data plane and of the API."""
         self._receives = receives
         self._api = api
         self._deadline = deadline
@@ -60,11 +54,11 @@ class HttpWait:
         longer than the wait.
         """
         if isinstance(wanted, Receive):
-            assert self._receives is not None, "nobody takes requests that wait"
+            assert self._receives is not None
             self._hub = self._receives
             number = self._receives.begin(wanted, answered)
         else:
-            assert self._api is not None, "nobody takes requests that wait"
+            assert self._api is not None
             self._hub = self._api
             if isinstance(wanted, Stream):
                 self._stream = EventStream(transport, write, self._deadline, self._api, self._now_ms)
@@ -82,16 +76,16 @@ class HttpWait:
         return None
 
     def slow(self, *, is_slow: bool) -> None:
-        """Take note that the transport holds more than it should, or no longer."""
+        """Note whether the transport holds more than it should."""
         if self._stream is not None:
             self._stream.slow(is_slow=is_slow)
 
     def over(self) -> None:
-        """Take note that it was answered."""
+        """Note that the request was answered."""
         self._number = self._hub = self._stream = None
 
     def give_up(self) -> None:
-        """Forget it: its client is gone."""
+        """Forget the request: its client is gone."""
         number, hub = self._number, self._hub
         self.over()
         if number is not None and hub is not None:
@@ -100,3 +94,62 @@ class HttpWait:
     def _time_out(self) -> None:
         if self._number is not None and self._hub is not None:
             self._hub.time_out(self._number)
+
+
+class EventStream:
+    """Server-sent events, the last answer of a connection. Source: the HTML standard, 9.2."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        write: Callable[[h11.Event], None],
+        deadline: Deadline,
+        hub: ApiHub,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Begin with nothing written; `write` writes to the transport, `deadline` is the connection's."""
+        self._transport = transport
+        self._write = write
+        self._deadline = deadline
+        self._hub = hub
+        self._now_ms = now_ms
+        self._begun = False
+        self._is_slow = False
+        self._slow_beats = 0
+        self.number = 0
+        """Of the request; set once it is known."""
+
+    def take(self, event: bytes | None) -> None:
+        """Write an event; None = the end."""
+        if not self._begun:
+            self._begun = True
+            headers = [
+                ("Date", write_date(self._now_ms())),
+                ("Content-Type", EVENTS),
+                ("Cache-Control", "no-store"),
+                ("Connection", "close"),
+            ]
+            self._write(h11.Response(status_code=200, reason=b"OK", headers=headers))
+            self._deadline.set(HEARTBEAT_S, self._beat)
+        if event is not None:
+            self._write(h11.Data(data=event))
+            return
+        self._write(h11.EndOfMessage())
+        self._deadline.clear()
+        self._transport.close()
+
+    def slow(self, *, is_slow: bool) -> None:
+        """Note whether the transport holds more than it should."""
+        self._is_slow = is_slow
+        self._slow_beats = 0
+        self._hub.slow(self.number, is_slow=is_slow)
+
+    def _beat(self) -> None:
+        self._slow_beats += self._is_slow
+        if self._slow_beats > SLOW_BEATS_MAX:
+            self._transport.abort()
+            return
+        if not self._is_slow:
+            self._write(h11.Data(data=b":\n\n"))
+        self._hub.beat(self.number)
+        self._deadline.set(HEARTBEAT_S, self._beat)

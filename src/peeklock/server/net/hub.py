@@ -1,34 +1,41 @@
-"""Requests over HTTP that the broker has not answered yet, joined to a shard.
+"""Requests over HTTP that the broker has not answered yet, as one connection to a shard.
 
-Owns: who is told the answer of which request. Must not know: HTTP, what is asked. All of a kind are one
-connection to the shard, which never breaks: no task and no timer stands here for one.
+All requests of a kind share a connection that never breaks: none has a task or a timer here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from peeklock.admin.exchange import Response
+from peeklock.api.exchange import Ask, Show, Stream
+from peeklock.api.waits import Waits
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.message import Message
+from peeklock.rest.exchange import Take
 from peeklock.server.shard.shard import Shard
 
 Answered = Callable[[Response], None]
 OnDefect = Callable[[Exception, dict[str, object]], None]
 
+OnEvent = Callable[[bytes | None], None]
+"""Takes an event of a stream; None = the stream has ended."""
+
+Waiting: TypeAlias = Take | Stream
+"""Requests to the API that may wait for long."""
+
 
 class Requests(Protocol):
-    """Requests that are not answered yet, under one connection id. Each has a number."""
+    """Unanswered requests under one connection id. Each has a number."""
 
     def __len__(self) -> int: ...
 
     def begin(self, asked: Any, /) -> int | Response:
-        """Begin a request, and return its number; or its answer."""
+        """Begin a request; return its number, or its answer."""
 
-    def time_out(self, number: int) -> None:
-        """End a wait."""
+    def time_out(self, number: int) -> None: ...
 
     def cancel(self, number: int) -> None:
         """Forget a request whose client is gone."""
@@ -36,17 +43,16 @@ class Requests(Protocol):
     def end_all(self) -> None:
         """End all waits."""
 
-    def handle(self, effect: Effect, body: Callable[[Message], bytes | None]) -> None:
-        """Take an effect."""
+    def handle(self, effect: Effect, body: Callable[[Message], bytes | None]) -> None: ...
 
     def bodies_wanted(self) -> set[int]:
-        """Return the body rows that are waited for."""
+        """Return the body rows that answers wait for."""
 
     def bodies_arrived(self, body: Callable[[Message], bytes | None]) -> None:
-        """Go on with what waited for bodies."""
+        """Continue what waited for bodies."""
 
     def take_commands(self) -> Sequence[Command]:
-        """Return what is to be asked of the broker, once."""
+        """Return the commands for the broker, once."""
 
     def take_ended(self) -> Iterable[tuple[int, Response]]:
         """Return the answers that are ready, with the numbers of their requests, once."""
@@ -65,14 +71,7 @@ class Hub(Generic[R]):
         shard: Shard,
         on_defect: OnDefect,
     ) -> None:
-        """Begin with none.
-
-        Args:
-            make: makes the requests, of a connection id and what takes a defect and its fields.
-            new_connection_id: returns an id that no other connection has; called with the first request.
-            shard: is joined with the first request.
-            on_defect: takes a defect and its fields.
-        """
+        """Begin with none; `make` gets a new connection id and `on_defect` with the first request."""
         self._make = make
         self._new_connection_id = new_connection_id
         self._shard = shard
@@ -85,17 +84,17 @@ class Hub(Generic[R]):
 
     @property
     def _requests(self) -> R:
-        """Join with the first use: a broker that is never asked this way has no such connection."""
+        """Join the shard with the first use: a broker without such requests has no such connection."""
         if self._joined is None:
             connection_id = self._new_connection_id()
             self._joined = self._make(connection_id, self._on_defect)
             self._shard.add(connection_id, self)
         return self._joined
 
-    # From the connections
+    # From the HTTP connections
 
     def begin(self, asked: Any, answered: Answered) -> int | Response:
-        """Begin a request, and return its number; or its answer. `answered` is called later, once."""
+        """Begin a request; return its number, or its answer. `answered` is called later, once."""
         number = self._requests.begin(asked)
         if isinstance(number, int):
             self._answered[number] = answered
@@ -108,7 +107,7 @@ class Hub(Generic[R]):
         self._offer()
 
     def cancel(self, number: int) -> None:
-        """Forget a request whose client is gone: nobody is told its answer."""
+        """Forget a request whose client is gone; its answer is dropped."""
         if self._answered.pop(number, None) is not None:
             self._requests.cancel(number)
             self._offer()
@@ -145,3 +144,52 @@ class Hub(Generic[R]):
         commands = self._requests.take_commands()
         if commands:
             self._shard.offer(commands)
+
+
+class ApiHub(Hub[Waits]):
+    """Requests to the API, and its streams of deliveries."""
+
+    def __init__(self, new_connection_id: Callable[[], int], shard: Shard, on_defect: OnDefect) -> None:
+        super().__init__(Waits, new_connection_id, shard, on_defect)
+        self._on_event: dict[int, OnEvent] = {}
+
+    def begin(
+        self, asked: Ask | Show | Take | Stream, answered: Answered, on_event: OnEvent | None = None
+    ) -> int | Response:
+        """Begin a request; return its number, or its answer.
+
+        `answered` is called later, once; for a stream, whose events `on_event` takes, only with a refusal.
+        """
+        number = super().begin(asked, answered)
+        if isinstance(number, int) and on_event is not None:
+            self._on_event[number] = on_event  # in time: events come with a later turn of the loop
+        return number
+
+    def cancel(self, number: int) -> None:
+        self._on_event.pop(number, None)
+        super().cancel(number)
+
+    def slow(self, number: int, *, is_slow: bool) -> None:
+        """Note whether a stream's client reads slowly."""
+        self._requests.slow(number, is_slow=is_slow)
+        self._offer()
+
+    def beat(self, number: int) -> None:
+        """Check the locks of a stream; to be called from time to time."""
+        self._requests.beat(number, self._shard.now_ms())
+        self._offer()
+
+    def flush(self, now_ms: int) -> None:
+        self._offer()
+        for number, event in self._requests.take_events():
+            on_event = self._on_event.get(number)
+            if event is None:
+                self._on_event.pop(number, None)
+                self._answered.pop(number, None)
+            if on_event is not None:
+                on_event(event)
+        super().flush(now_ms)
+
+    def _answer(self, number: int, response: Response) -> None:
+        self._on_event.pop(number, None)
+        super()._answer(number, response)

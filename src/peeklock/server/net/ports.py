@@ -1,8 +1,4 @@
-"""The ports of a broker: which there are, and what stands behind them.
-
-Owns: opening them, telling what is open to others, and following the TLS files. Must not know: what the
-protocols do.
-"""
+"""The ports of a broker: opened, reported when others can reach them, and given the current TLS files."""
 
 from __future__ import annotations
 
@@ -10,28 +6,21 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from peeklock.config.hosts import host_of
 from peeklock.server import log
 from peeklock.server.keys.authority_manager import is_loopback
+from peeklock.server.line_limits import Note
 from peeklock.server.net.listener import Listener, ProtocolFactory
-from peeklock.server.net.refusal_log import Note
+from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.tls.contexts import CA_KEY_FILE, LOOK_S, TlsFiles
 
-if TYPE_CHECKING:
-    from peeklock.server.settings import Settings
-
 USUAL_PORTS = (5671, 443)
-"""AMQP over TLS, and HTTPS and WebSocket: what clients take that cannot be told a port."""
+"""AMQP over TLS; HTTPS and WebSocket: for clients whose port cannot be set."""
 
 PLAIN_PORT = 80
-"""Where .NET's administration client goes with `UseDevelopmentEmulator=true`: always up to 7.19, later where
-no port is given. Source: wire contract C38."""
-
-
-class PortsRefused(Exception):
-    """The ports cannot be opened; the message says which and what to do."""
+"""For .NET's administration client with `UseDevelopmentEmulator=true`: always up to 7.19, later without a
+port. Source: wire contract C38."""
 
 
 class Ports:
@@ -45,10 +34,7 @@ class Ports:
         wait_s: Callable[[str], float | None],
         note: Note,
     ) -> None:
-        """Make them, to be opened by `open`; `amqp`, `http`, `wait_s` and `note` are as of `Listener`.
-
-        Raises: PortsRefused, for TLS files that cannot be used.
-        """
+        """Check the TLS files; the other arguments are those of `Listener`. Raises: StartFailed."""
         self._settings = settings
         self._files = TlsFiles(
             settings.data,
@@ -68,26 +54,23 @@ class Ports:
         )
         if settings.tls_cert is not None:
             try:
-                self._listener.use(self._files.load())  # a wrong pair is told now, not to the first client
+                self._listener.use(self._files.load())  # a bad pair fails now, not with the first client
             except OSError as failure:  # ssl.SSLError is one
-                raise PortsRefused(f"TLS: {failure}; give a PEM certificate chain and its private key") from (
+                raise StartFailed(f"TLS: {failure}; give a PEM certificate chain and its private key") from (
                     failure
                 )
         self.amqp_port = self.http_port = 0
         self.opened: list[int] = []
         self.plaintext_everywhere = settings.allow_plaintext or is_loopback(settings.host)
-        """Whether no address of ours asks for TLS."""
+        """Whether plain connections are accepted on every address."""
         self._load_now = False
-        """The TLS files were not sound when they were looked at for `open`."""
+        """The TLS files were missing or damaged before `open`."""
 
     async def open(self) -> None:
-        """Have the TLS files on disk, then listen: clients read them once the broker is ready.
-
-        Raises: PortsRefused.
-        """
+        """Make the TLS files, which clients read once the broker is ready; listen. Raises: StartFailed."""
         try:
             self._load_now = await asyncio.to_thread(self._files.make_files)
-        except OSError:  # told in the log by `follow_tls`; plain connections are taken
+        except OSError:  # logged by `follow_tls`; plain connections are accepted
             self._load_now = True
         settings = self._settings
         self.amqp_port = self._bind(settings.amqp_port, "--amqp-port")
@@ -105,37 +88,29 @@ class Ports:
                 opened.update(self._bind_plain())
         self.opened = sorted(opened)
         if not is_loopback(settings.host):
-            plain = settings.allow_plaintext
-            log.warning(
-                "other machines can connect",
-                {
-                    "host": settings.host,
-                    "ports": self.opened,
-                    "without_tls": "allowed: keys and messages can be read on the way"
-                    if plain
-                    else "refused",
-                },
-            )
+            plain = "allowed: keys and messages can be read on the way"
+            without_tls = plain if settings.allow_plaintext else "refused"
+            fields = {"host": settings.host, "ports": self.opened, "without_tls": without_tls}
+            log.warning("other machines can connect", fields)
 
     def _refuse_open_keys(self) -> None:
-        """See that private keys are their owner's alone. Raises: PortsRefused, for those that we made."""
+        """Raise StartFailed for a private key of ours that others can read; warn of one that was given."""
         for file in self._files.open_keys():
             if self._settings.tls_cert is not None:
-                do = f"`chmod 600 {file}`, and a new pair if they may have read it"
+                do = f"`chmod 600 {file}`, and a new pair if others may have read it"
                 log.warning("the key of --tls-key can be read by others", {"file": str(file), "do": do})
                 continue
             if file.name == CA_KEY_FILE:
-                then = f"delete {file.parent}, and tell every client to trust the new authority"
+                then = f"delete {file.parent}, and make every client trust the new authority"
             else:
-                then = "delete it too: the start makes another"
-            raise PortsRefused(
-                f"{file} can be read by others than its owner: say `chmod 600 {file}`; if somebody may have "
+                then = "delete it as well: the start makes another"
+            raise StartFailed(
+                f"{file} can be read by others than its owner: run `chmod 600 {file}`; if others may have "
                 f"read it, {then}"
             )
 
     def _bind_plain(self) -> set[int]:
-        """Listen on the port for plain HTTP, or say why not. A web server often has it, and few clients go
-        there, so that it is no reason to end the start."""
+        """Listen on the port for plain HTTP, or warn: a web server often has it, and few clients need it."""
         host = self._settings.host
         try:
             return {self._listener.bind(host, PLAIN_PORT)}
@@ -159,11 +134,11 @@ class Ports:
         except OSError as failure:
             self._listener.close()
             why, do = failure.strerror or failure, _what_to_do(failure, option, port)
-            raise PortsRefused(f"cannot listen on {host}:{port}: {why}; {do}") from failure
+            raise StartFailed(f"cannot listen on {host}:{port}: {why}; {do}") from failure
 
     async def follow_tls(self) -> None:
-        """See to the TLS files for as long as the broker runs, beside the loop."""
-        # When it was sound it is loaded when the first client comes: most brokers on loopback see none.
+        """Follow the TLS files for as long as the broker runs, in a thread."""
+        # Sound files are loaded with the first client: most brokers on loopback have none.
         if self._shows_ours_to_others() or self._load_now:
             await self._listener.prepare_tls()
             if self._shows_ours_to_others() and self._files.names:
@@ -171,7 +146,7 @@ class Ports:
                     "the certificate is good for these names alone",
                     {
                         "names": self._files.names,
-                        "do": "give --tls-name for any other name or address that clients use",
+                        "do": "add any other name or address that clients use with --tls-name",
                     },
                 )
         while True:
@@ -183,34 +158,34 @@ class Ports:
                 self._listener.use(context)
 
     def _shows_ours_to_others(self) -> bool:
-        """Whether other machines are met with our own certificate: its names matter then, and TLS is sure."""
+        """Return whether other machines see our certificate: its names matter then, and TLS is certain."""
         return self._settings.tls_cert is None and not is_loopback(self._settings.host)
 
     def health(self) -> dict[str, int | str]:
-        """Give what was refused since the start and what is wrong, for `GET /health`."""
-        # The log names the file; whoever may ask for this need not know our folders.
-        wrong = "no TLS connection can be taken; the log says why" if self._listener.tls_fails else ""
+        """Return what was refused since the start, and a fault of TLS, for `GET /health`."""
+        # The log names the file; a client that reads this need not know our folders.
+        wrong = "no TLS connection can be accepted; the log says why" if self._listener.tls_fails else ""
         return {**self._listener.figures(), **({"tls": wrong} if wrong else {})}
 
     def close(self) -> None:
-        """Stop listening; connections that are open stay."""
+        """Stop listening; open connections stay."""
         self._listener.close()
 
 
 def _names_of(host: str) -> tuple[str, ...]:
-    """Name what `--host` says, unless it means every address."""
+    """Return the name in `--host`, unless it means every address."""
     return () if host in ("0.0.0.0", "::", "") or not host.isascii() else (host,)
 
 
 def _with_hosts(names: Iterable[str]) -> Iterator[str]:
-    """Return names, and before each `HOST:PORT` its host, which all clients but Go's look for."""
+    """Return the names, and before each `HOST:PORT` its host, which all clients but Go's check."""
     for name in names:
         yield host_of(name)
         yield name
 
 
 def _what_to_do(failure: OSError, option: str, port: int) -> str:
-    """Say how a port can be listened on that could not be, or done without."""
+    """Return how to listen on a port that could not be opened, or to do without it."""
     if failure.errno not in (errno.EADDRINUSE, errno.EACCES):
         return "give an address of this machine with --host"
     if option == "--usual-ports":
@@ -218,7 +193,7 @@ def _what_to_do(failure: OSError, option: str, port: int) -> str:
     else:
         without = "choose another with --amqp-port / --http-port (0 picks a free one)"
     if failure.errno == errno.EADDRINUSE:
-        return f"{without}, or end the program that listens there" if option == "--usual-ports" else without
+        return f"{without}, or stop the program that listens there" if option == "--usual-ports" else without
     return (
         f"{without}, or permit it: `sysctl net.ipv4.ip_unprivileged_port_start={port}` for every program, or "
         "`AmbientCapabilities=CAP_NET_BIND_SERVICE` in the unit of a systemd service"

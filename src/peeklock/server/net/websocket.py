@@ -1,19 +1,17 @@
-"""AMQP over WebSocket: the upgrade, and a transport for an AMQP connection that frames what it writes.
+"""AMQP over WebSocket: the upgrade, and a transport that frames what an AMQP connection writes.
 
-Owns: the terms of the upgrade, WebSocket frames, the closing handshake. Must not know: AMQP, HTTP syntax. It
-carries bytes between a transport and any protocol, which sees an `asyncio.Transport` like that of TLS: one
-that cannot close its half.
-Source: RFC 6455; wire contract 1.1; OASIS "AMQP WebSocket Binding 1.0".
+It carries bytes between a transport and any protocol, which sees an `asyncio.Transport` like that of TLS: one
+that cannot close its half. Source: RFC 6455; wire contract 1.1; OASIS "AMQP WebSocket Binding 1.0".
 
-Frames are `websockets`'s, without its I/O: 2.3 us for a frame of 1 KiB in, 0.8 us for one out, where wsproto
-takes 7.4 and 2.3 (it unmasks in Python). The module is imported with the first upgrade, which costs 40 ms.
+Frames are `websockets`'s, without its I/O: 2.3 us for a frame of 1 KiB in, 0.8 us for one out; wsproto takes
+7.4 and 2.3 (it unmasks in Python). The module is imported with the first upgrade, which costs 40 ms.
 
-Theory of operation: the bytes of all frames of a read are handed on at once, whether or not the last of
-their fragments is there, since boundaries carry no meaning. Each write is one binary frame. We never ping:
-AMQP has its own signs of life, and the official Java client answers a ping with bytes that are no frame. An
-end of ours is a close frame behind all that was written, and then the peer's close frame or a deadline. When
-the peer breaks the protocol, the rest of its bytes is read and dropped for a moment, because closing at once
-would reset the connection and could take the reason with it.
+Theory of operation: the bytes of all frames of a read are passed on at once, complete messages or not, since
+boundaries carry no meaning. Each write is one binary frame. We never ping: AMQP has its own heartbeats, and
+the official Java client answers a ping with bytes that are no frame. We end with a close frame after all that
+was written, and then wait for the peer's close frame or a deadline. When the peer breaks the protocol, the
+rest of its bytes is read and dropped for a moment, because closing at once would reset the connection and
+could lose the reason.
 """
 
 from __future__ import annotations
@@ -28,50 +26,47 @@ from websockets.protocol import OPEN, Event, Protocol, Side
 from websockets.utils import accept_key
 
 from peeklock.admin.api import Response
+from peeklock.server.line_limits import Note
 from peeklock.server.loop.tasks import call_for
 from peeklock.server.loop.turns import Turns
 from peeklock.server.net.amqp import AmqpConnection
 
 FRAME_BYTES_MAX = 1024 * 1024 + 64 * 1024
-"""Payload of one frame from a peer. Our choice: the official clients' largest AMQP frame is 1 MiB, and there
-is room for what they may write with it."""
+"""Payload of one frame from a peer. Our choice: the official clients' largest AMQP frame is 1 MiB; the rest
+is for what they may write with it."""
 
 STRANGER_FRAME_BYTES_MAX = 64 * 1024
-"""The same of a peer that has not shown yet who it is: a frame is kept until it is whole. Our choice: what
-clients send until then, a token above all, is under 20 KiB."""
+"""The same of a peer without a valid claim: a frame is kept until it is complete. Our choice: what clients
+send before their claim, mostly a token, is under 20 KiB."""
 
 SLICE_BYTES = 16 * 1024
 STRANGER_SLICE_BYTES = 2 * 1024
 FRAMES_A_TURN_MAX = 2000
-"""Frames are taken from a read in slices, and the clock is read between two of them; after so many frames
-the rest waits for its next turn. Our choice: a slice of frames that carry nothing takes 6 ms, or 1 ms of a
-peer that has not shown who it is. A read of 256 KiB has room for 40,000 of them, but for 250 of 1 KiB."""
+"""Frames are parsed in slices of a read, and the clock is checked in between; after so many frames the rest
+waits for its next turn. Our choice: a slice of empty frames takes 6 ms, or 1 ms of a peer without a claim. A
+read of 256 KiB may hold 40,000 of them, but 250 of 1 KiB."""
 
 FRAME_S_MAX = 30.0
-"""For a frame that is longer than what came at once, as for the body of a request. Our choice: 1 MiB at
-35 KiB/s."""
+"""For the rest of an incomplete frame, as for the body of a request. Our choice: 1 MiB at 35 KiB/s."""
 
 CLOSE_S_MAX = 2.0
-"""For the peer to answer our close frame, or to read why it was refused. Our choice: a round trip or two on
-any path."""
+"""For the peer to answer our close frame, or to read a refusal. Our choice: two round trips on any path."""
 
 DRAIN_S_MAX = 30.0
-"""For what was written before an end to leave. Our choice, as for a connection without WebSocket."""
+"""For the last bytes to leave. Our choice, as for a connection without WebSocket."""
 
 SUBPROTOCOLS = ("AMQPWSB10", "amqp")
-"""Azure's, and that of the OASIS binding; the first that the peer offers is taken."""
+"""Azure's, and that of the OASIS binding; the first that the peer offers is chosen."""
 
 _VERSION = ("Sec-WebSocket-Version", "13")
-
-Note = Callable[[str, Mapping[str, Any]], None]
 
 
 def accept(
     method: str, http_version: str, headers: Mapping[str, str], body: bytes
 ) -> dict[str, str] | Response:
-    """Give the headers that accept an upgrade, or the refusal.
+    """Return the headers that accept an upgrade, or the refusal. Source: RFC 6455 4.2.
 
-    `headers` are by name in lower case, repeated ones joined by commas. Source: RFC 6455 4.2.
+    `headers` are by name in lower case, repeated ones joined by commas.
     """
     if method != "GET":
         return _refusal(405, f"use GET, not {method[:20]}", ("Allow", "GET"))
@@ -81,7 +76,7 @@ def accept(
         text = "only a WebSocket is served here: send the headers Upgrade: websocket and Connection: Upgrade"
         return _refusal(426, text, ("Upgrade", "websocket"), ("Connection", "Upgrade"))
     if headers.get("sec-websocket-version", "").strip() != "13":
-        return _refusal(426, "the header Sec-WebSocket-Version has to be 13", _VERSION)
+        return _refusal(426, "the header Sec-WebSocket-Version must be 13", _VERSION)
     if body:
         return _refusal(400, "a request for a WebSocket has no body")
     key = headers.get("sec-websocket-key", "").strip()
@@ -90,11 +85,11 @@ def accept(
     except ValueError:
         nonce = b""
     if len(nonce) != 16:
-        return _refusal(400, "the header Sec-WebSocket-Key has to be there once, with 16 bytes in base64")
+        return _refusal(400, "the header Sec-WebSocket-Key must appear once, with 16 bytes in base64")
     offered = {token.lower() for token in _tokens(headers, "sec-websocket-protocol")}
     chosen = next((name for name in SUBPROTOCOLS if name.lower() in offered), None)
     if chosen is None:
-        text = f"the header Sec-WebSocket-Protocol has to offer {' or '.join(SUBPROTOCOLS)}"
+        text = f"the header Sec-WebSocket-Protocol must offer {' or '.join(SUBPROTOCOLS)}"
         return _refusal(400, text)
     return {
         "Upgrade": "websocket",
@@ -113,29 +108,29 @@ def _refusal(status: int, text: str, *headers: tuple[str, str]) -> Response:
 
 
 class WebSocketProtocol(asyncio.Protocol):
-    """A WebSocket after its upgrade, between a transport and the protocol that it carries."""
+    """A WebSocket after its upgrade, between a transport and the carried protocol."""
 
     def __init__(self, carried: asyncio.Protocol, turns: Turns, note: Note) -> None:
-        """`note` takes what a peer did wrong, for the log."""
+        """Carry a protocol; `note` logs what the peer did wrong."""
         self._carried = carried
         self._turns = turns
         self._note = note
-        # A message of fragments may be as long as the connection: what has come of it is handed on.
+        # A fragmented message may be as long as the connection: its parts are passed on as they come.
         self._frames = Protocol(Side.SERVER, state=OPEN, max_size=(None, FRAME_BYTES_MAX))
         if isinstance(carried, AmqpConnection):
             self._frames.max_fragment_size = STRANGER_FRAME_BYTES_MAX
         self._transport: asyncio.Transport | None = None
         self.ended = False
-        """No more bytes are handed on: one of the two sides has ended."""
+        """No more bytes are passed on: one of the two sides has ended."""
         self._deadline: asyncio.TimerHandle | None = None
         self._progress = 0
-        """Reads that completed a frame, and pauses: what a peer that is late can point to."""
+        """Counts reads that completed a frame, and pauses, which excuse a slow peer."""
         self._paused_by_carried = False
         self._output_full = False
         self._paused = False
         self._backlog = b""
         self._backlog_at = 0
-        """What was read, and where the frames begin that wait for their turn."""
+        """What was read, and where the frames that wait for their turn begin."""
         self._eof = False
 
     # From the transport
@@ -148,7 +143,7 @@ class WebSocketProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._backlog = self._backlog[self._backlog_at :] + data if self._backlog else data
         self._backlog_at = 0
-        if not self._paused_by_carried:  # else `resume_reading` goes on
+        if not self._paused_by_carried:  # else `resume_reading` continues
             self._turns.take(self)
         self._pause_or_resume_reading()
 
@@ -160,12 +155,12 @@ class WebSocketProtocol(asyncio.Protocol):
         return isinstance(self._carried, AmqpConnection) and self._carried.known
 
     def work(self, units: int, until_s: float) -> bool:
-        """Take frames for as long as a turn allows, and hand on what they carry."""
+        """Parse frames for as long as a turn allows, and pass on what they carry."""
         frames, clock_s = self._frames, self._turns.clock_s
         slice_bytes = SLICE_BYTES if self.known else STRANGER_SLICE_BYTES
         completed: list[Event] = []
         data, at = self._backlog, self._backlog_at
-        while at < len(data) and self._transport is not None:  # None: the end came before this turn
+        while at < len(data) and self._transport is not None:  # None: it has ended before this turn
             frames.receive_data(data[at : at + slice_bytes])
             completed += frames.events_received()
             at += slice_bytes
@@ -175,14 +170,14 @@ class WebSocketProtocol(asyncio.Protocol):
             data, at = b"", 0
         self._backlog, self._backlog_at = data, at
         self._pause_or_resume_reading()
-        self._hand_on(cast(list[Frame], completed))  # the other events belong to a hand-shake
+        self._hand_on(cast(list[Frame], completed))  # other events belong to a hand-shake
         if self._eof and not self._backlog and not self.ended:
             self._carried.eof_received()
             self.close()
         return bool(self._backlog) and self._transport is not None and not self._paused_by_carried
 
     def abort(self) -> None:
-        """End the connection without a word."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -192,7 +187,7 @@ class WebSocketProtocol(asyncio.Protocol):
         for frame in completed:
             if frame.opcode is BINARY or frame.opcode is CONT:
                 if frame.data:
-                    parts.append(cast(bytes, frame.data))  # other kinds are for what is sent
+                    parts.append(cast(bytes, frame.data))  # other types are for sending
             elif frame.opcode is TEXT:
                 frames.fail(CloseCode.UNSUPPORTED_DATA, "AMQP is carried by binary frames, this is text")
                 break
@@ -209,7 +204,7 @@ class WebSocketProtocol(asyncio.Protocol):
             self._arm(FRAME_S_MAX, self._look_for_progress, self._progress)
 
     def eof_received(self) -> bool:
-        # Without a close frame before. The other half may be open still, for what is left to say.
+        # There was no close frame. The other half may still be open, for the last bytes.
         self._eof = True
         if not self._paused_by_carried:
             self._turns.take(self)
@@ -217,7 +212,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._output_full = True
-        self._pause_or_resume_reading()  # a peer that pings and reads no answers
+        self._pause_or_resume_reading()  # the peer may ping and read no answers
         self._carried.pause_writing()
 
     def resume_writing(self) -> None:
@@ -230,7 +225,7 @@ class WebSocketProtocol(asyncio.Protocol):
         self._disarm()
         self._transport = None
         self._carried.connection_lost(exc)
-        # The parser is a generator that holds its `Protocol`, and so does the failure that ended it.
+        # The parser and the failure that ended it refer to `Protocol`: cycles.
         self._frames.parser.close()
         if self._frames.parser_exc is not None:
             self._frames.parser_exc.__traceback__ = None
@@ -238,13 +233,13 @@ class WebSocketProtocol(asyncio.Protocol):
     # From what is carried, by its transport
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes as one binary frame; nothing once either side has ended."""
+        """Send bytes as one binary frame, unless either side has ended."""
         if data and self._frames.state is OPEN:
             self._frames.send_binary(data)
             self._flush()
 
     def close(self) -> None:
-        """Send a close frame behind all that was written, and wait for the peer's."""
+        """Send a close frame after all that was written, and wait for the peer's."""
         if self._frames.state is OPEN and self._transport is not None:
             self._frames.send_close(CloseCode.NORMAL_CLOSURE)
             self._flush()
@@ -265,12 +260,12 @@ class WebSocketProtocol(asyncio.Protocol):
     # Ends
 
     def _after_close_frame(self) -> None:
-        """Go on after a close frame: the peer's, or ours because it broke the protocol."""
+        """Continue after a close frame: the peer's, or ours because the peer broke the protocol."""
         transport, frames = self._transport, self._frames
         if transport is None:
             return
         if frames.close_rcvd is not None and frames.parser_exc is None:
-            # Theirs, answered by now; they say nothing after it.
+            # The peer's, answered by now; it sends nothing after it.
             self._end_carried()
             self._let_go(transport)
         elif not self.ended:
@@ -297,12 +292,12 @@ class WebSocketProtocol(asyncio.Protocol):
         transport.close()
         self._arm(DRAIN_S_MAX, transport.abort)
 
-    # Frames that stay away
+    # Late frames
 
     def _look_for_progress(self, before: int) -> None:
         self._deadline = None
         if self._progress == before and not self.ended:
-            self._frames.fail(CloseCode.POLICY_VIOLATION, f"no whole frame in {FRAME_S_MAX:.0f} s")
+            self._frames.fail(CloseCode.POLICY_VIOLATION, f"no complete frame in {FRAME_S_MAX:.0f} s")
             self._flush()
             self._after_close_frame()
 
@@ -321,7 +316,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
     def _flush(self) -> None:
         for data in self._frames.data_to_send():
-            if data and self._transport is not None:  # an empty one stands for the end of the stream
+            if data and self._transport is not None:  # an empty one means the end of the stream
                 self._transport.write(data)
 
     def _pause_or_resume_reading(self) -> None:
@@ -329,7 +324,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if paused is self._paused or self._transport is None or self._transport.is_closing():
             return
         self._paused = paused
-        self._progress += 1  # the time for a frame does not run while we do not read
+        self._progress += 1  # the time for a frame stops while we do not read
         if paused:
             self._transport.pause_reading()
         else:
@@ -337,7 +332,7 @@ class WebSocketProtocol(asyncio.Protocol):
 
 
 class _Carrier(asyncio.Transport):
-    """What a WebSocket is for the protocol that it carries."""
+    """The transport of the carried protocol."""
 
     def __init__(self, websocket: WebSocketProtocol, transport: asyncio.Transport) -> None:
         super().__init__()

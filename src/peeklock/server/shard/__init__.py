@@ -1,12 +1,10 @@
-"""One namespace on the event loop: driver, commits, connections, back-pressure.
+"""One namespace on the event loop.
 
-back_pressure  When new sends are refused: too little space, a loop that lags, an event log that is full.
-connections    The connections of one namespace: whom effects are handed to.
-definitions    What became of entities and rules, in the log.
-driver_loop    The driver of one namespace on an event loop: the adapter that does what it says.
-losses         What went wrong and no client is told of: it is logged.
-own_requests   What this process asks its own namespace: a connection without a peer.
-shard          One namespace at work in the server: what connections, listeners and the event log ask of it.
-store_calls    What the store of one namespace is doing: the commit and the reads under way.
-totals_desk    The figures of a namespace for whoever asks, added up between other turns of the event loop.
+shard          The namespace as the rest of the server uses it, its housekeeping and its orderly end.
+driver_loop    In which turns of the loop the driver is stepped, and its actions done.
+store_calls    The commit and the reads under way.
+connections    The connections to which effects are handed.
+own_requests   Requests of this process itself, a connection without a peer.
+back_pressure  When sends are refused.
+definitions    Log lines of created, changed and deleted entities and rules.
 """

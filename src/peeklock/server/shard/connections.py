@@ -1,8 +1,4 @@
-"""The connections of one namespace: whom effects are handed to.
-
-Owns: which connections there are, and which of them wait for room. Must not know: what an effect means, what
-leaves when (see `engine.driver`), bytes of any protocol.
-"""
+"""The connections of one namespace, to which effects are handed."""
 
 from __future__ import annotations
 
@@ -21,27 +17,27 @@ class EffectSink(Protocol):
         """Take effects, in order; nothing is written yet."""
 
     def flush(self, now_ms: int) -> None:
-        """Write what the effects of this turn have led to."""
+        """Write what the effects of this turn led to."""
 
     def bodies_wanted(self) -> set[int]:
         """Return the body rows that deliveries wait for."""
 
     def bodies_arrived(self, now_ms: int) -> None:
-        """Try the waiting deliveries again."""
+        """Retry the waiting deliveries."""
 
 
 class Connections:
-    """See the module."""
+    """The connections by id, and those that wait for room."""
 
     def __init__(self, driver: Driver, turns: Turns) -> None:
-        """Begin with none; the turns are told what handing out takes of them."""
+        """Begin with none; `turns` learns how long handing out takes."""
         self._driver = driver
         self._turns = turns
         self._by_id: dict[int, EffectSink] = {}
         self._waiting_for_room: set[EffectSink] = set()
 
     def add(self, connection_id: int, connection: EffectSink) -> None:
-        """Let effects for this connection id reach it."""
+        """Hand effects for this id to a connection."""
         self._by_id[connection_id] = connection
         self._driver.connect(connection_id)
 
@@ -55,7 +51,7 @@ class Connections:
     def hand_out(self, action: HandOut, now_ms: int) -> None:
         """Hand effects to their connection, and have it write what follows."""
         connection = self._by_id.get(action.connection_id)
-        if connection is None:  # it was closed by what another one has been given
+        if connection is None:  # closed by what another one was handed
             self._driver.undelivered(action.effects, now_ms)
             return
         started_s = self._turns.clock_s()
@@ -64,7 +60,7 @@ class Connections:
         self._turns.handed_out(self._turns.clock_s() - started_s)
 
     def bodies_read(self, connection_id: int, now_ms: int) -> None:
-        """Have a connection try again what waits for bodies."""
+        """Retry what waits for bodies in a connection."""
         connection = self._by_id.get(connection_id)
         if connection is not None:
             connection.bodies_arrived(now_ms)
@@ -82,11 +78,11 @@ class Connections:
     # Room
 
     def wait_for_room(self, connection: EffectSink) -> None:
-        """Flush a connection that does not read now once more after the next commit."""
+        """Flush a connection that has stopped reading after the next commit."""
         self._waiting_for_room.add(connection)
 
     def flush_waiting(self, now_ms: int) -> None:
-        """Flush those that waited for room."""
+        """Flush the connections that waited for room."""
         if self._waiting_for_room:
             waiting, self._waiting_for_room = self._waiting_for_room, set()
             for connection in waiting:

@@ -1,9 +1,4 @@
-"""What became of entities and rules, in the log.
-
-Owns: the log lines of created, changed and deleted entities and rules, whoever asked for it: the
-administration, a client, or nobody, when an entity was idle for too long. Must not know: who asked (`http`
-logs the administration's requests).
-"""
+"""Log lines of created, changed and deleted entities and rules, whatever caused the change."""
 
 from __future__ import annotations
 
@@ -16,83 +11,63 @@ from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.config.rules import write_rule
 from peeklock.rules.filters import CorrelationFilter, FalseFilter, SqlFilter, TrueFilter
 from peeklock.server import log
+from peeklock.server.line_limits import LineLimit
 
 DEFINITIONS = frozenset({EntityStored, EntityRemoved, RuleStored, RuleRemoved})
-"""Facts that are told."""
+"""Changes that have a line."""
 
 EXPRESSION_CHARACTERS_MAX = 200
 """Of a filter or action. Our choice: a rule may have 64 KiB."""
 
 LINES_MAX = 600
-WINDOW_MS = 60_000
-"""Lines, and in which time. Our choice: enough for a deployment; whoever may receive may also change rules,
-and a client that does so in a loop must not bury the log."""
+"""A minute. Our choice: enough for a deployment; a client with the right to receive may also change rules in
+a loop, and must not fill the log."""
 
 
-class DefinitionLog:
-    """Tells of definitions from the moment on in which it is told what there is."""
+class DefinitionLog(LineLimit):
+    """Logs definitions from `begin` on."""
 
     def __init__(self) -> None:
+        super().__init__(LINES_MAX, "lines about entities and rules left out", log.info)
         self._known: dict[int, tuple[str, str]] | None = None  # kind and name by entity id
-        self._window_ends_ms = 0
-        self._lines = 0
-        self._left_out = 0
 
     def begin(self, entities: Iterable[EntityView]) -> None:
-        """Tell from now on; what a start changes is told as a whole."""
+        """Log changes to these entities from now on; what the start changed is logged as a whole."""
         self._known = {
             view.entity_id: (KINDS[type(view.description)].value, view.description.name) for view in entities
         }
 
-    def take(self, facts: Iterable[Change], now_ms: int) -> None:
-        """Tell of facts that are durable now, in their order, or count them."""
+    def take(self, changes: Iterable[Change], now_ms: int) -> None:
+        """Log changes that have become durable, in their order, or count them."""
         known = self._known
         if known is None:
             return
-        if now_ms >= self._window_ends_ms:
-            self.finish()
-            self._window_ends_ms = now_ms + WINDOW_MS
-        for fact in facts:
-            match fact:
-                case EntityStored() if fact.deleting:
-                    pass  # told when it is gone
+        for change in changes:
+            match change:
+                case EntityStored() if change.deleting:
+                    pass  # logged when it is gone
                 case EntityStored():
-                    event = "entity changed" if fact.entity_id in known else "entity created"
-                    kind, name = KINDS[type(fact.description)].value, fact.description.name
-                    known[fact.entity_id] = (kind, name)
-                    self._tell(event, {"kind": kind, "name": name})
-                case EntityRemoved() if fact.entity_id in known:  # else it went while the broker started
-                    kind, name = known.pop(fact.entity_id)
-                    self._tell("entity deleted", {"kind": kind, "name": name})
+                    event = "entity changed" if change.entity_id in known else "entity created"
+                    kind, name = KINDS[type(change.description)].value, change.description.name
+                    known[change.entity_id] = (kind, name)
+                    self._log(event, {"kind": kind, "name": name}, now_ms)
+                case EntityRemoved() if change.entity_id in known:  # else removed during the start
+                    kind, name = known.pop(change.entity_id)
+                    self._log("entity deleted", {"kind": kind, "name": name}, now_ms)
                 case RuleStored():
-                    subscription = known[fact.entity_id][1]
-                    rule = {"rule": fact.rule.name, **_expressions(fact.rule)}
-                    self._tell("rule set", {"subscription": subscription, **rule})
+                    rule = {"rule": change.rule.name, **_expressions(change.rule)}
+                    self._log("rule set", {"subscription": known[change.entity_id][1], **rule}, now_ms)
                 case RuleRemoved():
-                    subscription = known[fact.entity_id][1]
-                    self._tell("rule removed", {"subscription": subscription, "rule": fact.name})
+                    fields = {"subscription": known[change.entity_id][1], "rule": change.name}
+                    self._log("rule removed", fields, now_ms)
 
-    def tick(self, now_ms: int) -> None:
-        """Let time pass: say how much was left out, once the window is over."""
-        if self._left_out and now_ms >= self._window_ends_ms:
-            self.finish()
-
-    def finish(self) -> None:
-        """Say now how much was left out."""
-        if self._left_out:
-            log.info("lines about entities and rules left out", {"count": self._left_out})
-        self._lines = self._left_out = 0
-
-    def _tell(self, event: str, fields: Mapping[str, str]) -> None:
-        if self._lines < LINES_MAX:
-            self._lines += 1
+    def _log(self, event: str, fields: Mapping[str, str], now_ms: int) -> None:
+        if self.admits(now_ms):
             log.info(event, fields)
-        else:
-            self._left_out += 1
 
 
 def _expressions(rule: RuleDescription) -> dict[str, str]:
-    """Say what a rule's filter is, and its action if it has one, as Config.json does."""
+    """Return a rule's filter, and its action if it has one, as in Config.json."""
     match rule.filter:
         case SqlFilter():
             filtered = rule.filter.expression

@@ -1,20 +1,16 @@
-"""The driver of one namespace on an event loop: the adapter that does what it says.
-
-Owns: in which turns of the loop the driver is stepped. Must not know: what leaves when (see `engine.driver`),
-who the connections are, why something is offered. Only the store has threads of its own.
-"""
+"""The driver of one namespace on an event loop: in which turns it is stepped, and its actions done."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, WakeAt
-from peeklock.server.loop.next_turn import NextTurn
+from peeklock.server.loop.timers import WakeTimer
 from peeklock.server.loop.turns import Batches, Turns
-from peeklock.server.loop.wake_timer import WakeTimer
 from peeklock.server.shard.connections import Connections
 from peeklock.server.shard.store_calls import StoreCalls
 from peeklock.store.base import Batch, Store
@@ -24,15 +20,15 @@ T = TypeVar("T")
 
 HAND_OUT_S = 0.005
 """For handing out effects in one turn of the loop; the rest follows in the next ones. Our choice: 500 or more
-effects, which is more than clients cause in one commit, unless it is slow or they flood us."""
+effects, more than clients cause in one commit, unless it is slow or they flood us."""
 
 GATHERED_BYTES_MAX = 64 * 1024
-"""A smaller batch waits for what others have sent until this turn: who waits for each answer shares a commit.
-A larger one is written while they are read. Our choice."""
+"""A smaller batch waits for what others send until the end of this turn, so that clients that wait for each
+answer share a commit. A larger one is written while they are read. Our choice."""
 
 
 class DriverLoop:
-    """See the module."""
+    """Steps the driver and does its actions."""
 
     def __init__(
         self,
@@ -45,8 +41,11 @@ class DriverLoop:
         on_committed: Callable[[Batch, int], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """Run nothing yet. `on_committed` is called with each durable batch and the time, before its effects
-        leave; `on_failure` when a commit or the core fails: memory is not what the disk has then."""
+        """Run nothing yet.
+
+        `on_committed` is called with each durable batch and the time, before its effects leave. `on_failure`
+        is called when a commit or the core fails: memory and disk differ then.
+        """
         self._driver = driver
         self._connections = connections
         self._now_ms = now_ms
@@ -62,7 +61,7 @@ class DriverLoop:
         self.failed = False
 
     def offer(self, commands: Iterable[Command]) -> None:
-        """Apply commands now; their effects follow when durable: a batch in flight closes theirs."""
+        """Apply commands now; their effects follow when durable. A batch in flight closes theirs."""
         self._guarded(self._driver.offer, commands, self._now_ms())
         if not self._driver.in_flight:
             self._next_run.plan_at_end()
@@ -70,11 +69,11 @@ class DriverLoop:
     def offer_some(
         self, commands: Sequence[Command], now_ms: int, stop: Callable[[], bool]
     ) -> Sequence[Command]:
-        """Apply commands until `stop` says so, one at least; return the others. `close_batch` comes last."""
+        """Apply commands until `stop()`, at least one; return the others. Call `close_batch` at the end."""
         return self._guarded(self._driver.offer_some, commands, now_ms, stop)
 
     def close_batch(self) -> None:
-        """Close a batch if none is in flight: with what others send in this turn, if it is small."""
+        """Close a batch if none is in flight; a small one at the end of the turn, with what others send."""
         if not self._driver.in_flight:
             if self._driver.open_bytes < GATHERED_BYTES_MAX:
                 self._next_run.plan_at_end()
@@ -82,13 +81,13 @@ class DriverLoop:
                 self._next_run.now()
 
     def run(self, committed: bool = False) -> None:
-        """Do what the driver says, the rest of a turn in the next. `committed`: a slow commit has ended."""
+        """Do the actions of the driver, as many as a turn allows. `committed`: a slow commit has ended."""
         if self.failed:
             return
         self._turns.begin()
         driver, clock_s = self._driver, self._turns.clock_s
-        next_run = self._next_run  # once in a turn: what is handed out in parts has its part in each
-        planned, next_run.planned = next_run.planned, True  # what is offered meanwhile needs no other run
+        next_run = self._next_run  # once a turn: effects handed out in parts have one part in each
+        planned, next_run.planned = next_run.planned, True  # commands offered until then need no other run
         now_ms = self._now_ms()
         until_s = clock_s() + HAND_OUT_S
         while True:
@@ -118,11 +117,11 @@ class DriverLoop:
         """Stop: the store or the core has failed."""
         self.failed = True
         self._driver.failed()
-        self.store_calls.between_commits.set()  # what is in doubt is not waited for
+        self.store_calls.between_commits.set()  # do not wait for a commit in doubt
         self._on_failure(failure)
 
     def _guarded(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Call the core. What it has half done when it raises must not be built upon."""
+        """Call the core; what it left half done when it raises must not be used."""
         try:
             return call(*arguments, **options)
         except BaseException as defect:
@@ -130,14 +129,14 @@ class DriverLoop:
             raise
 
     def _go_on(self) -> None:
-        """Do the next step of a command that has many: one a turn, so that other work has its turns."""
+        """Do the next step of a command with many: one a turn, so that other work has its turns."""
         if not self.failed:
             self._turns.begin()
             self._guarded(self._driver.go_on, self._now_ms())
             self.run()
 
     def _do(self, action: Action, now_ms: int) -> int | None:
-        """Do it; return the time if a batch is durable by that. A `match` would cost each turn some 2 us."""
+        """Do an action; return the time if it made a batch durable. A `match` would cost 2 us a turn."""
         if isinstance(action, WakeAt):
             self.timer.set(action.at_ms, now_ms)
         elif isinstance(action, HandOut):
@@ -152,3 +151,42 @@ class DriverLoop:
         else:
             self.store_calls.reclaim(action.wanted)
         return None
+
+
+class NextTurn:
+    """A call in the next turn of the event loop, or at the end of this one, once for all that ask for it."""
+
+    def __init__(self, call: Callable[[], None], turns: Turns) -> None:
+        """Plan nothing yet."""
+        self._loop = asyncio.get_running_loop()
+        self._call = call
+        self._turns = turns
+        self._ends_turn = False
+        self.planned = False
+        """Whether the call is planned. Also set while its work is being done."""
+
+    def plan(self) -> None:
+        """Call in the next turn."""
+        if not self.planned:
+            self.planned = True
+            self._loop.call_soon(self._come)
+
+    def plan_at_end(self) -> None:
+        """Call at the end of this turn, unless the call is planned."""
+        if not (self.planned or self._ends_turn):
+            self._ends_turn = True
+            self._turns.at_end(self._end)
+
+    def now(self) -> None:
+        """Call now, unless the call is planned."""
+        if not self.planned:
+            self._call()
+
+    def _end(self) -> None:
+        self._ends_turn = False
+        if not self.planned:
+            self._call()
+
+    def _come(self) -> None:
+        self.planned = False
+        self._call()

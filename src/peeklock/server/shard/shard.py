@@ -1,9 +1,4 @@
-"""One namespace at work in the server: what connections, listeners and the event log ask of it.
-
-Owns: how driver, connections and back-pressure of a namespace are joined, the look at them four times a
-second, the orderly end. Must not know: bytes of any protocol, what leaves when (see `engine.driver`), how the
-driver is stepped (see `driver_loop`).
-"""
+"""One namespace in the server: what connections, listeners and the event log ask of it."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from peeklock.broker.handlers.totals import Totals, TotalsCount
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue.wall_clock import WallClock
 from peeklock.broker.vocabulary.changes import Change
@@ -19,15 +15,14 @@ from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, Command
 from peeklock.broker.vocabulary.message import Message
 from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
+from peeklock.server import log
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.loop.turns import Turns
 from peeklock.server.shard.back_pressure import BackPressure, Sources
 from peeklock.server.shard.connections import Connections
 from peeklock.server.shard.definitions import DEFINITIONS
 from peeklock.server.shard.driver_loop import DriverLoop
-from peeklock.server.shard.losses import Losses
 from peeklock.server.shard.own_requests import OwnRequests
-from peeklock.server.shard.totals_requests import TotalsRequests
 from peeklock.store.base import Batch, Store
 
 if TYPE_CHECKING:
@@ -37,7 +32,7 @@ HOUSEKEEPING_S = 0.25
 
 
 class Shard:
-    """Drives one namespace over one store."""
+    """One namespace over one store."""
 
     def __init__(
         self,
@@ -53,11 +48,9 @@ class Shard:
     ) -> None:
         """Join an opened store and a recovered engine.
 
-        `on_definitions` is called with the facts about entities and rules of a batch once they are durable,
-        and the time.
-        `on_failure` is called when a commit or the core itself fails: the process must stop then, since
-        memory is not what the disk has.
-        `turns` measures the loop's turns.
+        `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
+        `on_failure` is called when a commit or the core fails: the process must stop, since memory and disk
+        differ. `turns` measures the loop's turns.
         """
         self._namespace = namespace
         self._store = store
@@ -78,10 +71,10 @@ class Shard:
         self._connections.add(OWN_CONNECTION_ID, own)
         self.now_ms = now_ms
         self.body: Callable[[Message], bytes | None] = driver.body
-        """Returns a message's body if it is in memory."""
+        """Return a message's body if it is in memory."""
         self.timers = driver.timers
-        """Say when something is due by itself."""
-        # What others do, by the names that the server knows: see `Connections`, `DriverLoop`, `OwnRequests`.
+        """When something is due by itself."""
+        # Methods of the parts, without a call in between.
         self.add = self._connections.add
         self.remove = self._connections.remove
         self.wait_for_room = self._connections.wait_for_room
@@ -101,7 +94,7 @@ class Shard:
 
     @property
     def wall(self) -> WallClock:
-        """What the core knows of the wall clock."""
+        """The wall clock as the core knows it."""
         return self._namespace.wall
 
     @property
@@ -149,12 +142,12 @@ class Shard:
             before_s = at_s
             pressure.look_at_volume()
             pressure.limit()
-            self._losses.tell()
+            self._losses.log()
             self._driver.look_for_space()
             self._driving.run()
 
     async def health(self) -> dict[str, Any]:
-        """Return figures for `GET /health`; `status` is `ok` or says what is wrong."""
+        """Return figures for `GET /health`; `status` is `ok` or names a fault."""
         totals = await self._totals.totals()
         status = "failed: the broker is stopping" if self._driving.failed else self._pressure.status()
         return {
@@ -167,9 +160,9 @@ class Shard:
         }
 
     async def catch_up(self) -> None:
-        """Do what is due and commit all that was offered; of use when the clock was moved."""
+        """Do what is due and commit all that was offered; for a clock that was moved."""
         driving = self._driving
-        driving.timer.cancel()  # set for a clock that runs evenly
+        driving.timer.cancel()  # it assumes a clock that runs evenly
         while not driving.failed:
             driving.run()
             await driving.store_calls.between_commits.wait()
@@ -178,7 +171,7 @@ class Shard:
             await asyncio.sleep(0)  # for the turns that hand out, and for the steps of a command
 
     async def answer(self) -> None:
-        """Commit what was offered and hand out all that follows, answers that wait for a body among it."""
+        """Commit what was offered and hand out all that follows, also answers that wait for a body."""
         await self.catch_up()
         store_calls = self._driving.store_calls
         while store_calls.reads and self._connections.wait_for_bodies:
@@ -189,25 +182,25 @@ class Shard:
 
     @property
     def event_backlog(self) -> EventBacklog:
-        """What has happened and is still kept here for the event log."""
+        """Events kept in the store for the event log."""
         return self._store.event_backlog
 
     def watch_capture(self, is_full: Callable[[], bool]) -> None:
-        """Ask from time to time whether sends have to be refused because the event log lags behind."""
+        """Refuse sends while `is_full` returns that the event log backlog is full."""
         self._pressure.capture_full = is_full
 
     def forget_events(self, no: int) -> None:
-        """Drop what happened in the batches up to this one, with the commits to come."""
+        """Drop the events of the batches up to this one, with the next commits."""
         self._driver.forget_events(no)
         self.offer(())
 
     # The end
 
     async def rest(self) -> None:
-        """Commit what was offered and what has happened; from then on nothing happens by itself."""
+        """Commit what was offered and the events so far; after that nothing happens by itself."""
         self._housekeeping.cancel()
         self._namespace.flush_events()
-        self._driver.offer((), self.now_ms())  # it is to find them
+        self._driver.offer((), self.now_ms())  # so that it finds the events
         await self.catch_up()
         self._driver.rest()
         self._driving.timer.cancel()
@@ -216,3 +209,64 @@ class Shard:
         """Commit what was offered, then close the store."""
         await self.rest()
         await self._store.close()
+
+
+class Losses:
+    """Logs each loss that no client learns of, once."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._dropped_sends = 0
+        self._failed_evaluations = 0
+
+    def log(self) -> None:
+        """Warn of what was counted since the last time."""
+        dropped_sends = self._namespace.dropped_sends
+        if dropped_sends > self._dropped_sends:
+            log.warning(
+                "pre-settled sends were refused and dropped; their senders cannot learn it",
+                {"dropped": dropped_sends - self._dropped_sends, "since_start": dropped_sends},
+            )
+            self._dropped_sends = dropped_sends
+        failed = self._namespace.failed_evaluations
+        if failed > self._failed_evaluations:
+            log.warning(
+                "rules could not be evaluated for messages: dead letters with the reason "
+                "FilterEvaluationException name them; in subscriptions without "
+                "DeadLetteringOnFilterEvaluationExceptions they count as false",
+                {"failed": failed - self._failed_evaluations, "since_start": failed},
+            )
+            self._failed_evaluations = failed
+
+
+class TotalsRequests:
+    """Requests for the figures of a namespace, which are added up between other turns of the event loop.
+
+    There is one count at a time, and one slice of it a turn. Requests that come during a count share the next
+    one: it has what happened before they came, and many of them cost no more than two counts.
+    """
+
+    def __init__(self, begin: Callable[[], TotalsCount], turns: Turns) -> None:
+        """Count nothing yet; `begin` begins a count, `turns` measures the loop's turns."""
+        self._begin = begin
+        self._turns = turns
+        self._under_way: asyncio.Task[Totals] | None = None
+        self._next: asyncio.Task[Totals] | None = None
+
+    async def totals(self) -> Totals:
+        """Return the result of a count that begins from now on."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._count())
+        return await asyncio.shield(self._next)  # others may wait for it too
+
+    async def _count(self) -> Totals:
+        if self._under_way is not None:
+            await asyncio.wait((self._under_way,))
+        self._under_way, self._next = self._next, None
+        self._turns.begin()
+        count = self._begin()
+        while not count.advance():
+            await asyncio.sleep(0)
+            self._turns.begin()
+        self._under_way = None
+        return count.totals

@@ -1,8 +1,4 @@
-"""What the store of one namespace is doing: the commit and the reads under way.
-
-Owns: their futures and tasks. Must not know: what follows from a commit, why something is read, who waits for
-it (see `engine.driver`).
-"""
+"""The calls of one namespace to its store: the commit and the reads under way."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from peeklock.store.base import Batch, Store, StoreError
 
 
 class StoreCalls:
-    """See the module."""
+    """Calls the store, and tells the driver the results."""
 
     def __init__(
         self,
@@ -33,9 +29,9 @@ class StoreCalls:
         """Ask nothing of the store yet.
 
         Args:
-            on_committed: is called with each batch that is durable and the time, before the driver knows.
-            on_landed: is called when the driver knows of a commit that took a while.
-            on_read: is called when the driver has been given what was read.
+            on_committed: is called with each durable batch and the time, before the driver knows.
+            on_landed: is called once the driver knows of a slow commit.
+            on_read: is called once the driver has what was read.
             on_failure: is called when a commit or a read fails.
         """
         self._driver = driver
@@ -51,7 +47,7 @@ class StoreCalls:
         self.between_commits.set()
 
     def commit(self, batch: Batch) -> int | None:
-        """Make a batch durable; return when it was, in UTC ms, if it is already and the driver knows."""
+        """Commit a batch; return when, in UTC ms, if it is durable already."""
         # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
         committing = self._store.commit(batch)
         if not isinstance(committing, asyncio.Future):
@@ -68,13 +64,13 @@ class StoreCalls:
             self._on_landed()
 
     def _ended(self, batch: Batch, committing: asyncio.Future[int]) -> int | None:
-        """Tell the driver of a commit; return the time, in UTC ms, unless it has failed."""
+        """Tell the driver of a commit; return its time, in UTC ms; None = it failed."""
         try:
             size_bytes = committing.result()
             now_ms = self._now_ms()
             self._on_committed(batch, now_ms)
             self._driver.committed(batch.no, size_bytes, now_ms)
-        except BaseException as failure:  # also cancellation: the batch's fate is unknown then
+        except BaseException as failure:  # also cancellation: the fate of the batch is unknown
             self._on_failure(failure)
             return None
         return now_ms
@@ -89,7 +85,7 @@ class StoreCalls:
         self._spawn(self._read_rows(rows))
 
     def reclaim(self, wanted: ReclaimRead) -> None:
-        """Read what wins space."""
+        """Read what can be reclaimed."""
         self._spawn(self._reclaim(wanted))
 
     async def wait_for_read(self) -> None:

@@ -1,6 +1,6 @@
-"""TLS of the server: contexts, the local certificate authority, trust.
+"""TLS: contexts, the local certificate authority, and how clients trust it.
 
-ca_instructions  How clients are told to trust the local authority, per language and per operating system.
-certificates     The local authority of a data folder, and the server certificate that it signs.
-contexts         The TLS contexts that connections are met with.
+contexts         The TLS contexts of connections, and the files behind them.
+certificates     The local authority of a data folder, and the certificate that it signs.
+ca_instructions  The text of `peeklock ca`.
 """

@@ -1,26 +1,19 @@
-"""The local authority of a data folder, and the server certificate that it signs.
+"""The local authority of a data folder, and the server certificate that it signs: the files of `DATA/tls`.
 
-Owns: making, keeping, checking and renewing the files of `DATA/tls`. Must not know: who connects, or how a
-pair is loaded.
+Clients trust `ca.pem` once. The certificate below it is replaced without asking, for other names or before it
+expires, and no client notices. So the authority is made only where there is none, renewed with its key, and
+never replaced: a fault in it is an error that names the file.
 
-A client is told once to trust `ca.pem`; the certificate below it may be made anew as often as need be, for
-other names or because it runs out, and nobody has to be told. So the authority is made only where there is
-none, renewed with its key, and never replaced: what is wrong with it is an error that names the file. The
-certificate is replaced without asking.
-
-Importing this module loads `cryptography`: 30 to 100 ms and 10 MiB. `contexts` does so when it makes or reads
-a pair.
+Importing this module loads `cryptography`: 30 to 100 ms and 10 MiB. `contexts` imports it when it makes or
+reads a pair.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import fcntl
 import ipaddress
-import os
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,92 +24,97 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from peeklock.server import log
+from peeklock.server import files, log
 from peeklock.server.tls.contexts import CA_FILE, CA_KEY_FILE, CERTIFICATE_FILE, KEY_FILE, refused
 
 VALID_DAYS = 820
 """Apple's systems refuse server certificates valid for more than 825 days."""
 
 CA_VALID_DAYS = 3_653
-"""Ten years. Our choice: every client has to be told of another one."""
+"""Ten years. Our choice: every client must be changed to trust another one."""
 
 RENEW_DAYS = 30
-"""A kept certificate with less than this left is made anew. Our choice: a month of tries."""
+"""A certificate with less than this left is replaced. Our choice: a month of tries."""
 
 CA_RENEW_DAYS = 180
-"""An authority with less than this left is renewed. Our choice: half a year to tell the clients."""
+"""An authority with less than this left is renewed. Our choice: half a year to update the clients."""
 
 _BACKDATED = datetime.timedelta(days=1)
 """For clients whose clocks are slow."""
 
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
-"""What `cryptography` raises for a file that is damaged."""
+"""What `cryptography` raises for a damaged file."""
+
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
+    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+"""All usages of a key. Source: RFC 5280 4.2.1.3."""
 
 _Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate authority; `key` is None where its file is not there, and then it cannot sign."""
+    """A certificate authority; without `key`, whose file is missing, it cannot sign."""
 
     certificate: x509.Certificate
     key: _Key | None
 
     def pem(self) -> bytes:
-        """Give the certificate as PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def keep_authority(folder: Path, now: datetime.datetime) -> Authority:
-    """Give the authority of this folder; make it when it has none, renew it with its key when it ends soon.
+    """Return the authority of this folder: made if there is none, renewed with its key if it expires soon.
 
     Raises: OSError (ssl.SSLError when a file is damaged); it names the file and says what to do.
     """
-    with _alone_in(folder):
+    with files.locked(folder):
         return _keep_authority(folder, now)
 
 
 def keep_pair(folder: Path, names: Sequence[str], now: datetime.datetime) -> None:
-    """See to it that the folder has a certificate for these names by its authority, and its key.
+    """Make the certificate of this folder, and its key, unless the present one is good for these names.
 
     Raises: OSError (ssl.SSLError when a file of the authority is damaged or missing); it names the file and
         says what to do.
     """
-    with _alone_in(folder):
+    with files.locked(folder):
         authority = _keep_authority(folder, now)
         certificate, key = folder / CERTIFICATE_FILE, folder / KEY_FILE
-        why = _why_anew(certificate, key, authority, names, now)
+        why = _why_replaced(certificate, key, authority, names, now)
         if not why:
             return
         if authority.key is None:
             ca_key, ca = folder / CA_KEY_FILE, folder / CA_FILE
             raise refused(
                 f"{ca_key} is missing, and a new certificate is needed ({why}); put it back, or delete {ca} "
-                "to have a new authority made, which every client then has to be told to trust"
+                "to have a new authority made, which every client must then trust"
             )
         chain, key_pem = _issue(authority, authority.key, names, now)
         # A crash between the two leaves a pair that does not match, and the next start makes another.
-        _write(key, key_pem, 0o600)
-        _write(certificate, chain, 0o644)
+        files.replace(key, key_pem, 0o600)
+        files.replace(certificate, chain, 0o644)
     log.info("TLS certificate made", {"file": str(certificate), "why": why, "names": list(names)})
 
 
 def make_pair(names: Sequence[str], now: datetime.datetime) -> tuple[bytes, bytes]:
-    """Make a certificate for these DNS names and IP addresses by an authority that nobody keeps, and its key.
+    """Return a certificate for these DNS names and IP addresses, and its key; their authority is not kept.
 
-    Answers PEM, the certificate with its authority behind it: who trusts that file trusts the pair.
+    Both are PEM; the authority follows the certificate, so that trusting the file is trusting the pair.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     return _issue(Authority(_certify_authority(key, now), key), key, names, now)
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """Write the SHA-256 fingerprint as every tool shows it: `AB:CD:...`."""
+    """Return the SHA-256 fingerprint as other tools show it: `AB:CD:...`."""
     return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
 def names_in(certificate: Path) -> list[str]:
-    """Read what a server certificate is good for; nothing where it cannot be read, a start makes it anew."""
+    """Return the names in a server certificate; none if it cannot be read: a start replaces it."""
     try:
         leaf = x509.load_pem_x509_certificate(certificate.read_bytes())
         found = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -131,12 +129,13 @@ def names_in(certificate: Path) -> list[str]:
 def _keep_authority(folder: Path, now: datetime.datetime) -> Authority:
     ca, ca_key = folder / CA_FILE, folder / CA_KEY_FILE
     if not ca_key.exists() and not ca.exists():
-        _write(ca_key, _key_pem(ec.generate_private_key(ec.SECP256R1())), 0o600)
+        files.replace(ca_key, _key_pem(ec.generate_private_key(ec.SECP256R1())), 0o600)
     key = _read_authority_key(ca_key) if ca_key.exists() else None
     if key is not None and not ca.exists():  # also after a crash between the two
         made = Authority(_certify_authority(key, now), key)
-        _write(ca, made.pem(), 0o644)
-        _say("local authority made", ca, made)
+        files.replace(ca, made.pem(), 0o644)
+        fields = {"file": str(ca), "sha256": fingerprint(made.certificate)}
+        log.info("local authority made", fields | {"ends": made.certificate.not_valid_after_utc.isoformat()})
         return made
     try:
         certificate = x509.load_pem_x509_certificate(ca.read_bytes())
@@ -150,51 +149,43 @@ def _keep_authority(folder: Path, now: datetime.datetime) -> Authority:
     if _public(key.public_key()) != _public(certificate.public_key()):
         raise refused(
             f"{ca_key} is not the key of {ca}; put the right one back, or delete both to have a new "
-            "authority made, which every client then has to be told to trust"
+            "authority made, which every client must then trust"
         )
     ends = certificate.not_valid_after_utc
     if now < ends - datetime.timedelta(CA_RENEW_DAYS):
         return Authority(certificate, key)
     renewed = Authority(_certify_authority(key, now), key)
-    _write(ca, renewed.pem(), 0o644)
+    files.replace(ca, renewed.pem(), 0o644)
     log.warning(
         "local authority renewed, with its old key",
         {
             "file": str(ca),
             "old_one_ends": ends.isoformat(),
             "ends": renewed.certificate.not_valid_after_utc.isoformat(),
-            "do": "until the old one ends, give the new file to every client that has a copy of it",
+            "do": "before the old one expires, give the new file to every client that has a copy of it",
         },
     )
     return renewed
 
 
 def _certify_authority(key: _Key, now: datetime.datetime) -> x509.Certificate:
-    """Make the self-signed certificate of an authority. Source: RFC 5280 4.2.1; our choice of names."""
+    """Return the self-signed certificate of an authority. Source: RFC 5280 4.2.1; our choice of names."""
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    # Stores that hold several of ours look for an issuer by its name first: each has a name of its own.
+    # Trust stores look for an issuer by its name first, so each authority has another name.
+    own = f"peeklock local authority {identifier.digest[:4].hex()}"
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "peeklock"),
-            x509.NameAttribute(
-                NameOID.COMMON_NAME, f"peeklock local authority {identifier.digest[:4].hex()}"
-            ),
+            x509.NameAttribute(NameOID.COMMON_NAME, own),
         ]
     )
-    return (
-        _validity(x509.CertificateBuilder(), now, now - _BACKDATED + datetime.timedelta(CA_VALID_DAYS))
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(authority=True), critical=True)
-        .add_extension(identifier, critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    ends = now - _BACKDATED + datetime.timedelta(CA_VALID_DAYS)
+    builder = _builder(key, name, name, now, ends, authority=True)
+    return builder.sign(key, hashes.SHA256())
 
 
 def _read_through(certificate: x509.Certificate) -> None:
-    """Read those parts that are read when they are asked for. Raises: _UNREADABLE."""
+    """Read the parts that `cryptography` reads only on access. Raises: _UNREADABLE."""
     _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.public_key()
 
 
@@ -220,29 +211,17 @@ def _read_authority_key(file: Path) -> _Key:
 def _damaged(file: Path, fault: str) -> ssl.SSLError:
     return refused(
         f"{file} {fault}; put a sound copy back, or delete {CA_FILE} and {CA_KEY_FILE} there to have a new "
-        "authority made, which every client then has to be told to trust"
-    )
-
-
-def _say(event: str, file: Path, authority: Authority) -> None:
-    certificate = authority.certificate
-    log.info(
-        event,
-        {
-            "file": str(file),
-            "sha256": fingerprint(certificate),
-            "ends": certificate.not_valid_after_utc.isoformat(),
-        },
+        "authority made, which every client must then trust"
     )
 
 
 # The certificate below it
 
 
-def _why_anew(
+def _why_replaced(
     certificate: Path, key: Path, authority: Authority, names: Sequence[str], now: datetime.datetime
 ) -> str:
-    """Say why another certificate has to be made; empty = the one that is there does."""
+    """Return why the certificate must be replaced; empty = it is good."""
     if not (certificate.exists() and key.exists()):
         return "there was none"
     try:
@@ -272,26 +251,21 @@ def _why_anew(
 def _issue(
     authority: Authority, signing_key: _Key, names: Sequence[str], now: datetime.datetime
 ) -> tuple[bytes, bytes]:
-    """Make a server certificate and its key: both PEM, the certificate with its authority behind it.
+    """Return a server certificate, followed by its authority, and its key, as PEM.
 
-    EC P-256: every official client's TLS library takes it, and it is made in under 1 ms.
+    EC P-256: every official client's TLS library accepts it, and it is made in under 1 ms.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate
     ends = min(now - _BACKDATED + datetime.timedelta(VALID_DAYS), issuer.not_valid_after_utc)
-    subject_key = x509.SubjectKeyIdentifier.from_public_key(issuer.public_key())
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "peeklock")])
+    issuer_key = x509.SubjectKeyIdentifier.from_public_key(issuer.public_key())
     certificate = (
-        _validity(x509.CertificateBuilder(), now, ends)
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "peeklock")]))
-        .issuer_name(issuer.subject)
-        .public_key(key.public_key())
+        _builder(key, own, issuer.subject, now, ends, authority=False)
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(subject_key), critical=False
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key), critical=False
         )
         .sign(signing_key, hashes.SHA256())
     )
@@ -308,27 +282,24 @@ def _general(name: str) -> x509.GeneralName:
 # Both
 
 
-def _validity(
-    builder: x509.CertificateBuilder, now: datetime.datetime, ends: datetime.datetime
+def _builder(
+    key: _Key,
+    subject: x509.Name,
+    issuer: x509.Name,
+    now: datetime.datetime,
+    ends: datetime.datetime,
+    *,
+    authority: bool,
 ) -> x509.CertificateBuilder:
+    usage = dict.fromkeys(_USAGES, False)
+    usage |= {"digital_signature": not authority, "key_cert_sign": authority, "crl_sign": authority}
     return (
-        builder.serial_number(x509.random_serial_number())
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - _BACKDATED)
         .not_valid_after(ends)
-    )
-
-
-def _usage(*, authority: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(x509.BasicConstraints(authority, 0 if authority else None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 
@@ -339,48 +310,8 @@ def _key_pem(key: _Key) -> bytes:
 
 
 def _public(key: object) -> bytes:
-    """Write a public key in the one form in which two can be compared."""
+    """Return a public key in a form in which two can be compared."""
     encoded: bytes = key.public_bytes(  # type: ignore[attr-defined]  # every kind of public key has it
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     return encoded
-
-
-# Files
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Hold off others, a broker or `peeklock ca`, that would make the same files at the same time."""
-    if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _give_to_owner_of(folder.parent, folder)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-        os.fsync(descriptor)  # the names of what was made
-    finally:
-        os.close(descriptor)
-
-
-def _write(file: Path, data: bytes, mode: int) -> None:
-    """Replace a file, whole or not at all."""
-    temporary = file.with_suffix(".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as opened:
-        os.fchmod(descriptor, mode)  # whatever the umask is
-        _give_to_owner_of(file.parent, descriptor)
-        opened.write(data)
-        opened.flush()
-        os.fsync(descriptor)
-    temporary.replace(file)
-
-
-def _give_to_owner_of(folder: Path, made: Path | int) -> None:
-    """Let what `peeklock ca` makes when root calls it belong to whom the broker runs as."""
-    if os.geteuid() == 0:
-        owner = folder.stat()
-        os.chown(made, owner.st_uid, owner.st_gid)

@@ -1,10 +1,7 @@
-"""The TLS contexts that connections are met with.
+"""The TLS contexts of connections, and the files behind them, followed while the broker runs.
 
-Owns: loading a pair of PEM files, the names that a certificate of ours is made for, and following the files
-while the broker runs. Must not know: who connects, which protocol runs inside, how a certificate is made.
-
-Without a pair of the user's own, the data folder's local authority signs one (`certificates`, imported when
-it is needed). Without a data folder the authority lives in this process only.
+Without a pair of the user's own, the local authority of the data folder signs one (`certificates`, imported
+when needed). Without a data folder the authority exists in this process only.
 """
 
 from __future__ import annotations
@@ -30,24 +27,24 @@ CERTIFICATE_FILE = "certificate.pem"
 KEY_FILE = "key.pem"
 
 FULL_NAME_S_MAX = 1.0
-"""How long this machine's full name and its addresses are looked for, each: where no name server answers it
-takes half a minute. Our choice."""
+"""Time-out for the look-up of this machine's full name, and of its addresses: without a name server it takes
+half a minute. Our choice."""
 
-_Told = TypeVar("_Told")
+_Found = TypeVar("_Found")
 
 _ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses that are always another machine's. Source: RFC 5737 and RFC 3849, for documentation."""
+"""Never this machine's addresses. Source: RFC 5737 and RFC 3849, for documentation."""
 
 
 LOOK_S = 60.0
-"""Between two looks at the files of the pair. Our choice: who renews them waits that long at most."""
+"""Between two checks of the files for changes. Our choice: a renewed pair is in use a minute later."""
 
 KEEP_S = 86_400.0
-"""Between two looks at whether our own certificate runs out."""
+"""Between two checks of the expiry of our own certificate."""
 
 
 class TlsFiles:
-    """The pair that the broker shows, and what becomes of it while the broker runs; calls read files."""
+    """The certificate and key of the broker while it runs; methods read files."""
 
     def __init__(
         self,
@@ -58,20 +55,31 @@ class TlsFiles:
         *,
         for_others: bool = False,
     ) -> None:
-        """The arguments are those of `server_context`; `for_others`: other machines can connect."""
+        """Read nothing yet.
+
+        Args:
+            data: the folder with the local authority; None = it is not kept.
+            certificate: a PEM file, instead of what the authority signs.
+            key: a PEM file; None = in the same file as the certificate.
+            names: names in the authority's certificate, beside this machine's.
+            for_others: other machines can connect, so the certificate needs this machine's addresses.
+        """
         self._data = data
         self._certificate = certificate
         self._key = key
         self._names = names
         self._for_others = for_others
         self.names: list[str] = []
-        """What our own certificate was asked to name when it was loaded last."""
+        """Names in our own certificate when it was loaded last."""
         self._seen: list[tuple[int, int, int]] | None = None
-        """What the files were like when they were read last; None = they have not been read."""
+        """State of the files when they were read last; None = they have not been read."""
         self._kept_at_s = 0.0
 
     def load(self, now_s: float | None = None) -> ssl.SSLContext:
-        """Make the context from the files as they are now. Raises: as `server_context`."""
+        """Return a context from the present files, for a certificate made at `now_s`, UTC; None = now.
+
+        Raises: OSError (file not readable), ssl.SSLError (not a PEM pair, or not matching), with the file.
+        """
         now_s = time.time() if now_s is None else now_s
         before = self._stamps()
         if self._certificate is None:
@@ -80,16 +88,16 @@ class TlsFiles:
             context = _own_context(self._data, self.names, now_s)
         else:
             context = _context(self._certificate, self._key or self._certificate)
-        # Ours may have been written just now; those that were given may have been replaced meanwhile.
+        # Ours may have been written just now; given files may have been replaced during the load.
         self._seen = self._stamps() if self._certificate is None else before
         self._kept_at_s = now_s
         return context
 
     def make_files(self) -> bool:
-        """Make the local authority and its certificate unless they look sound; tell whether they did not.
+        """Make the local authority and its certificate unless they look sound; return whether they were made.
 
-        The certificate has the names that are known at once. `load` looks the others up, which may take
-        seconds, and has it made again where one is missing. Raises: as `server_context`.
+        The certificate has the names that are known at once. `load` looks up the others, which may take
+        seconds, and replaces it if one is missing. Raises: as `load`.
         """
         if self.looks_sound():
             return False
@@ -102,9 +110,9 @@ class TlsFiles:
         return True
 
     def looks_sound(self) -> bool:
-        """Tell whether what is kept in the data folder can be loaded and belongs together; changes nothing.
+        """Return whether the files in the data folder can be loaded and belong together; changes nothing.
 
-        OpenSSL alone looks: `cryptography` costs too much for a broker that TLS clients may never come to.
+        OpenSSL checks it: `cryptography` costs too much for a broker that may never have a TLS client.
         """
         if self._certificate is not None or self._data is None:
             return True  # loaded already, or not kept
@@ -118,19 +126,19 @@ class TlsFiles:
             return False
 
     def open_keys(self) -> list[Path]:
-        """Give the files with private keys that others than their owner can read."""
+        """Return the files with private keys that others than their owner can read."""
         files = self._files()[1::2]  # every second one is a key
         return [file for file in files if file.exists() and file.stat().st_mode & 0o077]
 
     def follow(self, now_s: float | None = None) -> ssl.SSLContext | None:
-        """Give a new context when there is a new pair, or it is time for one; None = go on with the old one.
+        """Return a new context if the pair has changed or must be renewed; None = keep the old one.
 
-        A new pair that does not do is told in the log, and the old one stays until the files change again.
+        A faulty new pair is logged, and the old one stays until the files change again.
         """
         now_s = time.time() if now_s is None else now_s
         stamps, seen = self._stamps(), self._seen
         if seen is None:
-            return None  # nobody spoke TLS yet
+            return None  # no TLS client yet
         ours = self._certificate is None and self._data is not None
         if stamps == seen and not (ours and now_s >= self._kept_at_s + KEEP_S):
             return None
@@ -139,8 +147,8 @@ class TlsFiles:
         except OSError as failure:  # ssl.SSLError is one
             self._seen, self._kept_at_s = stamps, now_s
             log.error(
-                "the TLS files cannot be used; the old pair is shown on",
-                {"reason": str(failure), "do": "mend them; they are looked at every minute"},
+                "the TLS files cannot be used; the old pair stays in use",
+                {"reason": str(failure), "do": "correct them; they are checked every minute"},
             )
             return None
         if self._seen == seen:
@@ -162,31 +170,11 @@ class TlsFiles:
         for file in self._files():
             try:
                 found = file.stat()
-            except OSError:  # missing: reading it says more
+            except OSError:  # missing: reading it reports that
                 stamps.append((0, 0, 0))
             else:
                 stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
         return stamps
-
-
-def server_context(
-    data: Path | None,
-    certificate: Path | None = None,
-    key: Path | None = None,
-    names: Sequence[str] = (),
-    *,
-    now_s: float | None = None,
-) -> ssl.SSLContext:
-    """Make the context for incoming TLS connections: from the files given, else by the local authority.
-
-    `data`: the folder that keeps the authority, None = keep it nowhere. `names`: what the certificate has to
-    name beside this machine. `now_s`: UTC, for its validity; None = the machine's clock.
-
-    Raises: OSError (file not readable), ssl.SSLError (not a PEM pair, or not matching); both name the file.
-    """
-    if certificate is not None:
-        return _context(certificate, key or certificate)
-    return _own_context(data, _unique([*host_names(), *names]), time.time() if now_s is None else now_s)
 
 
 def _unique(names: Sequence[str]) -> list[str]:
@@ -226,7 +214,7 @@ def _load(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def _fault(certificate: Path, key: Path, failure: OSError) -> OSError:
-    """Find out which file of a pair OpenSSL did not take, since it names none."""
+    """Return an error with the file of a pair that OpenSSL refused, since it names none."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -251,12 +239,12 @@ def _fault(certificate: Path, key: Path, failure: OSError) -> OSError:
 
 
 def refused(text: str) -> ssl.SSLError:
-    """Make the error for a file of a pair that does not do."""
-    return ssl.SSLError(ssl.SSL_ERROR_SSL, text)  # with the text alone it would be shown as a tuple
+    """Return the error for a faulty file."""
+    return ssl.SSLError(ssl.SSL_ERROR_SSL, text)  # with the text alone, str() would show a tuple
 
 
 def host_names(*, ask: bool = True) -> list[str]:
-    """Name this machine as its local clients do, by its own name, and by its full name if it may ask."""
+    """Return the names of this machine: local ones, its own, and its full name if `ask`."""
     names = ["localhost", "127.0.0.1", "::1"]
     own = socket.gethostname()
     for name in (own, own if "." in own or not ask else _full_name(own)):
@@ -266,7 +254,7 @@ def host_names(*, ask: bool = True) -> list[str]:
 
 
 def own_addresses(*, ask: bool = True) -> list[str]:
-    """Find the addresses by which other machines may reach this one, those of its name only if it may ask."""
+    """Return addresses by which other machines may reach this one; those of its name only if `ask`."""
 
     def resolve() -> list[str]:
         return [str(address[0]) for *_, address in socket.getaddrinfo(socket.gethostname(), None)]
@@ -275,13 +263,13 @@ def own_addresses(*, ask: bool = True) -> list[str]:
     for family, address in _ELSEWHERE:
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((address, 9))  # sends nothing: it only chooses the address to send from
+                probe.connect((address, 9))  # sends nothing: it only chooses a source address
                 found.append(str(probe.getsockname()[0]))
-        except OSError:  # there is no way out with such addresses
+        except OSError:  # no route for this family
             continue
     if ask:
         found += _in_time(resolve) or []
-    # A link's addresses need a zone, which no certificate can name.
+    # Link-local addresses need a zone, which no certificate can name.
     return [address for address in dict.fromkeys(found) if not _is_near(address)]
 
 
@@ -290,9 +278,9 @@ def _is_near(address: str) -> bool:
     return ip.is_loopback or ip.is_link_local or ip.is_unspecified
 
 
-def _in_time(ask: Callable[[], _Told]) -> _Told | None:
-    """Ask whoever knows names; None where nobody answers in time, or with an error."""
-    found: list[_Told] = []
+def _in_time(ask: Callable[[], _Found]) -> _Found | None:
+    """Return the result of a look-up; None = it failed or took too long."""
+    found: list[_Found] = []
 
     def asking() -> None:
         with contextlib.suppress(OSError, UnicodeError):
@@ -305,9 +293,9 @@ def _in_time(ask: Callable[[], _Told]) -> _Told | None:
 
 
 def _full_name(own: str) -> str:
-    """Ask for this machine's full name; empty where there is none, or none is told in time."""
+    """Return this machine's full name; empty = none was found in time."""
     name = (_in_time(lambda: socket.getfqdn(own)) or "").rstrip(".")
-    # A resolver may answer with anything that has a dot: names that mean every machine, or an address.
+    # A resolver may answer with any name with a dot: that of every machine, or an address.
     return "" if "." not in name or name.startswith("localhost.") or _is_address(name) else name
 
 

@@ -26,7 +26,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from peeklock.broker.vocabulary.changes import (
     Change,
@@ -61,6 +61,7 @@ PARTITIONS = 16
 _REMOVED_RECORD = struct.Struct("<Q")  # position
 _NUMBERS_RECORD = struct.Struct("<QQqQ")  # queue id, next position, next sequence number, last enqueued at
 _PARTITIONED_RECORD = struct.Struct(f"<QQqQ{PARTITIONS}Q")  # the same, and the next order of each partition
+_NUMBERS = (_NUMBERS_RECORD, _PARTITIONED_RECORD)
 _ID_RECORD = struct.Struct("<16sqq")  # digest, seen at, sequence number
 _OVERLAY_RECORD = struct.Struct("<QI")  # position, length; the bytes of all follow the last record of the run
 _COPIES_RECORD = struct.Struct("<QH")  # position, copies that may still follow from the message
@@ -90,6 +91,7 @@ _RECORDS = {
 }
 
 _LAST_KINDS = (NUMBERS, PARTITIONED_NUMBERS, ID_SEEN)
+"""Kinds of the runs behind those of messages, in their order in a frame."""
 
 _counters = attrgetter("queue_id", "next_position", "next_sequence_number", "last_enqueued_at_ms")
 
@@ -97,7 +99,7 @@ _counters = attrgetter("queue_id", "next_position", "next_sequence_number", "las
 def encode(batch: Batch, previous: int = 0) -> bytes:
     """Return the frame of a batch, its messages as they are now; `previous`: checksum of the one before."""
     no, pack = batch.no, records.STORED_RECORD.pack
-    runs: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)  # records by kind and queue
+    runs: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)  # by place in _LAST_KINDS and queue
     stored: defaultdict[int, list[bytes]] = defaultdict(list)  # records by queue
     with_texts: defaultdict[int, list[bytes]] = defaultdict(list)
     removed: defaultdict[int, list[int]] = defaultdict(list)  # positions by queue
@@ -107,8 +109,7 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
         if type(change) is MessageStored:
             m, queue_id = change.message, change.queue_id
             flags: int = m.state | m.hops << HOPS_SHIFT | (WAS_SCHEDULED if m.was_scheduled else 0)
-            if m.overlay is not None:
-                flags |= HAS_OVERLAY
+            flags |= HAS_OVERLAY if m.overlay is not None else 0
             if flags >= HAS_OVERLAY or m.copies_left != COPIES_FOLLOWING_MAX:
                 variable.append(change)
             record = pack(
@@ -130,18 +131,16 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
             if m.session_id is None and m.dead_letter_source is None:
                 stored[queue_id].append(record)
             else:
-                session_place = texts.setdefault(m.session_id, len(texts))
-                source_place = texts.setdefault(m.dead_letter_source, len(texts))
-                record += records.PLACES.pack(session_place, source_place)
-                with_texts[queue_id].append(record)
+                places = [texts.setdefault(text, len(texts)) for text in (m.session_id, m.dead_letter_source)]
+                with_texts[queue_id].append(record + records.PLACES.pack(*places))
         elif type(change) is MessageRemoved:
             removed[change.queue_id].append(change.message.position)
         elif type(change) is MessageIdSeen:
             record = _ID_RECORD.pack(change.digest, change.seen_at_ms, change.sequence_number)
-            runs[ID_SEEN, change.queue_id].append(record)
+            runs[2, change.queue_id].append(record)
         elif type(change) is NumbersIssued:
-            kind = PARTITIONED_NUMBERS if change.partitions else NUMBERS
-            runs[kind, 0].append(_RECORDS[kind].pack(*_counters(change), *change.partitions))
+            place = 1 if change.partitions else 0
+            runs[place, 0].append(_NUMBERS[place].pack(*_counters(change), *change.partitions))
         else:
             assert type(change) in definitions.KINDS, f"a store cannot keep {change!r}"
     parts = [_CHECKED_HEAD.pack(no, previous)]
@@ -152,15 +151,11 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
             parts += (_RUN.pack(kind, queue_id, len(found)), *found)
     for queue_id, gone in removed.items():
         parts += (_RUN.pack(REMOVED, queue_id, len(gone)), struct.pack(f"<{len(gone)}Q", *gone))
-    for (kind, queue_id), found in sorted(runs.items(), key=_place_of_run):
-        parts += (_RUN.pack(kind, queue_id, len(found)), *found)
+    for place, queue_id in sorted(runs, key=itemgetter(0)):
+        found = runs[place, queue_id]
+        parts += (_RUN.pack(_LAST_KINDS[place], queue_id, len(found)), *found)
     checked = b"".join(parts)
     return _STATED.pack(FRAME_VERSION, zlib.crc32(checked, FRAME_VERSION)) + checked
-
-
-def _place_of_run(run: tuple[tuple[int, int], list[bytes]]) -> int:
-    """Return the place of a run of counters or ids among the others: a frame has one order of kinds."""
-    return _LAST_KINDS.index(run[0][0])
 
 
 def _variable_runs(stored: Sequence[MessageStored], texts: dict[str | None, int]) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""A wire laid in the world: whoever reads at an end is called when something arrives there.
+"""A wire in virtual time: it calls its reader when something arrives at an end.
 
 Owns: when bytes are read. Must not know: what they mean.
 """
@@ -12,35 +12,35 @@ from peeklock.testing.wire import BROKER, CLIENT, MemoryWire
 from tests.simulation.world.world import World
 
 
-class Line:
-    """A wire in the world: whoever reads at an end is called when bytes, or the end of stream, arrive
+class Wire:
+    """A wire in virtual time: it calls the reader of an end when bytes, or the end of the stream, arrive
     there."""
 
-    def __init__(self, world: World, wire: MemoryWire) -> None:
+    def __init__(self, world: World, memory: MemoryWire) -> None:
         self._world = world
-        self.wire = wire
+        self.memory = memory
         self.on_data: list[Callable[[bytes], None]] = [_nothing, _nothing]
         self.on_end: list[Callable[[], None]] = [_nothing, _nothing]
         self._planned: list[int | None] = [None, None]
         self._over = [False, False]
 
     def write(self, end: int, data: bytes) -> None:
-        self.wire.write(end, data, self._world.now_ms)
+        self.memory.write(end, data, self._world.now_ms)
         self._plan(1 - end)
 
     def close(self, end: int) -> None:
-        """Close an end, as a process does that is done with its socket: it reads nothing any more either."""
+        """Close an end, as a process closes its socket: it reads nothing any more either."""
         self._over[end] = True
-        self.wire.close(end, self._world.now_ms)
+        self.memory.close(end, self._world.now_ms)
         self._plan(1 - end)
 
     def cut(self) -> None:
-        self.wire.cut(self._world.now_ms)
+        self.memory.cut(self._world.now_ms)
         self._plan(CLIENT)
         self._plan(BROKER)
 
     def _plan(self, end: int) -> None:
-        due_ms = None if self._over[end] else self.wire.next_ms(end)
+        due_ms = None if self._over[end] else self.memory.next_ms(end)
         planned_ms = self._planned[end]
         if due_ms is not None and (planned_ms is None or due_ms < planned_ms):
             self._planned[end] = due_ms
@@ -51,10 +51,10 @@ class Line:
         if self._over[end]:
             return
         now = self._world.now_ms
-        data = self.wire.read(end, now)
+        data = self.memory.read(end, now)
         if data:
             self.on_data[end](data)
-        if not self._over[end] and self.wire.at_end(end, now):
+        if not self._over[end] and self.memory.at_end(end, now):
             self._over[end] = True
             self.on_end[end]()
         self._plan(end)

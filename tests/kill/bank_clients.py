@@ -1,5 +1,5 @@
-"""Clients of the bank: tellers and planners work in transactions, keepers set the states of sessions, an
-auditor sends markers and reads what is left.
+"""Clients of `bank_loop`: transfers and planners work in transactions, state setters set the states of
+sessions, an auditor sends markers and reads what is left.
 
 Owns: the clients' side. Must not know: when the broker dies.
 """
@@ -26,24 +26,24 @@ from tests.kill.ledger import Broken
 from tests.simulation.actors.peer import CoordinatorLink, ReceiveLink, SendLink, error_condition
 
 ACCOUNTS = ("savings", "current", "cash")
-DOOR = "door"
+FORWARDING = "forwarding"
 """What is sent here is forwarded to the last account."""
 BOOK = "book"
 PLANS = "plans"
 """Where planners have their sessions."""
 TASKS = 3
-"""Of each planner's step."""
+"""Tasks of each planner's step."""
 DAY_MS = 86_400_000
 AUDIT = "audit"
 """The session of the markers."""
 
 CREDIT = 20
 HAND_MIN = 10
-"""Tellers ask for notes when they hold fewer."""
+"""A client asks for notes when it holds fewer."""
 OPEN_MAX = 4
-"""Transactions that a teller has open at once."""
-ROOM = 16
-"""Credit that a teller needs on each link before it begins a transfer."""
+"""Transactions that a client has open at once."""
+CREDIT_MIN = 16
+"""Credit that a client needs on each link before it begins a transaction."""
 PAGE = 250
 
 LOCK_LOST = "com.microsoft:message-lock-lost"
@@ -88,15 +88,15 @@ def plan_message(number: int, session_id: str) -> bytes:
 
 
 def uid_of(payload: bytes) -> int:
-    """Read a note."""
+    """Return the uid of a note."""
     found = _NOTE.search(payload)
     if found is None:
-        raise Broken(f"no note: {payload!r}")
+        raise Broken(f"not a note: {payload!r}")
     return int(found[1])
 
 
 def number_of(payload: bytes) -> int:
-    """Give a message's sequence number."""
+    """Return a message's sequence number."""
     return int(scan(payload).decode_message_annotations()["x-opt-sequence-number"])
 
 
@@ -107,7 +107,7 @@ def session_of(payload: bytes) -> str | None:
 
 @dataclass(slots=True)
 class Held:
-    """A note in a teller's hand."""
+    """A note that a client has locked."""
 
     uid: int
     link: ReceiveLink
@@ -116,7 +116,7 @@ class Held:
 
 @dataclass(slots=True)
 class Running:
-    """A transfer that is under way."""
+    """A transfer in progress."""
 
     transfer: Transfer
     txn_id: bytes
@@ -126,8 +126,8 @@ class Running:
     spoiled: bool = False
 
 
-class Teller(Client):
-    """Makes transfers, several at once; some are rolled back. Now and then it vanishes."""
+class Transferer(Client):
+    """Makes transfers, several at once; some are rolled back. Now and then it disconnects."""
 
     def __init__(self, name: str, bank: Bank, random: Random, session_id: str) -> None:
         super().__init__(name)
@@ -148,7 +148,7 @@ class Teller(Client):
         link.on_attached = partial(self._ask_for_notes, link)
         link.on_delivery = partial(self._delivered, account, link)
         self._to = {
-            where: self.peer.attach_sender(where, channel=channel) for where in (*ACCOUNTS, DOOR, BOOK)
+            where: self.peer.attach_sender(where, channel=channel) for where in (*ACCOUNTS, FORWARDING, BOOK)
         }
         for sender in (self._control, *self._to.values()):
             sender.on_credit = self._go
@@ -167,7 +167,7 @@ class Teller(Client):
     def _go(self) -> None:
         if self._random.random() < 0.0005:
             self.vanish()
-        if self.peer.lost or any(link.credit < ROOM for link in (self._control, *self._to.values())):
+        if self.peer.lost or any(link.credit < CREDIT_MIN for link in (self._control, *self._to.values())):
             return
         while self._hand and self._running < OPEN_MAX:
             count = min(self._random.randint(1, 3), len(self._hand))
@@ -193,7 +193,7 @@ class Teller(Client):
         self._to[BOOK].send(entry, self._sent, txn_id=txn_id)
 
     def _split(self, worth: int) -> list[int]:
-        """Make two or three parts of a worth, as far as it can be parted."""
+        """Divide a worth into two or three parts, as far as possible."""
         parts = []
         for _ in range(self._random.randint(1, 2)):
             if worth > 1:
@@ -210,7 +210,7 @@ class Teller(Client):
         ]
         through = {account: account for account in ACCOUNTS}
         if self._random.random() < 0.5:
-            through[ACCOUNTS[-1]] = DOOR
+            through[ACCOUNTS[-1]] = FORWARDING
         if together:
             batch = encode_message(data=[note_message(uid) for _, uid in notes])
             to = self._to[through[accounts[0]]]
@@ -233,7 +233,7 @@ class Teller(Client):
         self._answered(running)
 
     def _answered(self, running: Running) -> None:
-        """Discharge a transfer of which all answers are there."""
+        """Discharge a transfer whose answers have all come."""
         running.waiting -= 1
         if running.waiting:
             return
@@ -251,7 +251,8 @@ class Teller(Client):
         if not fail:
             self._bank.answered(running.transfer, condition)
         if fail or condition is not None:
-            # Locked as before, unless the account was changed: taken anew, or given back.
+            # Locked as before, unless the account was changed: then another receiver has it, or it was
+            # given back.
             if not running.spoiled and condition is None and self._random.random() < 0.5:
                 self._hand += running.taken
             else:
@@ -290,7 +291,7 @@ class Planner(Client):
         if status == 0:
             return
         if status != 200:
-            raise Broken(f"no state was got: {condition}")
+            raise Broken(f"the state was not read: {condition}")
         self._steps.found(body["session-state"])
         self._working = False
         self._link.flow(TASKS)
@@ -298,13 +299,13 @@ class Planner(Client):
     def _delivered(self, event: DeliveryReceived) -> None:
         step = task_of(event.payload)
         if step != self._steps.done:
-            raise Broken(f"a task of step {step} is there, and step {self._steps.done} was done")
+            raise Broken(f"there is a task of step {step}, and step {self._steps.done} was done")
         self._tasks.append(event.delivery_id)
         self._go()
 
     def _go(self) -> None:
         links = (self._control, *self._to.values())
-        if self._working or len(self._tasks) < TASKS or any(link.credit < ROOM for link in links):
+        if self._working or len(self._tasks) < TASKS or any(link.credit < CREDIT_MIN for link in links):
             return
         self._working = True
         self._control.declare(self._declared)
@@ -349,7 +350,7 @@ class Planner(Client):
     def _answered(self, txn_id: bytes, tasks: list[int], state: DeliveryState | None) -> None:
         condition = error_condition(state)
         if condition is not None:
-            raise Broken(f"something was not taken into a transaction: {condition}")
+            raise Broken(f"a message or settlement was not taken into a transaction: {condition}")
         self._waiting -= 1
         if self._waiting:
             return
@@ -382,8 +383,8 @@ class Planner(Client):
         self.peer.ask(PLANS, f"com.microsoft:{operation}", body, answer, txn_id=txn_id)
 
 
-class Keeper(Client):
-    """Holds one session of the book and sets its state again and again, several under way."""
+class StateSetter(Client):
+    """Holds one session of the book and sets its state again and again, several requests in flight."""
 
     def __init__(self, name: str, states: States, session_id: str) -> None:
         super().__init__(name)
@@ -410,7 +411,7 @@ class Keeper(Client):
             for _ in range(OPEN_MAX):
                 self._set()
         elif status:
-            raise Broken(f"no state was got: {condition}")
+            raise Broken(f"the state was not read: {condition}")
 
     def _set(self) -> None:
         number = self._states.asking()
@@ -421,7 +422,7 @@ class Keeper(Client):
             self._states.answered(number)
             self._set()
         elif status:
-            raise Broken(f"no state was set: {condition}")
+            raise Broken(f"the state was not set: {condition}")
 
     def _ask(self, verb: str, more: dict[str, Any], answer: Callable[[int, str | None, Any], None]) -> None:
         operation = f"com.microsoft:{verb}-session-state"
@@ -429,7 +430,7 @@ class Keeper(Client):
 
 
 class Auditor(Client):
-    """Brings the first notes, sends markers, and reads what is there; the broker lives meanwhile."""
+    """Brings the first notes, sends markers, and reads what is left; the broker lives meanwhile."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -439,7 +440,7 @@ class Auditor(Client):
         self.connected.set_result(None)
 
     async def send(self, queue: str, payloads: list[bytes]) -> None:
-        """Send messages, all of which are accepted."""
+        """Send messages, all of which must be accepted."""
         link = self.peer.attach_sender(queue)
         waiting = len(payloads)
         left = iter(payloads)
@@ -464,7 +465,7 @@ class Auditor(Client):
         link.detach()
 
     async def browse(self, queue: str) -> list[bytes]:
-        """Give all messages of a queue, in the order of their numbers."""
+        """Return all messages of a queue, in the order of their numbers."""
         found: list[bytes] = []
         start = 0
         while True:
@@ -496,7 +497,7 @@ class Auditor(Client):
         return found
 
     async def state_of(self, queue: str, session_id: str) -> bytes | None:
-        """Return the state of a session, which nobody holds."""
+        """Return the state of a session without a holder."""
         link = self.peer.attach_receiver(queue, delete=False, session=(session_id,))
         attached = asyncio.Event()
         link.on_attached = attached.set
@@ -532,6 +533,6 @@ class Auditor(Client):
 
 
 def read_book(payloads: list[bytes]) -> list[tuple[str, int]]:
-    """Give kind and transfer of messages of the book."""
+    """Return kind and transfer of messages of the book."""
     found = [_ENTRY.search(payload) for payload in payloads]
     return [(match[1].decode(), int(match[2])) for match in found if match is not None]

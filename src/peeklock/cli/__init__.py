@@ -1,0 +1,62 @@
+"""The command line: `peeklock serve | check | export | demo | ca | keys | pipeline`.
+
+serve    `serve`: the options of a broker, checked against each other.
+stores   `check` and `export`: a data folder, read while a broker may run on it.
+keys     `keys`: the namespace's shared access keys.
+extras   `ca`, `demo`, and `pipeline`, whose commands are imported when they are asked for.
+options  The DIR argument, parsers of option values, and how a failure is reported.
+
+A command imports what it alone needs when it runs: `serve` must be ready in 600 ms.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from peeklock import __version__
+from peeklock.cli.extras import ca, demo, pipeline
+from peeklock.cli.keys import keys
+from peeklock.cli.serve import serve
+from peeklock.cli.stores import check, export
+
+INTERRUPTED = 130
+"""Exit status of a Ctrl-C before the broker can stop in order; as in a shell: 128 + SIGINT."""
+
+
+class _Commands(click.Group):
+    """A group that exits silently when it is interrupted; click would print "Aborted!"."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
+)
+@click.version_option(__version__, prog_name="peeklock")
+def main() -> None:
+    """A durable, self-hosted message broker that speaks Azure Service Bus.
+
+    \b
+    See it work:          peeklock demo
+    Run a broker:         peeklock serve --data ./data
+    Use your own keys:    peeklock serve --data ./data --auth sas, then peeklock keys list ./data
+    Trust its TLS:        peeklock ca ./data
+    Verify a data folder: peeklock check ./data
+    Save its entities:    peeklock export ./data > Config.json
+    """
+
+
+for _command in (serve, check, export, demo, ca, keys, pipeline):
+    main.add_command(_command)

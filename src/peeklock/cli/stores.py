@@ -1,0 +1,96 @@
+"""`peeklock check` and `peeklock export`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from peeklock.cli.options import DATA_FOLDER, reported
+
+if TYPE_CHECKING:
+    from peeklock.store.check import Report
+
+
+@click.command()
+@DATA_FOLDER
+@click.option(
+    "--repair",
+    "repairs",
+    is_flag=True,
+    help="Then move each message with a damaged body to its dead-letter queue, without the body, and list "
+    "them. Stop the broker first. For other damage see `peeklock serve --accept-loss`.",
+)
+def check(folder: Path, repairs: bool) -> None:
+    """Verify the data folder DIR; changes nothing without --repair.
+
+    Reads every frame and every body, checks their checksums and numbers, and lists the damage. KNOWN damage
+    has been handled: a damaged body whose messages were dead-lettered without it.
+
+    Exit status: 0 sound, or all damage is known; 1 damaged; 2 not a data folder. With --repair: the status
+    after the repair.
+    """
+    from peeklock.server.repair import check as check_store
+
+    report = check_store(folder, repair_follows=repairs)
+    for line in report.lines:
+        click.echo(line)
+    if repairs and report.damages:
+        sys.exit(_repair(folder, report))
+    sys.exit(report.exit_status)
+
+
+def _repair(folder: Path, report: Report) -> int:
+    """Dead-letter the messages with damaged bodies; return the exit status after that."""
+    from peeklock.server.repair import check as check_store
+    from peeklock.server.repair import repair
+    from peeklock.store.base import StoreError
+
+    if report.stops:
+        said = "peeklock: --repair is for damaged bodies, and this is other damage; nothing was changed"
+        if not report.is_gone:  # else the damage names the ways on
+            said += ". Put back a copy of the folder, or start with what can be read: serve --accept-loss"
+        click.echo(said, err=True)
+        return 1
+    with reported(StoreError):
+        lost = repair(folder)
+    messages = [each for each in lost if each.sequence_number]
+    for each in lost:
+        if not each.sequence_number:
+            click.echo(f"the state of session '{each.session_id}' was cleared: '{each.queue_name}'")
+    for each in messages:
+        session = "" if each.session_id is None else f" of session '{each.session_id}'"
+        message = f"message {each.sequence_number}{session} of '{each.queue_name}'"
+        click.echo(f"{message} was dead-lettered without its body")
+    if messages:
+        one = len(messages) == 1
+        count, they = ("1 message", "it is") if one else (f"{len(messages):,} messages", "they are")
+        stay = f"the damaged bytes stay for rescue until {they} completed or deleted"
+        click.echo(f"{count} dead-lettered; {stay}")
+    left = check_store(folder)
+    if left.damages:
+        count = "1 damage is" if len(left.damages) == 1 else f"{len(left.damages):,} damages are"
+        click.echo(f"{count} left, and no message needs what is damaged")
+    return left.exit_status
+
+
+@click.command()
+@DATA_FOLDER
+def export(folder: Path) -> None:
+    """Print the queues, topics, subscriptions and rules of DIR as a Config.json.
+
+    Use it with `peeklock serve --config`. Changes nothing; a broker may be running on DIR. Standard error
+    names what a broker over an empty folder would refuse.
+
+    Exit status: 0 printed, 1 failed.
+    """
+    from peeklock.server.export import export_config
+    from peeklock.store.base import StoreError
+
+    with reported(StoreError):
+        exported = export_config(folder)
+    click.echo(exported.text.encode(), nl=False)  # bytes: JSON is UTF-8 on every terminal
+    for warning in exported.warnings:
+        click.echo(f"peeklock: {warning}", err=True)

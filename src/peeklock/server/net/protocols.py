@@ -1,0 +1,213 @@
+"""The protocols of connections: AMQP with a gateway, HTTP with what answers its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from peeklock.broker.record.history import History
+from peeklock.broker.vocabulary.quotas import TIERS
+from peeklock.config.hosts import HostNames
+from peeklock.gateway.admission import one_namespace
+from peeklock.gateway.bounds import Buffers
+from peeklock.gateway.connection import Gateway
+from peeklock.gateway.context import GatewayLimits
+from peeklock.server import log
+from peeklock.server.keys.authority_manager import AuthorityManager
+from peeklock.server.line_limits import DefectLog, Note, RefusalLog
+from peeklock.server.loop.clock import SlewedClock
+from peeklock.server.loop.turns import Turns
+from peeklock.server.memory import memory_bytes
+from peeklock.server.net.amqp import AmqpConnection, Buffered
+from peeklock.server.net.auth_throttle import AuthThrottle
+from peeklock.server.settings import Settings
+from peeklock.server.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from peeklock.admin.api import Administration
+    from peeklock.server.net.http_dispatch import HttpContext
+
+RULE_KEY_BYTES = 32
+"""Random bytes in the key of an entity's authorization rule without one. Source: wire contract 7.3."""
+
+STOP_S_MAX = 10.0
+"""How long a stop waits for clients to take their last bytes. Our choice: under the usual 30 s of process
+managers."""
+
+
+@dataclass(eq=False)
+class Protocols:
+    """Makes the protocol of each connection, and keeps the AMQP connections that are open."""
+
+    settings: Settings
+    shard: Shard
+    turns: Turns
+    clock: SlewedClock
+    authority_manager: AuthorityManager
+    namespace: str
+    """Its name."""
+    created_at_ms: int
+    """Of the namespace."""
+    defects: DefectLog
+    refusals: RefusalLog
+    history: History | None
+    """Messages that left, for the API; None = it is off."""
+    gateway_limits: GatewayLimits | None
+    """Bounds of each AMQP connection."""
+    health: Callable[[], Awaitable[dict[str, Any]]]
+    """Returns the figures for `/health`."""
+    stops: Callable[[], bool]
+    """Whether the broker stops."""
+
+    def __post_init__(self) -> None:
+        self._buffers = Buffers.of_memory(memory_bytes(), TIERS[self.settings.tier])
+        self._buffered = Buffered()
+        self._first_uses: set[str] = set()
+        self._throttle = AuthThrottle()
+        self._last_id = 0
+        self._http_context: HttpContext | None = None
+        self._all_closed = asyncio.Event()
+        self.connections: dict[int, AmqpConnection] = {}
+        """AMQP connections by id."""
+
+    def wait_s(self, address: str) -> float | None:
+        """Return how long a new connection from an address must wait, s; None = it is turned away."""
+        return self._throttle.wait_s(address, self.clock.now_ms())
+
+    def figures(self) -> dict[str, int]:
+        """Return figures for `GET /health`."""
+        return {
+            "buffered_bytes": self._buffered.size_bytes,
+            "connections": len(self.connections),  # the core knows only those that have opened a link
+            "http_receives": sum(len(hub) for hub in self._hubs()),
+        }
+
+    # AMQP
+
+    def amqp(self) -> asyncio.Protocol:
+        """Return the protocol of a new AMQP connection."""
+        connection_id = self._new_id()
+        connection = self.connections[connection_id] = AmqpConnection(
+            connection_id, self.shard, self.turns, self._gateway, self._closed, self._buffered
+        )
+        return connection
+
+    def _gateway(self, connection_id: int, now_ms: int) -> Gateway:
+        return Gateway(
+            connection_id,
+            namespaces=one_namespace(self.authority_manager.authority),
+            tracking=lambda: str(uuid.uuid4()),
+            log=log.info,
+            now_ms=now_ms,
+            limits=self.gateway_limits,
+            bears_refusal=lambda: self._bears_refusal(self.connections[connection_id].peer),
+            peer=lambda: self.connections[connection_id].endpoint,
+            on_defect=partial(self._met_defect, connection_id),
+            buffers=self._buffers,
+            first_uses=self._first_uses,
+            ahead_ms=lambda: self.clock.ahead_ms,
+        )
+
+    def _met_defect(self, connection_id: int, defect: Exception, tracking_id: str) -> None:
+        """Log a defect in the gateway, which has closed this connection."""
+        connection = self.connections.get(connection_id)
+        peer = "" if connection is None else connection.endpoint
+        self.defects.add(defect, {"tracking_id": tracking_id, "connection": connection_id, "peer": peer})
+
+    def _closed(self, connection_id: int) -> None:
+        del self.connections[connection_id]
+        if not self.connections:
+            self._all_closed.set()
+
+    def _new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _bears_refusal(self, peer: str) -> bool:
+        return self._throttle.refused(peer, self.clock.now_ms())
+
+    # HTTP, whose modules are imported with the first connection
+
+    def http(self) -> asyncio.Protocol:
+        """Return the protocol of a new HTTP connection."""
+        from peeklock.server.net.http import HttpProtocol
+
+        if self._http_context is None:
+            self._http_context = self._make_http_context()
+        return HttpProtocol(self._http_context, self.refusals.of_connection())
+
+    def _make_http_context(self) -> HttpContext:
+        from peeklock.rest.receives import Receives
+        from peeklock.server.net.http_bodies import BodyBudget
+        from peeklock.server.net.http_dispatch import HttpContext
+        from peeklock.server.net.hub import ApiHub, Hub
+
+        return HttpContext(
+            submit=self.shard.submit,
+            submit_for=self.shard.ask,
+            administration=self._administration,
+            health=self.health,
+            now_ms=self.clock.wall_ms,
+            origin_policy=self.authority_manager.origin_policy,
+            stops=self.stops,
+            amqp=self.amqp,
+            turns=self.turns,
+            bears_refusal=self._bears_refusal,
+            bodies=BodyBudget(self._buffers.known.limit),
+            receives=Hub(Receives, self._new_id, self.shard, self.defects.add),
+            api=ApiHub(self._new_id, self.shard, self.defects.add),
+            history=self.history,
+        )
+
+    def _administration(self, note: Note) -> Administration:
+        from peeklock.admin.api import Administration
+        from peeklock.admin.exchange import AdminContext
+
+        return Administration(
+            AdminContext(
+                self.authority_manager.authority,
+                tracking=lambda: str(uuid.uuid4()),
+                keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
+                owns=HostNames(self.settings.own_names).owns,
+                log=note,
+                name=self.namespace,
+                limits=TIERS[self.settings.tier],
+                created_at_ms=self.created_at_ms,
+            )
+        )
+
+    def _hubs(self) -> list[Any]:
+        context = self._http_context
+        return [] if context is None else [hub for hub in (context.receives, context.api) if hub is not None]
+
+    # The end
+
+    def stop_taking(self) -> None:
+        """Take nothing more from clients, and end their waits for messages."""
+        for connection in list(self.connections.values()):
+            connection.stop_taking()
+        for hub in self._hubs():
+            hub.stop()
+
+    async def shut_down(self) -> None:
+        """Tell AMQP clients that the broker stops, and wait a moment for them to read it."""
+        now_ms = self.clock.now_ms()
+        for connection in list(self.connections.values()):
+            connection.shut_down(now_ms)
+        if self.connections:
+            self._all_closed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_closed.wait(), STOP_S_MAX)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close all AMQP connections at once."""
+        for connection in list(self.connections.values()):
+            connection.abort()
