@@ -216,7 +216,7 @@ def test_a_subscription_has_none(asking: Client) -> None:
     )
     answer = asking.answer("PUT", "/news/subscriptions/all", body)
     assert answer.status == 400
-    assert "those of its topic hold for it" in detail(answer)
+    assert "those of its topic apply" in detail(answer)
 
 
 # The official client

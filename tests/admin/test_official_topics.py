@@ -212,7 +212,7 @@ def test_topics_are_listed_sorted_and_paged(client: ServiceBusAdministrationClie
 def test_the_basic_tier_has_no_topics(tmp_path: Any) -> None:
     """Req: A-05. Source: wire contract 10.2."""
     with administer(Served(tmp_path, BASIC)) as client:
-        with pytest.raises(HttpResponseError, match="there is none in tier Basic") as failure:
+        with pytest.raises(HttpResponseError, match="tier Basic has no topics") as failure:
             client.create_topic("news")
         assert refusal(failure) == 400
 

@@ -101,8 +101,8 @@ def test_actions_are_read() -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("<Filter/>", "The type '' of a Filter is none of SqlFilter, TrueFilter"),
-        ('<Filter i:type="DateFilter"/>', "The type 'DateFilter' of a Filter is none of"),
+        ("<Filter/>", "The type '' of a Filter is not one of SqlFilter, TrueFilter"),
+        ('<Filter i:type="DateFilter"/>', "The type 'DateFilter' of a Filter is not one of"),
         ('<Filter i:type="SqlFilter"/>', "A SqlFilter has no SqlExpression"),
         ('<Action i:type="SqlRuleAction"/>', "A SqlRuleAction has no SqlExpression"),
         ('<Action i:type="SqlFilter"/>', "The type 'SqlFilter' of an Action is neither"),

@@ -215,7 +215,7 @@ def test_a_bad_value_is_named(broker: ApiBroker, body: object, named: str) -> No
         ("?cursor=WyJhIl0", "cursor"),
         ("?other=1", "The query has an unknown parameter 'other'; known: from, state, limit, cursor."),
         ("?form=1", "did you mean 'from'?"),
-        ("/1?other=1", "The query has an unknown parameter 'other': there are none here."),
+        ("/1?other=1", "The query has an unknown parameter 'other': none are allowed here."),
         ("/x", "number"),
         ("/99999999999999999999", "number"),
     ],

@@ -234,7 +234,7 @@ def test_rights_of_all_roles_that_cover_the_audience_are_united() -> None:
 @pytest.mark.parametrize("roles", [None, [], ["unknown"], "unknown", {}, 5, [5, None, [OWNER]], {OWNER: 1}])
 def test_without_a_known_role_nothing_is_granted(roles: object) -> None:
     """Req: R-04"""
-    with pytest.raises(ClaimMissing, match=r"claim 'roles'\. Known are .*\[roles\]"):
+    with pytest.raises(ClaimMissing, match=r"claim 'roles'\. Known roles are .*\[roles\]"):
         authorize(token(claims(roles=roles)))
 
 

@@ -367,8 +367,8 @@ class TestRefusedAtStart:
         [
             ("data", "data", "are the same folder"),
             ("data", "other/../data", "are the same folder"),
-            ("data", "data/log", "contain one another"),
-            ("log/data", "log", "contain one another"),
+            ("data", "data/log", "are nested"),
+            ("log/data", "log", "are nested"),
         ],
     )
     def test_log_and_data_that_are_not_apart(self, tmp_path: Path, data: str, to: str, how: str) -> None:

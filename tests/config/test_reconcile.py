@@ -549,7 +549,7 @@ def test_a_topic_in_the_basic_tier_is_told_by_its_path() -> None:
     """Req: A-02, A-05."""
     with pytest.raises(ConfigError) as refused:
         reconcile(read(topics=[{"Name": "news"}]), [], {}, BASIC, HOSTS)
-    assert str(refused.value) == f"{TOPIC}.Properties: 'news' is a topic: there is none in tier Basic"
+    assert str(refused.value) == f"{TOPIC}.Properties: 'news' is a topic: tier Basic has no topics"
 
 
 def test_the_emulator_s_file_is_taken_and_agrees_at_the_next_start() -> None:
@@ -574,19 +574,19 @@ def test_queues_that_the_file_does_not_name_stay() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("LockDuration", "P25D", "LockDuration of 'orders' is P25D, allowed are PT5S to PT5M"),
-        ("LockDuration", "PT4.5S", "LockDuration of 'orders' is PT4.5S, allowed are PT5S to PT5M"),
-        ("MaxDeliveryCount", 0, "MaxDeliveryCount of 'orders' is 0, allowed are 1 to 2147483647"),
+        ("LockDuration", "P25D", "LockDuration of 'orders' is P25D; allowed: PT5S to PT5M"),
+        ("LockDuration", "PT4.5S", "LockDuration of 'orders' is PT4.5S; allowed: PT5S to PT5M"),
+        ("MaxDeliveryCount", 0, "MaxDeliveryCount of 'orders' is 0; allowed: 1 to 2147483647"),
         (
             "DuplicateDetectionHistoryTimeWindow",
             "PT19S",
-            "DuplicateDetectionHistoryTimeWindow of 'orders' is PT19S, allowed are PT20S to P7D",
+            "DuplicateDetectionHistoryTimeWindow of 'orders' is PT19S; allowed: PT20S to P7D",
         ),
-        ("AutoDeleteOnIdle", "PT1M", "AutoDeleteOnIdle of 'orders' is PT1M, allowed is PT5M or longer"),
+        ("AutoDeleteOnIdle", "PT1M", "AutoDeleteOnIdle of 'orders' is PT1M; allowed: PT5M or longer"),
         (
             "DefaultMessageTimeToLive",
             "PT0S",
-            "DefaultMessageTimeToLive of 'orders' is PT0S, allowed is PT1S or longer",
+            "DefaultMessageTimeToLive of 'orders' is PT0S; allowed: PT1S or longer",
         ),
     ],
 )
@@ -606,7 +606,7 @@ def test_a_duration_beyond_the_tier_s_is_told_with_both_ends() -> None:
     with pytest.raises(ConfigError) as refused:
         reconcile(with_property("DefaultMessageTimeToLive", "P15D"), [], {}, BASIC, HOSTS)
     assert str(refused.value) == (
-        f"{QUEUE}.Properties: DefaultMessageTimeToLive of 'orders' is P15D, allowed are PT1S to P14D"
+        f"{QUEUE}.Properties: DefaultMessageTimeToLive of 'orders' is P15D; allowed: PT1S to P14D"
     )
 
 

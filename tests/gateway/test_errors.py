@@ -116,7 +116,7 @@ def test_the_log_says_who_was_refused_and_which_key_was_named() -> None:
     with pytest.raises(auth.SignatureInvalid) as bad:
         authority.authorize(generate("sb://localhost/q", "Known", "wrong", NOW_MS + 1000), "q", NOW_MS)
     reporter.report(bad.value, "$cbs", NOW_MS)
-    no_name = "(no name that a rule can have)"
+    no_name = "(not a valid rule name)"
     assert [line["key_name"] for line in lines] == ["known", "x" * 64, no_name, no_name, "Known"]
     assert {line["peer"] for line in lines} == {"192.0.2.7:4711"}
     assert "c2VjcmV0" not in str(lines), "name and key are swapped"

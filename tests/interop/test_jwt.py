@@ -162,7 +162,7 @@ def test_a_token_that_is_refused_opens_nothing(
     stranger.url = issuer.url
     for credential, reason in (
         (Credential(stranger, "boss"), "InvalidSignature"),
-        (Credential(issuer, "unknown"), "has no role that is known here"),
+        (Credential(issuer, "unknown"), "has no known role"),
         (Credential(issuer, "boss", valid_s=-1, said_s=60), "ExpiredToken"),
     ):
         with (

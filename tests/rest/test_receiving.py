@@ -300,7 +300,7 @@ def test_a_method_that_a_path_does_not_take_is_told_those_that_it_takes(
     for method in {"GET", "HEAD", "PATCH", "PUT", "DELETE"} - set(allowed.split(", ")):
         found = broker.answer(method, path)
         assert (found.status, found.headers["Allow"]) == (405, allowed)
-        assert f"The method {method} is not served here; these are: {allowed}" in found.body.decode()
+        assert f"The method {method} is not allowed here; allowed: {allowed}" in found.body.decode()
     broker.create_queue(path.partition("?")[0].strip("/"))
     assert broker.http("GET", path) is Elsewhere.ADMINISTRATION
 

@@ -35,7 +35,7 @@ def test_a_damaged_log_stops_the_start_until_the_loss_is_accepted(tmp_path: Path
         said = broker.log.read_text()
         assert "the store is damaged; --accept-loss continues behind the damage" in said
         assert "kept: 10 entities" in said
-        assert "all batches up to 10 are found, also those behind the damage" in said
+        assert "all batches up to 10 were found, including those after the damage" in said
         create_queue(broker, "queue-10")
 
 

@@ -101,7 +101,7 @@ def test_a_sound_store_is_described(path: Path) -> None:
     ]
     assert report.lines[3:6] == ["messages: 12", "  'orders': 9", "  'orders' (dead letters): 3"]
     assert report.lines[6].startswith("bodies: 4 rows, ")
-    assert report.lines[6].endswith(" bytes, 1 of the rows wait to be dropped")
+    assert report.lines[6].endswith(" bytes, 1 of them unused")
     assert report.lines[7:] == ["no damage found"]
 
 

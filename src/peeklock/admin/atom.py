@@ -1,7 +1,7 @@
-"""ATOM and XML as text: what the administration answers.
+"""ATOM and XML as text: the answers of the administration.
 
-It is written as text, not through a tree: JavaScript and Python clients depend on prefixes and on the order
-of elements. Source: wire contract 7.2; RFC 4287.
+They are written as text, not through a tree: JavaScript and Python clients depend on prefixes and on the
+order of elements. Source: wire contract 7.2; RFC 4287.
 """
 
 from __future__ import annotations

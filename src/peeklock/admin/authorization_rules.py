@@ -54,12 +54,12 @@ def write_authorization_rules(rules: Iterable[AuthorizationRule], *, with_times:
 def _read(given: Description) -> AuthorizationRule:
     if given.type not in ("", _TYPE):
         raise ArgumentInvalid(
-            f"The type {cut(given.type)!r} of an AuthorizationRule is not served; {_TYPE} is."
+            f"The type {cut(given.type)!r} of an AuthorizationRule is not supported; use {_TYPE}."
         )
     if given.has("ClaimType") and given.text("ClaimType") not in ("", _CLAIM_TYPE):
         raise ArgumentInvalid(
-            f"The ClaimType {cut(given.text('ClaimType'))!r} of an AuthorizationRule is not served; "
-            f"{_CLAIM_TYPE} is."
+            f"The ClaimType {cut(given.text('ClaimType'))!r} of an AuthorizationRule is not supported; "
+            f"use {_CLAIM_TYPE}."
         )
     if not given.has("KeyName"):
         raise ArgumentInvalid("An AuthorizationRule has no KeyName.")

@@ -33,7 +33,7 @@ from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An entity, and what its description depends on beside it."""
+    """An entity, and what else its description depends on."""
 
     view: EntityView
     host: str
@@ -84,7 +84,7 @@ def _status(given: Description, name: str) -> EntityStatus:
         if status.value == text:
             return status
     raise ArgumentInvalid(
-        f"The value {cut(text)!r} of {name} is none of {', '.join(s.value for s in EntityStatus)}."
+        f"The value {cut(text)!r} of {name} is not one of {', '.join(s.value for s in EntityStatus)}."
     )
 
 
@@ -167,7 +167,7 @@ AUTHORIZATION_RULES = Setting(
         read_authorization_rules,
         lambda rules, shown: write_authorization_rules(rules, with_times=not shown.after_put),
     ),
-    kept=True,  # leaving them out must lock nobody out
+    kept=True,  # an update without them must keep clients connected
 )
 CREATED_AT = Figure("CreatedAt", lambda view: timestamp(view.created_at_ms))
 UPDATED_AT = Figure("UpdatedAt", lambda view: timestamp(view.updated_at_ms))

@@ -129,7 +129,7 @@ class EntityRequests:
         self._authorize_forwards(description)
         if isinstance(description, SubscriptionDescription):
             if given.has_children(_RULES):
-                raise ArgumentInvalid(f"A subscription has no {_RULES}; those of its topic hold for it.")
+                raise ArgumentInvalid(f"A subscription has no {_RULES}; those of its topic apply.")
             return description
         known = () if existing is None else existing.authorization_rules
         rules = with_keys(description.authorization_rules, known, self._exchange.admin_context.keys)

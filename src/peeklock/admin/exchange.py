@@ -236,7 +236,7 @@ class Exchange:
 
     def not_allowed(self, methods: str) -> Response:
         """Answer a method that is not served here."""
-        text = f"The method {self.request.method} is not served here; these are: {methods}."
+        text = f"The method {self.request.method} is not allowed here; allowed: {methods}."
         return self.refused(405, text, (("Allow", methods),))
 
     def refusal(self, failure: Refusal) -> Response:
@@ -285,7 +285,7 @@ class Exchange:
         skip = self._number("$skip", 0)
         top = self._number("$top", PAGE_MAX)
         if top == 0:
-            raise ArgumentOutOfRange("The value 0 of $top is out of range; the smallest is 1.")
+            raise ArgumentOutOfRange("The value 0 of $top is out of range; the minimum is 1.")
         return skip, min(top, PAGE_MAX)
 
     def _number(self, name: str, default: int) -> int:

@@ -33,7 +33,7 @@ def read_forward(text: str) -> tuple[str | None, str | None]:
         if not name:
             raise ValueError("is an address that names no entity")
     if len(name) > NAME_LENGTH_MAX:
-        raise ValueError("is longer than any name")
+        raise ValueError("is longer than a name can be")
     return name or None, address
 
 

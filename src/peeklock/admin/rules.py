@@ -67,7 +67,7 @@ def _read_filter(given: Description) -> Filter:
             properties, as_given = read_pairs(given, "Properties")
             return CorrelationFilter(**fields, properties=properties, as_given=as_given)
     raise ArgumentInvalid(
-        f"The type {cut(given.type)!r} of a Filter is none of SqlFilter, TrueFilter, FalseFilter, "
+        f"The type {cut(given.type)!r} of a Filter is not one of SqlFilter, TrueFilter, FalseFilter, "
         "CorrelationFilter."
     )
 

@@ -87,7 +87,7 @@ class Links:
         self._free(handle)
         source, target = decode_terminus(fields[5]), decode_terminus(fields[6])
         if isinstance(source, Target) or isinstance(target, Source):
-            raise RemoteProtocolError(NOT_ALLOWED, "source and target are exchanged", Scope.SESSION)
+            raise RemoteProtocolError(NOT_ALLOWED, "source and target are swapped", Scope.SESSION)
         link = self._link_for(name, handle, peer_role, fields[3], fields[4])
         link.remote_handle = handle
         link.source_raw = performative.raw(body, 5)

@@ -8,8 +8,8 @@ the specification. An error of one session or link ends that alone (`errors.Scop
 
 Reading stops where the owner's answer to an event decides what the next bytes mean: the SASL outcome, or a
 handle that is freed and reused in one read. `stalled` is true then, `next_deadline_ms` is now, and the next
-`receive(b"", now_ms)` or `tick` goes on. Reading also stops when the `units` that the owner allows are used,
-so that connections share its time; `unread` has the rest.
+`receive(b"", now_ms)` or `tick` continues. Reading also stops when the `units` that the owner allows are
+used, so that connections share its time; `unread` has the rest.
 Source: OASIS AMQP 1.0 sections 2.2-2.4 and 2.8.16.
 """
 
@@ -205,7 +205,7 @@ class Connection:
         return [ConnectionClosed(None, clean=False, unsent=self._handshake.finish())]
 
     def tick(self, now_ms: int) -> list[Event]:
-        """Go on after a stall, end an idle connection, keep the peer from timing out."""
+        """Continue after a stall, end an idle connection, keep the peer from timing out."""
         self._now_ms = now_ms
         events = self.receive(b"", now_ms) if self.stalled else []
         if self._output.failure is not None:

@@ -16,16 +16,16 @@ def _in_path(name: str, description: str, **schema: Any) -> dict[str, Any]:
 
 _ENTITY = _in_path(
     "entity",
-    "A queue, topic or subscription, or a dead-letter queue of one; with its slashes.",
+    "A queue, topic or subscription, or a dead-letter queue of one; slashes are not encoded.",
     examples=["orders"],
 )
 _TIMEOUT = {
     "name": "timeout",
     "in": "query",
-    "description": "For how many seconds to wait for a message: 60 unless given, and at most.",
+    "description": "Seconds to wait for a message. Default and maximum: 60.",
     "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
 }
-_ID = _in_path("id", "Sequence number or message id of the message; it is not compared.")
+_ID = _in_path("id", "Sequence number or message id of the message; it is not checked.")
 _TOKEN = _in_path("token", "The token of the lock.")
 _MESSAGE: dict[str, Any] = {"*/*": {"schema": {}}}
 _PROBLEM: dict[str, Any] = {"application/xml": {"schema": {"type": "object"}}}
@@ -34,10 +34,10 @@ _MEANINGS = {
     401: "The token is missing or invalid, or lacks the right.",
     403: "The message is too large, or the entity is full or disabled.",
     404: "There is no such lock.",
-    405: "The path does not take this method, or the entity cannot be received from.",
+    405: "The path does not support this method, or the entity cannot be received from.",
     410: "There is no such entity.",
     413: "The body has too many chunks.",
-    503: "The disk is nearly full, the broker lags or stops, or too much waits.",
+    503: "The disk is nearly full, or the broker is busy or stopping.",
 }
 
 _PATHS = {
@@ -81,8 +81,8 @@ _OPERATIONS: dict[tuple[Form, str], dict[str, Any]] = {
     (Form.MESSAGES, "POST"): {
         "operationId": "restSend",
         "summary": "Send a message, or several",
-        "description": "The header BrokerProperties has what the broker knows of it, as JSON; other headers "
-        "are properties of the message.",
+        "description": "The header BrokerProperties has the system properties as JSON; other headers are "
+        "application properties.",
         "requestBody": {
             "content": {"text/plain": {"schema": {"type": "string"}}, BATCH_TYPE: {"schema": _BATCH}}
         },

@@ -1,4 +1,4 @@
-"""Operations on entities: list them, show one with its figures."""
+"""Operations on entities: list them, show one with its settings and counts."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ENTITY: Schema = record(
         "status": {"type": "string", "enum": [status.value for status in EntityStatus]},
         "createdAt": INSTANT,
         "updatedAt": INSTANT,
-        "accessedAt": {**INSTANT, "description": "Absent if it was not used since the start."},
+        "accessedAt": {**INSTANT, "description": "Absent if unused since the broker's start."},
         "sizeBytes": COUNT,
         "counts": record(
             dict.fromkeys(_COUNTS, COUNT),
-            description="Messages; `active` counts locked and deferred ones too.",
+            description="Numbers of messages; `active` includes locked and deferred ones.",
         ),
-        "subscriptionCount": {**COUNT, "description": "Of a topic alone."},
+        "subscriptionCount": {**COUNT, "description": "Topics only."},
         "settings": record(
             {
                 "autoDeleteOnIdle": {"type": "number"},
@@ -53,7 +53,7 @@ ENTITY: Schema = record(
                 "requiresSession": {"type": "boolean"},
             },
             (),
-            description="Durations are seconds; one that never ends is absent.",
+            description="Durations are in seconds. An unlimited one is absent.",
         ),
     },
     [
@@ -78,12 +78,12 @@ LIMIT_MAX = 250
 LIMIT = Parameter(
     "limit",
     {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": 100},
-    "Most entries of a page.",
+    "Maximum number of entries in a page.",
 )
 CURSOR = Parameter(
     "cursor",
     {"type": "string", "minLength": 1, "maxLength": CURSOR_LENGTH_MAX},
-    "`next` of the page before.",
+    "`next` of the previous page.",
 )
 
 
@@ -192,7 +192,7 @@ OPERATIONS = (
         "showEntity",
         "GET",
         "/entities/{entity}",
-        "Show an entity with its figures",
+        "Show an entity with its settings and counts",
         Right.LISTEN,
         show_entity,
         answer=ref("Entity"),

@@ -1,4 +1,4 @@
-"""The operation on the history: messages that left lately, what was sent and who received it."""
+"""The operation on the history: messages that left recently, what was sent and who received it."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ ENTRY: Schema = record(
         "number": {**COUNT, "description": "Entries are numbered 1, 2, ... since the broker's start."},
         "leftAt": INSTANT,
         "outcome": {"type": "string", "enum": _OUTCOMES},
-        "reason": {"type": "string", "description": "Of a dead letter."},
-        "movedTo": {"type": "string", "description": "The dead-letter queue that has it now."},
+        "reason": {"type": "string", "description": "Why it was dead-lettered."},
+        "movedTo": {"type": "string", "description": "The dead-letter queue that it moved to."},
         "connection": {
             **COUNT,
-            "description": "Number of the connection that asked for it; this API is one. Absent on expiry.",
+            "description": "The connection that requested it; this API is one connection. Absent on expiry.",
         },
-        "message": {**ref("Message"), "description": "As it was; without a body if that is not known."},
-        "bodyCut": {"type": "boolean", "description": "Only the first 4 KiB of the body are shown, or less."},
+        "message": {**ref("Message"), "description": "Without a body if that is unknown."},
+        "bodyCut": {"type": "boolean", "description": "Whether the body is cut to 4 KiB or less."},
         "deliveries": {
             "type": "array",
-            "description": "The last 16 known ones.",
+            "description": "The last 16 that are known.",
             "items": record(
                 {
                     "at": INSTANT,
                     "connection": COUNT,
-                    "link": {"type": "string", "description": "The client's name of its link."},
+                    "link": {"type": "string", "description": "The client's name for its link."},
                     "ended": {
                         "type": "string",
                         "enum": [ending.value for ending in Ending],
-                        "description": "Absent if the message left with it.",
+                        "description": "Absent if the message left with this delivery.",
                     },
                     "endedAt": INSTANT,
                 },
@@ -133,15 +133,15 @@ OPERATIONS = (
         "listHistory",
         "GET",
         "/history",
-        "List the messages that left lately, the newest first",
+        "List messages that left recently, newest first",
         Right.LISTEN,
         list_history,
-        "With what was sent, who received each message, and its outcome. Kept in memory, so empty after a "
-        "start: the last 1,000 in development mode, otherwise as many as `--history N` sets. Entries outlive "
-        "their entity: 404 means that `entity` neither exists nor has an entry.",
+        "Each entry has the message as sent, its deliveries and its outcome. The history is in memory, so it "
+        "is empty after a start. It has the last 1,000 messages in development mode, otherwise as many as "
+        "`--history N` sets. Entries outlive their entity: 404 means no such entity and no entries.",
         query=(
             ENTITY_PARAMETER,
-            Parameter("outcome", {"type": "string", "enum": _OUTCOMES}, "Only those that left like this."),
+            Parameter("outcome", {"type": "string", "enum": _OUTCOMES}, "Only messages with this outcome."),
             LIMIT,
             CURSOR,
         ),

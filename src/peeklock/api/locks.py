@@ -149,7 +149,7 @@ def settle(call: Call) -> Answer:
     if outcome is not Disposition.SUSPENDED:
         for name in ("reason", "description"):
             if name in given:
-                raise ArgumentInvalid(f"The member '{name}' goes with the outcome deadLetter.")
+                raise ArgumentInvalid(f"The member '{name}' requires the outcome deadLetter.")
     changed = read_member(given["properties"]) if "properties" in given else None
     return _settle(call, outcome, given.get("reason"), given.get("description"), changed)
 
@@ -200,9 +200,9 @@ OPERATIONS = (
         "Receive: lock the next messages, or deferred ones by number",
         Right.LISTEN,
         receive,
-        "The answer is an empty list when none came. A lock belongs to no connection and lasts for the "
-        "entity's lock duration; by its token a client of AMQP can renew and settle it too. An entity that "
-        "requires sessions refuses this: a session is held by a link.",
+        "The list is empty if no message came in time. A lock belongs to no connection and lasts for the "
+        "entity's lock duration. AMQP clients can use its token too, to renew or settle. Entities that "
+        "require sessions refuse this request: only an AMQP link can hold a session.",
         body=ref("Receive"),
         body_required=False,
         answer=ref("Deliveries"),
@@ -242,15 +242,15 @@ OPERATIONS = (
         "Receive as a stream of server-sent events",
         Right.LISTEN,
         deliver,
-        "Each message is locked as it comes, and is an event `delivery` with a `Delivery` as its data; it is "
-        "settled by the address of its lock. A comment comes every 15 s. What was not sent when the client "
-        "goes away is given back, not counted. An event `end` with a problem says that no more will come.",
+        "Each message is locked and sent as an event `delivery` with a `Delivery` as its data. Settle it at "
+        "the address of its lock. A comment is sent every 15 s. If the client disconnects, unsent messages "
+        "are released without counting a delivery. An event `end` with a problem ends the stream.",
         query=(
             Parameter(
                 "window",
                 {"type": "integer", "minimum": 1, "maximum": WINDOW_MAX, "default": 100},
-                "How many messages may be locked at a time; a place is free again when its message is "
-                "settled by this API, or its lock has lapsed.",
+                "Maximum number of messages locked at a time. A message no longer counts when this API "
+                "settles it or its lock lapses.",
             ),
         ),
         streams=True,

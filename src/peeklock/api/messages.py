@@ -57,7 +57,7 @@ SENT: Schema = record(
         "sequenceNumbers": {
             "type": "array",
             "items": SEQUENCE_NUMBER,
-            "description": "In the order of the messages; of a duplicate that of the first one.",
+            "description": "In the order of the messages. A duplicate has the number of the first one.",
         }
     }
 )
@@ -69,9 +69,9 @@ NAMED = {"Sent": SENT, "Deleted": DELETED}
 STATE = Parameter(
     "state",
     {"type": "string", "enum": list(STATES.values())},
-    "Only messages in this state: those of the messages of the page.",
+    "Only messages in this state. A page is read first, then filtered, so it may be short.",
 )
-FROM = Parameter("from", SEQUENCE_NUMBER, "The first sequence number.")
+FROM = Parameter("from", SEQUENCE_NUMBER, "The lowest sequence number to show.")
 
 
 def peek(call: Call) -> Answer:
@@ -128,18 +128,18 @@ def send(call: Call) -> Answer:
     given = check(call.body, _ARRAY, {}) if is_array else [call.body]
     key = call.given.get("Idempotency-Key")
     if key is not None and len(given) != 1:
-        raise ArgumentInvalid("The header Idempotency-Key goes with one message.")
+        raise ArgumentInvalid("The header Idempotency-Key is for one message only.")
     prefixes = [f"[{number}]" for number in range(len(given))] if is_array else [""]
     encoded = (_encoded(call, member, at, key) for member, at in zip(given, prefixes, strict=True))
     return _read_on(call, encoded, [])
 
 
 def _encoded(call: Call, given: Any, at: str, key: str | None) -> Encoded:
-    """Make a message of a member; `at`: where it stands in the body."""
+    """Make a message of a member; `at`: its place in the body."""
     member = check(given, MESSAGE_TO_SEND, {}, f"The member '{at}'" if at else "The body")
     if key is not None and member.setdefault("messageId", key) != key:
         raise ArgumentInvalid(
-            "The header Idempotency-Key is the messageId: leave it out of the message, or give the same."
+            "The header Idempotency-Key differs from the messageId: leave out one of them, or use one value."
         )
     return read_message(member, call.exchange.now_ms, f"{at}." if at else "")
 
@@ -204,7 +204,7 @@ OPERATIONS = (
         "Peek: show messages in any state, by sequence number",
         Right.LISTEN,
         peek,
-        "It locks nothing and counts no delivery.",
+        "A peek locks no message and counts no delivery.",
         query=(FROM, STATE, LIMIT, CURSOR),
         answer=ref("Messages"),
     ),
@@ -216,13 +216,13 @@ OPERATIONS = (
         Right.SEND,
         send,
         "A message with a `scheduledEnqueueTime` is scheduled; its sequence number cancels it. "
-        "At most 1 MiB of JSON; a larger message goes to `/{entity}/messages`.",
+        "The limit is 1 MiB of JSON; send a larger message to `/{entity}/messages`.",
         headers=(
             Parameter(
                 "Idempotency-Key",
                 {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$"},
-                "The message id of the one message. Sent again within the entity's duplicate detection "
-                "window, it is stored once. An entity that does not detect duplicates refuses it.",
+                "The message id of a single message. If it is sent again within the entity's duplicate "
+                "detection window, it is stored once. Entities without duplicate detection refuse it.",
             ),
         ),
         body={
@@ -243,10 +243,8 @@ OPERATIONS = (
         "Purge: delete all active and deferred messages that are not locked",
         Right.LISTEN,
         purge,
-        "Scheduled messages stay. Answered when all are gone.",
-        query=(
-            Parameter("before", INSTANT, "Only messages enqueued at this instant or before. Default: now."),
-        ),
+        "Scheduled messages stay. The answer comes when all others are deleted.",
+        query=(Parameter("before", INSTANT, "Only messages enqueued at or before this time. Default: now."),),
         answer=ref("Deleted"),
     ),
     Operation(

@@ -72,29 +72,29 @@ MESSAGE_TO_SEND: Schema = record(
         "bodyBase64": {
             "type": "string",
             "contentEncoding": "base64",
-            "description": "The body as bytes, in place of `body`.",
+            "description": "The body as bytes, instead of `body`.",
         },
         "contentType": {"type": "string", "maxLength": 1024, "pattern": "^[ -~]*$"},
         **{name: _ID if name in _IDS else _TEXT for name in _TEXTS},
         "timeToLive": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds."},
         "scheduledEnqueueTime": {
             **INSTANT,
-            "description": "When the message is to be enqueued; one that is past is now.",
+            "description": "When to enqueue the message; a past time means now.",
         },
-        "properties": {**VALUES, "description": "The message's own properties."},
+        "properties": {**VALUES, "description": "Application properties."},
     },
     (),
-    description="A message that is sent.",
+    description="A message to send.",
     examples=[{"body": "one pizza", "messageId": "order-1", "properties": {"priority": "high"}}],
 )
 
 MESSAGE: Schema = record(
     {
-        "entity": {"type": "string", "description": "Where it stands; of a search alone."},
+        "entity": {"type": "string", "description": "The message's entity. Only in search results."},
         "sequenceNumber": SEQUENCE_NUMBER,
         "enqueuedSequenceNumber": SEQUENCE_NUMBER,
         "state": {"type": "string", "enum": list(STATES.values())},
-        "lockedUntil": {**INSTANT, "description": "Absent where nobody holds the message."},
+        "lockedUntil": {**INSTANT, "description": "Absent if the message is not locked."},
         "heldByCursor": {"type": "string", "description": "The cursor that holds the message."},
         "enqueuedTime": INSTANT,
         "scheduledEnqueueTime": INSTANT,
@@ -106,13 +106,13 @@ MESSAGE: Schema = record(
         },
         "sizeBytes": COUNT,
         "deadLetterSource": _TEXT,
-        "body": {"type": "string", "description": "Where it is text in UTF-8."},
-        "bodyBase64": {"type": "string", "contentEncoding": "base64", "description": "Where it is none."},
+        "body": {"type": "string", "description": "If it is text in UTF-8."},
+        "bodyBase64": {"type": "string", "contentEncoding": "base64", "description": "If it is not."},
         "contentType": _TEXT,
         **dict.fromkeys(_TEXTS, _TEXT),
         "properties": {
             "type": "object",
-            "description": "Its own properties. What JSON has no type for is text; bytes are base64.",
+            "description": "Application properties. Values without a JSON type are text; bytes are base64.",
         },
     },
     [
@@ -123,7 +123,7 @@ MESSAGE: Schema = record(
         "sizeBytes",
         "properties",
     ],
-    description="A message as it stands in an entity.",
+    description="A message in an entity.",
 )
 
 MESSAGES = page("messages", ref("Message"), may_be_empty=True)
@@ -139,7 +139,7 @@ LOCK: Schema = record(
 DELIVERY: Schema = record(
     {"lock": ref("Lock"), "message": ref("Message")},
     ["message"],
-    description="A message that was received. `lock` is absent where it was deleted.",
+    description="A received message. `lock` is absent after `receiveAndDelete`.",
 )
 
 NAMED: Mapping[str, Schema] = {

@@ -18,12 +18,12 @@ PROBLEM_SCHEMA: Schema = {
         "type": {
             "type": "string",
             "format": "uri",
-            "description": "What kind of refusal it is: `urn:peeklock:problem:message-lock-lost`.",
+            "description": "The kind of refusal, such as `urn:peeklock:problem:message-lock-lost`.",
         },
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string", "description": "What is wrong, with names and values."},
-        "trackingId": {"type": "string", "description": "In the broker's log too."},
+        "trackingId": {"type": "string", "description": "Also in the broker's log."},
     },
 }
 
@@ -38,7 +38,7 @@ _MEANINGS = {
     409: "The entity does not allow this, or is full or disabled.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    503: "The disk is nearly full, the broker lags or stops; retry after `Retry-After`.",
+    503: "The disk is nearly full, or the broker is busy or stopping; retry after `Retry-After`.",
 }
 
 
@@ -52,7 +52,7 @@ def document(table: Table) -> dict[str, Any]:
         "info": {
             "title": "peeklock over HTTP",
             "version": __version__,
-            "description": "`/$api/v1/` is our own; all else is the REST data plane of Azure Service Bus.",
+            "description": "`/$api/v1/` is peeklock's own; the rest is Azure Service Bus's REST data plane.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": {**paths, **PATHS},

@@ -36,7 +36,7 @@ class MethodNotAllowed(ApiRefusal):
 
     def __init__(self, method: str, allowed: list[str]) -> None:
         """Name the methods that it takes."""
-        super().__init__(f"The method {method[:20]} is not served here; these are: {', '.join(allowed)}.")
+        super().__init__(f"The method {method[:20]} is not allowed here; allowed: {', '.join(allowed)}.")
         self.allowed = allowed
 
 

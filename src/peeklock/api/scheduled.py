@@ -20,7 +20,7 @@ _NUMBERS: Schema = {
     "items": SEQUENCE_NUMBER,
     "minItems": 1,
     "maxItems": 1000,
-    "description": "Only these messages of the entity, all or none; `entity` is required then.",
+    "description": "Only these messages of `entity`, all or none. Requires `entity`.",
 }
 
 SHIFT: Schema = record(
@@ -29,7 +29,7 @@ SHIFT: Schema = record(
             "type": "number",
             "minimum": -SHIFT_S_MAX,
             "maximum": SHIFT_S_MAX,
-            "description": "Seconds later; negative = earlier.",
+            "description": "Seconds to add; a negative number means earlier.",
         },
         "sequenceNumbers": _NUMBERS,
     },
@@ -57,7 +57,7 @@ def deliver_now(call: Call) -> Answer:
 def _shifted(call: Call, by_ms: int | None) -> Answer:
     exchange, numbers = call.exchange, call.body.get("sequenceNumbers")
     if numbers is not None and call.node is None:
-        raise ArgumentInvalid("The member 'sequenceNumbers' goes with the parameter 'entity'.")
+        raise ArgumentInvalid("The member 'sequenceNumbers' requires the parameter 'entity'.")
     address = None if call.node is None else call.node.address
 
     def render(effect: ScheduledShifted) -> Answer:
@@ -75,8 +75,8 @@ OPERATIONS = (
         "Enqueue scheduled messages earlier or later",
         Right.SEND,
         shift,
-        "In one durable step. A scheduled message keeps its sequence number, by which it can be cancelled, "
-        "and gets a new one when it is enqueued.",
+        "All messages move in one durable step. They keep their sequence numbers, which cancel them, and get "
+        "new ones when they are enqueued.",
         query=(ENTITY_PARAMETER,),
         body=ref("Shift"),
         answer=ref("Shifted"),
@@ -88,7 +88,7 @@ OPERATIONS = (
         "Enqueue scheduled messages now",
         Right.SEND,
         deliver_now,
-        "As `/scheduled/shift`.",
+        "All messages are enqueued in one durable step.",
         query=(ENTITY_PARAMETER,),
         body=ref("DeliverNow"),
         body_required=False,

@@ -30,7 +30,7 @@ DELETE_AT_ONCE = 1000
 DELETED_MATCHING: Schema = record(
     {
         "deleted": COUNT,
-        "locked": {**COUNT, "description": "Messages that match and stay, since they are locked."},
+        "locked": {**COUNT, "description": "Matching messages that stay because they are locked."},
     }
 )
 
@@ -42,11 +42,11 @@ _FILTER: Schema = {
     "maxLength": FILTER_LENGTH_MAX,
     "examples": ["sys.Label = 'pizza' AND priority = 'high'"],
 }
-_FILTER_TEXT = "A SQL filter as in a rule of a subscription. It is false where it cannot be evaluated."
+_FILTER_TEXT = "A SQL filter as in a subscription rule. A message that it cannot evaluate does not match."
 ENTITY_PARAMETER = Parameter(
     "entity",
     PATH_PARAMETERS["entity"].schema,
-    "Only this entity; slashes need not be encoded here. The right on it is enough then.",
+    "Only this entity; slashes need not be encoded. The right on this entity is enough.",
 )
 
 
@@ -142,8 +142,8 @@ OPERATIONS = (
         "Search the messages of all entities, or of one",
         Right.LISTEN,
         search,
-        "By names of entities, then by sequence numbers, in any state. A page comes from a bounded number of "
-        "messages, so it may be empty and have a `next`.",
+        "Messages in any state, sorted by entity name, then by sequence number. A request examines a bounded "
+        "number of messages, so a page may be empty and have a `next`.",
         query=(
             Parameter("filter", _FILTER, f"{_FILTER_TEXT} Default: all messages."),
             ENTITY_PARAMETER,

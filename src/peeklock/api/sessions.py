@@ -89,7 +89,7 @@ OPERATIONS = (
         "Show a session with its state",
         Right.LISTEN,
         show_session,
-        "It need not be locked. Each id names a session; one without messages and state is empty.",
+        "The session need not be locked. An id that is not in use names an empty session.",
         answer=ref("Session"),
     ),
     Operation(

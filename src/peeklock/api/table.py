@@ -66,7 +66,7 @@ class Operation:
     id: str
     method: str
     path: str
-    """Below `ROOT`; `{name}` stands for one segment, percent-encoded."""
+    """Below `ROOT`; `{name}` is one segment, percent-encoded."""
     summary: str
     right: Right
     """On the entity that the request names; without one, Manage on the namespace is needed."""
@@ -85,7 +85,7 @@ class Operation:
     streams: bool = False
     """Its answer is a stream of events."""
     problems: tuple[int, ...] = (404, 409)
-    """Statuses of its refusals, beside those that all operations share."""
+    """Statuses of its refusals, besides those that all operations share."""
 
     @property
     def answer_type(self) -> str | None:
@@ -215,6 +215,6 @@ def read_body(operation: Operation, body: bytes, content_type: str, named: Mappi
     if not body and not operation.body_required:
         return {}
     if not re.fullmatch(r"application/json\s*(;\s*charset=\"?utf-8\"?\s*)?", content_type.strip(), re.I):
-        raise MediaTypeUnsupported(f"A body here is JSON: send it with the header 'Content-Type: {JSON}'.")
+        raise MediaTypeUnsupported(f"The body must be JSON: send it with the header 'Content-Type: {JSON}'.")
     value = read_json(body, "The body")
     return check(value, operation.body, named) if operation.checks_body else value

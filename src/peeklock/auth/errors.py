@@ -24,7 +24,7 @@ class AuthorizationError(Exception):
 def shown_rule(name: str) -> str:
     """Return the name of a rule that a client gave, as far as it may be shown."""
     # A key given as the name by mistake usually has `=`, `/` or `+` in it.
-    return name[:_SHOWN_MAX] if _RULE_NAME.fullmatch(name) else "(no name that a rule can have)"
+    return name[:_SHOWN_MAX] if _RULE_NAME.fullmatch(name) else "(not a valid rule name)"
 
 
 class TokenMalformed(AuthorizationError):
@@ -36,7 +36,7 @@ class TokenTypeUnsupported(AuthorizationError):
 
 
 class SignatureInvalid(AuthorizationError):
-    """The signature fits no key of the rule, or there is no such rule: deliberately not distinguished."""
+    """The signature matches no key of the rule, or there is no such rule: deliberately not distinguished."""
 
 
 class TokenExpired(AuthorizationError):

@@ -160,9 +160,9 @@ class JwtVerifier:
         roles = [rights for name, rights in self._settings.roles.items() if name in names]
         if not roles:
             raise ClaimMissing(
-                "Unauthorized access. The token has no role that is known here in its claim "
-                f"'{self._settings.roles_claim}'. Known are the roles of the table [roles] in the "
-                "broker's --jwt file, and without that table Azure's."
+                "Unauthorized access. The token has no known role in its claim "
+                f"'{self._settings.roles_claim}'. Known roles are those of the table [roles] in the broker's "
+                "--jwt file, or Azure's if the file has no such table."
             )
         return {one.right for rights in roles for one in rights if within(path, one.path)}
 

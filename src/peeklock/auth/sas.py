@@ -69,7 +69,7 @@ class SasToken:
         if missing:
             raise TokenMalformed(f"MalformedToken: The token lacks {', '.join(missing)}.")
         expiry = unquote_plus(fields["se"])
-        # Base64 has no space: it stands for a plus sign that an encoder left bare.
+        # Base64 has no space: it was a plus sign that an encoder left as it is.
         signature = unquote_plus(fields["sig"]).replace(" ", "+")
         return SasToken(fields["sr"], expiry, _expiry_ms(expiry), _decodings(fields["skn"]), signature)
 
@@ -129,7 +129,7 @@ def check(
     fitting = [(rule, key) for rule in rules for key in rule.keys if token.signed_with(key)]
     if not fitting:
         raise SignatureInvalid(
-            "InvalidSignature: The token has an invalid signature. It fits no key of a rule "
+            "InvalidSignature: The token has an invalid signature. It matches no key of a rule "
             f"'{shown_rule(token.key_names[-1])}' that applies here: check key name and key."
         )
     if token.expires_at_ms <= now_ms:

@@ -6,7 +6,7 @@ are durable. Imports go downwards:
 namespace   The single entry for commands, for time and for recovery.
 recovery    A namespace built from the facts of the store.
 handlers    Handlers of commands.
-record      The history of messages that left lately.
+record      The history of messages that left recently.
 entities    Queues, topics and subscriptions: settings, rules, fan-out, forwards.
 queue       One queue of messages, and the outcome of a command.
 content     What is read and rewritten in the bytes of a message.

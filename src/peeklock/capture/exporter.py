@@ -1,6 +1,6 @@
 """Writes the event log: from the store's event rows to segments in a folder.
 
-Batches are numbered without gaps, and the name of a segment has its numbers; the exporter goes on after the
+Batches are numbered without gaps, and the name of a segment has its numbers; the exporter continues after the
 folder's highest number. A segment gets its name only when it is durable, and only then the broker learns that
 it may delete the rows. So whenever the broker or the exporter dies, each row is in the log once, or still in
 the store.
@@ -117,7 +117,7 @@ class Exporter:
 
     def _note_wait(self) -> None:
         self._listener.note(
-            "info", "another exporter still writes to the event log; waiting for its end", folder=self._to
+            "info", "another exporter still writes to the event log; waiting for it to end", folder=self._to
         )
 
     @property
@@ -131,7 +131,7 @@ class Exporter:
         if last_no > last_batch_no:
             raise LogRefused(
                 f"{self._to} holds batches up to {last_no}, the store {self._options.data} only up to "
-                f"{last_batch_no}: the store is an older copy. Name an empty folder with --capture"
+                f"{last_batch_no}: the store is an older copy. Give --capture an empty folder"
             )
         epoch = self._last_epoch()
         self._compare_epochs(reader, epoch)
@@ -162,9 +162,9 @@ class Exporter:
             after = rows[-1][0]
         if epoch is not None and found is not None and found != epoch:
             raise LogRefused(
-                f"{self._to} holds batches up to {last_no}, and batch {found} of the store "
-                f"{self._options.data}, with which its broker started, is another one there: the store is "
-                "an older copy. Name an empty folder with --capture"
+                f"{self._to} holds batches up to {last_no}: the last start of a broker is batch {epoch}, "
+                f"but batch {found} in the store {self._options.data}, which is an older copy. Give "
+                "--capture an empty folder"
             )
 
     def _last_epoch(self) -> int | None:

@@ -118,10 +118,10 @@ class LogFolder:
     def _keep_apart(self, store: Path) -> None:
         log, data = self.path.resolve(), store.resolve()
         if log == data or data in log.parents or log in data.parents:
-            how = "are the same folder" if log == data else "contain one another"
+            how = "are the same folder" if log == data else "are nested"
             raise LogRefused(
-                f"the event log {self.path} and the data {store} {how}: name a folder beside the data with "
-                "--capture"
+                f"the event log {self.path} and the data {store} {how}: give --capture a folder "
+                "outside the data"
             )
 
     def _read_marks(self, store: Path) -> tuple[str | None, str | None]:
@@ -130,12 +130,12 @@ class LogFolder:
         if log_id is None and next(self._segment_names(), None) is not None:
             raise LogRefused(
                 f"{self.path} has segments of an event log, but no {MARK_NAME} that names its store: "
-                "restore it, or name an empty folder with --capture"
+                "restore it, or give --capture an empty folder"
             )
         if log_id is not None and log_id != store_id:
             raise LogRefused(
                 f"{self.path} is the event log of another store than {store}: "
-                "name the folder that belongs to it, or an empty one, with --capture"
+                "give --capture the folder that belongs to it, or an empty one"
             )
         return log_id, store_id
 

@@ -1,8 +1,8 @@
 """A blocking AMQP client for peeklock and other brokers that speak Azure Service Bus.
 
 claims             One entity's cursor: claims made, read and committed (peeklock only).
-connection         `BlockingConnection`: the socket, tokens, and coming back after a break.
-connection_string  `ConnectionString`: a connection string, taken apart.
+connection         `BlockingConnection`: the socket, tokens, and reconnecting.
+connection_string  `ConnectionString`: a parsed connection string.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
 links              `Receiver` and its outcomes; what all links have in common.
 management         Requests to the `$management` and `$cbs` nodes.

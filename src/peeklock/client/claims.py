@@ -126,7 +126,7 @@ class Cursor:
     # Claiming
 
     def start_claim(self, count: int, size_bytes: int, up_to_ms: int | None) -> Ticket:
-        """Ask for a claim of the next available messages, at most so many; enqueued up to `up_to_ms`, UTC."""
+        """Request a claim of up to `count` available messages, enqueued up to `up_to_ms`, UTC."""
         body: dict[str, Any] = {"cursor": self.name, "max-messages": count, "max-bytes": size_bytes}
         if up_to_ms is not None:
             body["enqueued-time-utc"] = Timestamp(up_to_ms)
@@ -173,7 +173,7 @@ class Cursor:
     def start_commit(self, up_to: int) -> None:
         """Ask the broker to remove the messages of the claims up to a number.
 
-        The first answer is enough: the broker goes on removing by itself.
+        The first answer is enough: the broker continues the removal by itself.
         """
         if up_to <= max(self.committed, self._committing):
             return

@@ -1,4 +1,4 @@
-"""One blocking AMQP connection to a namespace: the socket, tokens, waiting, and coming back after a break.
+"""One blocking AMQP connection to a namespace: the socket, tokens, waiting, and reconnecting.
 
 The sans-IO engine of `peeklock.amqp` speaks the protocol, in the client's role. All work happens inside a
 call: `wait` writes, reads and hands out events until the answer is there. A lock is held during a call. A
@@ -137,7 +137,7 @@ class BlockingConnection:
             if self._engine is not None:
                 self._engine.close()
                 self.flush()
-                self._lose(self.error(CONNECTION_LOST, "the connection was closed by its own side", ""))
+                self._lose(self.error(CONNECTION_LOST, "this client closed the connection", ""))
 
     # For links
 

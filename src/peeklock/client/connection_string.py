@@ -1,4 +1,4 @@
-"""A connection string, taken apart. Source: wire contract 1.2."""
+"""A parsed connection string. Source: wire contract 1.2."""
 
 from __future__ import annotations
 

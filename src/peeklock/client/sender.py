@@ -284,7 +284,7 @@ class Sender(Link):
     def _overdue(self, waited_for: str, spent_s: float) -> ServiceBusError:
         text = (
             f"none of {self._count} messages was accepted within {spent_s:.0f} s; waited for {waited_for}. "
-            f"Messages that were sent may be stored all the same; see the broker's log"
+            f"Messages that were sent may have been stored; see the broker's log"
         )
         return refused(TIMEOUT, text, host=self.connection.host, entity=self.entity)
 

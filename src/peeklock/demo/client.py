@@ -1,4 +1,4 @@
-"""Sends the demo's jobs and works them off, with the official asynchronous client.
+"""Sends and processes the demo's jobs, with the official asynchronous client.
 
 Each sender or receiver belongs to one task: the client's objects are not safe to share between tasks, so
 "many in flight" means many senders. The client does not retry (`retry_total=0`): each task opens its link
@@ -25,7 +25,7 @@ DELIVERIES_MAX = 5
 IN_FLIGHT_MAX = 16
 WORKERS = 8
 BATCH = 10
-"""Messages of a receive call; they are worked off well within their lock."""
+"""Messages of a receive call; they are processed well within their lock."""
 SCHEDULED_BATCH = 20
 DUE_IN_S = (2, 8)
 RECEIVE_S = 1

@@ -29,7 +29,7 @@ NEXT = (
     ("peeklock serve --data ./data", "start a broker; it prints the connection string"),
     ("peeklock check ./data", "verify what a broker has stored"),
     ("docs/tutorials/spark.md", "queues as tables, the event log, the audit: Spark, step by step"),
-    ("examples/", "short programs to start from; in the work tree, ./run stands for peeklock"),
+    ("examples/", "short programs to start from; in the work tree, run ./run instead of peeklock"),
 )
 
 

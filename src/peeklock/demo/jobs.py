@@ -24,10 +24,10 @@ class Trouble(Enum):
     """What goes wrong with a job; an application property tells the worker."""
 
     NONE = "none"
-    STUMBLES = "the worker stumbles at first"
-    HANGS = "the worker hangs at first"
+    STUMBLES = "the worker fails once"
+    HANGS = "the worker hangs once"
     POSTPONED = "the worker defers it"
-    SCHEDULED = "it is not due yet"
+    SCHEDULED = "it is scheduled for later"
     WITHDRAWN = "it is cancelled"
     DAMAGED = "the text is damaged"
     FAILS = "the worker always fails"

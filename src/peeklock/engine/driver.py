@@ -150,7 +150,7 @@ class Driver:
         """Fetches of routing fields and their slots, by row under way."""
         self._reads: list[Action] = []
         self._arrived: list[int] = []
-        """Connections that shall retry."""
+        """Connections that are to retry."""
         self._looks_for_space = False
         self._failed = False
         self._asked_at_ms = 0

@@ -51,8 +51,8 @@ ROW_BYTES_MAX = 256 * 1024
 """A body row is closed before it grows larger. Source: architecture, durable store."""
 
 RECORD_BYTES = 512
-"""Bytes of an uncommitted message beside its payload: record, change, effects. Our choice: without it a flood
-of tiny messages would count for nothing."""
+"""Bytes of an uncommitted message besides its payload: record, change, effects. Our choice: without it a
+flood of tiny messages would count for nothing."""
 
 WAITING_A_TURN = 256
 """Waiting commands, and further messages of each, that one call applies: at 5 to 10 us each, 2.5 ms."""

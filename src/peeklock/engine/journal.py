@@ -71,7 +71,7 @@ class JournalLedger:
         self.frame_sizes: list[int] = []  # of committed frames
         self.size_bytes = 0
         self.is_long = False
-        """Whether the head shall be forgotten or recorded again, as of the last commit."""
+        """Whether the head is to be forgotten or recorded again, as of the last commit."""
         self.live_messages = 0
         self.id_frames: dict[int, int] = {}  # frame -> message ids recorded in it
         self.ids_recorded = 0

@@ -132,7 +132,7 @@ class Gateway:
         """Take bytes from the client; return what it asks of the broker.
 
         Reading stops after frames of `units` (`amqp.connection.FRAME_UNITS`), also within a large batch:
-        `unread` is true then, and `receive(b"", now_ms, units)` goes on.
+        `unread` is true then, and `receive(b"", now_ms, units)` continues.
         """
         if not self._broken:
             try:
@@ -161,7 +161,7 @@ class Gateway:
             data = b""
 
     def _read_held(self, now_ms: int, units: int) -> int:
-        """Go on with what is read in part, then with the events behind it; return the units that are left."""
+        """Continue a read in part, then the events behind it; return the units that are left."""
         backlog = self._backlog
         while units > 0 and not self._over:
             if backlog.readings:
@@ -358,7 +358,7 @@ class Gateway:
     def _break(self, defect: Exception) -> None:
         """End this connection because of a defect of ours; see the module.
 
-        What failed may fail again: each step stands alone, and the end itself needs none of them.
+        What failed may fail again: each step is independent, and the end itself needs none of them.
         """
         if self._broken:
             return

@@ -125,7 +125,7 @@ class BatchReader:
             )
         messages += [take_in(member, self._reads_routing) for member in members]
         if not messages:
-            raise MessageMalformed("The batch holds no message.")
+            raise MessageMalformed("The batch is empty.")
         return len(members) == count
 
 
@@ -226,7 +226,7 @@ def _read_ttl_ms(header: bytes) -> int | None:
         raise DecodeError("the header is too long")
     ttl_ms = Sections(header, len(header)).decode_header().ttl
     if ttl_ms is not None and not 0 <= ttl_ms <= TTL_MS_MAX:
-        raise DecodeError("the time-to-live is no uint")
+        raise DecodeError("the time-to-live is not a uint")
     return ttl_ms
 
 

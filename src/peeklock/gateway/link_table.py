@@ -254,7 +254,7 @@ class LinkTable:
         if kind is LinkKind.COORDINATE:
             most, what = STRANGER_COORDINATORS_MAX, "links to the coordinator"
         if sum(link.kind is kind for link in self._links.values()) >= most:
-            raise TooManyLinks(f"A connection may have {most} {what} until it has shown a valid claim.")
+            raise TooManyLinks(f"A connection may have at most {most} {what} before its first valid claim.")
 
     def _open(self, event: LinkAttached, asked: AttachRequest) -> None:
         self._last_number += 1

@@ -1,4 +1,4 @@
-"""The jobs over the event log and over queues, on the log's tables and the data source `servicebus`.
+"""Spark jobs over the event log and over queues.
 
 audit           Proves the broker's promises from its event log.
 capture         Messages of queues as rows of a lake table.

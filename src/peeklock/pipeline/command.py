@@ -124,7 +124,7 @@ def lives(run: LogRun) -> None:
     """Write one row for the life of each message: arrival, wait, locks, and how it ended.
 
     A whole run also has the lives that are still open. --stream and --once write a life when it has ended.
-    Exit status: 0 written, 1 not.
+    Exit status: 0 written, 1 failed.
     """
     with on_spark(run.master, run.conf) as (spark, console):
         from peeklock.pipeline import lives as job
@@ -152,7 +152,7 @@ def metrics(run: LogRun) -> None:
 
     Percentiles are approximate: their rank is off by a thousandth at most. --stream and --once write a minute
     when the log has passed it.
-    Exit status: 0 written, 1 not.
+    Exit status: 0 written, 1 failed.
     """
     with on_spark(run.master, run.conf) as (spark, console):
         from peeklock.pipeline import metrics as job
@@ -173,14 +173,14 @@ def metrics(run: LogRun) -> None:
 @pipeline.command()
 @click.option("--from", "source", callback=place, metavar="LOG", help="Folder of the event log.")
 @CONNECTION
-@click.option("--to", "target", callback=place, metavar="DIR", help="Folder of the table, if one is wanted.")
+@click.option("--to", "target", callback=place, metavar="DIR", help="Write a table to this folder.")
 @stacked(SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
 def deadletters(source: str | None, connection_string: str | None, target: str | None, **given: Any) -> None:
     """Group dead letters by entity and reason, from the event log or from the queues.
 
-    With --from they are all that the log has; else those in the dead-letter queues of each --entity now,
-    which are not changed.
-    Exit status: 0 done, 1 not.
+    With --from, all dead letters of the log. Without it, those now in the dead-letter queue of each --entity,
+    which is only read.
+    Exit status: 0 done, 1 failed.
     """
     if source is None and not (connection_string and given["entities"]):
         raise click.UsageError("give --from LOG, or --connection-string and at least one --entity.")
@@ -227,24 +227,27 @@ def _utc_ms(context: click.Context, parameter: click.Parameter, time: datetime |
     help="Folder of an event log. May be repeated, for logs of different namespaces.",
 )
 @click.option(
-    "--ledger", callback=place, metavar="PATH", help="What clients sent and received: Parquet or JSON lines."
+    "--ledger",
+    callback=place,
+    metavar="PATH",
+    help="List of what clients sent and received: Parquet or JSON lines.",
 )
 @click.option(
     "--left",
     callback=place,
     metavar="PATH",
-    help="Messages in the entities at the end: Parquet or JSON lines.",
+    help="List of the messages in the entities at the end: Parquet or JSON lines.",
 )
-@click.option("--drained", is_flag=True, help="The entities are empty at the end.")
+@click.option("--drained", is_flag=True, help="Check that the entities are empty at the end.")
 @click.option(
     "--horizon",
     "horizon_ms",
     type=click.DateTime(["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f"]),
     callback=_utc_ms,
     metavar="TIME",
-    help="Later events, UTC, may still be incomplete.  [default: the log's last event]",
+    help="Do not check events after this time (UTC).  [default: the log's last event]",
 )
-@click.option("--report", callback=place, metavar="FILE", help="Write the verdict as JSON too.")
+@click.option("--report", callback=place, metavar="FILE", help="Also write the verdict as JSON.")
 @ON_SPARK
 def audit(master: str, conf: dict[str, str], **given: Any) -> None:
     """Prove the broker's promises from its event log, or show violations.

@@ -70,7 +70,7 @@ ON_SPARK = stacked(
         "--master",
         default="local[*]",
         show_default=True,
-        help="Where Spark runs; under spark-submit its own --master counts.",
+        help="Where Spark runs. Under spark-submit, its own --master applies.",
     ),
     click.option(
         "--conf",
@@ -92,7 +92,7 @@ SINK_FORMAT = click.option(
     default="parquet",
     show_default=True,
     metavar="FORMAT",
-    help="Format of the table: parquet, orc, json; delta or iceberg where Spark has their packages.",
+    help="Format of the table: parquet, orc, json; delta or iceberg if Spark has their packages.",
 )
 ENTITIES = click.option(
     "--entity",
@@ -102,8 +102,8 @@ ENTITIES = click.option(
     help="Only this queue or topic, with its sub-queues and subscriptions. May be repeated.",
 )
 FOLLOWING = stacked(
-    click.option("--stream", is_flag=True, help="Follow what is new until Ctrl-C or SIGTERM."),
-    click.option("--once", is_flag=True, help="As --stream, but end with what is there now."),
+    click.option("--stream", is_flag=True, help="Follow the log until Ctrl-C or SIGTERM."),
+    click.option("--once", is_flag=True, help="Like --stream, but end at the log's current end."),
     click.option(
         "--checkpoint",
         callback=place,
@@ -111,7 +111,7 @@ FOLLOWING = stacked(
         help="Where --stream and --once keep their progress.  [default: TO/_checkpoint]",
     ),
 )
-OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace what is in DIR.")
+OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace the content of DIR.")
 PLOT = stacked(
     click.option(
         "--plot",
@@ -126,7 +126,7 @@ CONNECTION = click.option(
     envvar="SERVICEBUS_CONNECTION_STRING",
     show_envvar=True,
     metavar="TEXT",
-    help="Of the namespace. Prefer the environment: others can see the command line.",
+    help="The namespace. Prefer the environment variable: other users can see the command line.",
 )
 
 

@@ -23,13 +23,13 @@ from peeklock.pipeline.options import (
 NEEDED = "give --connection-string TEXT, or SERVICEBUS_CONNECTION_STRING in the environment."
 
 KEPT_IDS = (
-    "Message ids are kept: an entity with duplicate detection drops those that it has seen within its "
-    "window, without an error. No option of replay makes new ids."
+    "Message ids are kept: an entity with duplicate detection drops messages that it has seen within its "
+    "window, without an error. Replay has no option for new ids."
 )
 
 ENTITY = click.option("--entity", required=True, metavar="NAME", help="Queue, or TOPIC/Subscriptions/NAME.")
-LIMIT = click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N only.")
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+LIMIT = click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 
 
 def _needed(connection_string: str | None) -> str:
@@ -56,7 +56,9 @@ def _needed(connection_string: str | None) -> str:
 @TO_TABLE
 @SINK_FORMAT
 @click.option(
-    "--stream", is_flag=True, help="Run until Ctrl-C or SIGTERM; else until what is there now is captured."
+    "--stream",
+    is_flag=True,
+    help="Run until Ctrl-C or SIGTERM, not just until the messages there now are captured.",
 )
 @click.option(
     "--mode",
@@ -67,7 +69,7 @@ def _needed(connection_string: str | None) -> str:
     "Service Bus, at least once for sessions; browse: copies, nothing is removed.",
 )
 @click.option("--consumer", default="lake", show_default=True, metavar="NAME", help="Name of the cursor.")
-@click.option("--encoded", is_flag=True, help="Keep each whole message too, for a lossless replay.")
+@click.option("--encoded", is_flag=True, help="Also store each whole message, for a lossless replay.")
 @click.option(
     "--max-messages",
     "messages_max",
@@ -75,7 +77,7 @@ def _needed(connection_string: str | None) -> str:
     default=10_000,
     show_default=True,
     metavar="N",
-    help="In one micro-batch.",
+    help="Maximum number of messages in one micro-batch.",
 )
 @click.option(
     "--checkpoint",
@@ -97,7 +99,7 @@ def capture(
     """Move the messages of queues into a lake table, each exactly once, partitioned by date.
 
     A message leaves its queue when its row is in the table. The same command continues from there.
-    Exit status: 0 done, 1 not.
+    Exit status: 0 done, 1 failed.
     """
     text = _needed(connection_string)
     with on_spark(master, conf) as (spark, console):
@@ -131,7 +133,7 @@ def capture(
 )
 @CONNECTION
 @click.option("--entity", required=True, metavar="NAME", help="Queue or topic to send to.")
-@click.option("--where", metavar="SQL", help="Only rows for which this holds, over the columns of DIR.")
+@click.option("--where", metavar="SQL", help="Only rows that meet this condition on the columns of DIR.")
 @stacked(LIMIT, DRY_RUN, ON_SPARK)
 def replay(
     source: str,
@@ -146,9 +148,9 @@ def replay(
 ) -> None:
     """Send the rows of a table, or the bodies of an event log, as messages again.
 
-    Message ids are kept: with duplicate detection the target drops what it has seen within its window, such
-    as a second replay. Without it, every replay adds all messages.
-    Exit status: 0 sent, 1 not, or not all.
+    Message ids are kept: a target with duplicate detection drops messages that it has seen within its window,
+    such as those of a second replay. Without it, every replay adds all messages.
+    Exit status: 0 sent, 1 failed.
     """
     text = _needed(connection_string)
     with on_spark(master, conf) as (spark, console):
@@ -172,12 +174,12 @@ def replay(
 @click.option(
     "--reason", "reasons", multiple=True, metavar="TEXT", help="Only with this reason. May be repeated."
 )
-@click.option("--where", metavar="SQL", help="Only messages for which this holds, over the source's columns.")
+@click.option("--where", metavar="SQL", help="Only messages that meet this condition on their columns.")
 @click.option(
     "--keep-ids",
     is_flag=True,
-    help="Keep message ids. Not with duplicate detection: the target drops ids that it has seen, and the "
-    "messages are lost.",
+    help="Keep message ids. Not with duplicate detection: the target drops messages whose ids it has seen, "
+    "and they are lost.",
 )
 @stacked(LIMIT, DRY_RUN, ON_SPARK)
 def resubmit(
@@ -194,9 +196,9 @@ def resubmit(
 ) -> None:
     """Send dead letters again, and remove each from the dead-letter queue when it is accepted.
 
-    At least once: after a crash in between a message is in both places, and the next run sends it again with
-    the same id, <old id>+resubmitted-<number>. With duplicate detection it arrives once.
-    Exit status: 0 all done, 1 not.
+    At least once: a crash may leave a message in both places; the next run sends it again with the same id,
+    <old id>+resubmitted-<number>. A target with duplicate detection stores it once.
+    Exit status: 0 all done, 1 failed.
     """
     text = _needed(connection_string)
     with on_spark(master, conf) as (spark, console):
@@ -229,8 +231,8 @@ def resubmit(
             )
         if outcome.missing:
             tell(
-                f"peeklock: {outcome.missing:,} of the chosen were not received: other receivers hold them "
-                "or have settled them. Run the command again later."
+                f"peeklock: {outcome.missing:,} of the chosen were not received: other receivers have "
+                "locked or settled them. Run the command again later."
             )
     if outcome.unsettled or outcome.missing:
         sys.exit(1)
@@ -242,7 +244,7 @@ def release(connection_string: str | None, entity: str, dry_run: bool) -> None:
     """Release messages that a stream in mode peekLock deferred and left behind.
 
     Stop the stream first. The messages go to the dead-letter queue; `resubmit` sends them from there.
-    Exit status: 0 done, 1 not.
+    Exit status: 0 done, 1 failed.
     """
     text = _needed(connection_string)
     with guarded():

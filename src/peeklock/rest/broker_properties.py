@@ -91,7 +91,9 @@ def read_broker_properties(given: Any, *, in_batch: bool = False) -> BrokerPrope
         elif name == "TimeToLiveTimeSpan":
             found.ttl_ms = _span_ms(name, value)
         elif name == "ForcePersistence" and not isinstance(value, bool):
-            raise ArgumentInvalid(f"{name} of BrokerProperties is not true or false: each message is kept.")
+            raise ArgumentInvalid(
+                f"{name} of BrokerProperties is not true or false; every message is stored."
+            )
     return found
 
 

@@ -12,7 +12,7 @@ def unknown(what: str, name: str, known: Collection[str]) -> str:
     """Return the end of a sentence that refuses a name, with a similar one, if any, and all known ones."""
     given = shortened(name)
     if not known:
-        return f"an unknown {what} '{given}': there are none here."
+        return f"an unknown {what} '{given}': none are allowed here."
     by_lower = {each.lower(): each for each in known}
     near = get_close_matches(given.lower(), by_lower, 1)
     meant = f"did you mean '{by_lower[near[0]]}'? Known: " if near else "known: "

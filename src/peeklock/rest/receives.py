@@ -164,7 +164,7 @@ class Receives:
     def _opened(self, asked: Any) -> Response | None:
         """Count a request that waits for messages; return its refusal if there are too many."""
         if self._links >= RECEIVES_MAX:
-            refusal = f"{RECEIVES_MAX} requests wait for messages, there is no room for another one"
+            refusal = f"{RECEIVES_MAX} requests wait for messages, the maximum; try again later"
             return asked.exchange.refusal(ServerBusy(refusal))  # type: ignore[no-any-return]
         self._links += 1
         self._last += 1

@@ -50,7 +50,7 @@ class CompiledFilter:
         self.terms: tuple[Term, ...] = () if isinstance(terms, bool) else terms
         """Evaluated in this order, up to one that is not true, they are the filter."""
         self.test: Judge = (lambda subject: terms) if isinstance(terms, bool) else matcher(terms)
-        """As `matches`, but None may stand for False."""
+        """As `matches`, but None may mean False."""
 
     def matches(self, subject: Subject) -> bool:
         """Whether the filter is true of a message, not false or unknown. Raises: EvaluationError."""

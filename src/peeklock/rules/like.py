@@ -120,10 +120,10 @@ def _matcher(piece: Piece) -> Callable[[str, int], bool]:
             runs.append((offset, "".join(c or "" for c in piece[offset : offset + len(run)])))
         offset += len(run) + 1
 
-    def stands(text: str, position: int) -> bool:
+    def matches_at(text: str, position: int) -> bool:
         return all(text.startswith(run, position + offset) for offset, run in runs)
 
-    return stands
+    return matches_at
 
 
 def _finder(piece: Piece) -> Finder:

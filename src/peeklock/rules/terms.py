@@ -90,7 +90,7 @@ class Term(NamedTuple):
     """A condition that must be true for a filter to be true."""
 
     is_true: Judge
-    """False may stand for unknown. Raises: EvaluationError, unless it is `certain`."""
+    """False may mean unknown. Raises: EvaluationError, unless it is `certain`."""
     certain: bool = False
     """It never fails, and gives the same answer when evaluated again."""
     one_of: tuple[Equality, ...] = ()

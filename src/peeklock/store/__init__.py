@@ -4,7 +4,7 @@ base           The contract of a store, and its values.
 check          Verifies a data folder, for `peeklock check`.
 encoding       The bytes of frames, body rows, event rows and definitions.
 event_backlog  The numbers and sizes of the event rows that wait to be exported.
-losses         What a rescue lost, as lines for people.
+losses         What a rescue lost, as lines of text.
 memory         The store in memory.
 rescue         Replaces a damaged store by a copy of what can be read.
 sqlite         The durable store: a SQLite database in a data folder.

@@ -151,7 +151,7 @@ class Store(Protocol):
     async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
         """Return the payloads of body rows, by slot.
 
-        `LOST_BODY` stands for a damaged payload, and for each payload of a row that is missing or cannot be
+        `LOST_BODY` replaces a damaged payload, and each payload of a row that is missing or cannot be
         read; both are read twice. Raises: StoreFailed, if the disk reports an error.
         """
 

@@ -69,7 +69,7 @@ class Report:
         self.exit_status = DAMAGED
 
     def know(self, line: str, messages: int) -> None:
-        """Add a damaged body whose messages, so many, are dead-lettered already."""
+        """Add a damaged body whose messages are dead-lettered already; `messages`: their number."""
         self.handled += messages
         self.lines.append(f"KNOWN: {line}")
 
@@ -109,7 +109,7 @@ def check(
 
     Args:
         folder: the data folder of a broker.
-        is_bodiless: whether a message stands for one whose body is known to be damaged.
+        is_bodiless: whether a message is a dead letter whose body is known to be damaged.
         repair_follows: leave out that nothing was changed.
     """
     report = Report()
@@ -221,7 +221,7 @@ def _check_journal(
         report.say(f"journal: frames {first} to {last}, {size_bytes:,} bytes")
     if fold is None or names is None:
         report.say(
-            "messages: not counted, since not everything can be read; the bodies they need are unknown too"
+            "messages: not counted, since part of the store cannot be read; missing bodies cannot be found"
         )
         return None
     needs: dict[int, _Needs] = {}
@@ -267,7 +267,7 @@ def _check_bodies(
         if need is not None and need.last_slot >= count:
             needed = f"{_needed_by(need, names)}, up to slot {need.last_slot}"
             report.damage(f"body row {row} has {count} payloads{needed}")
-    waiting = f", {idle:,} of the rows wait to be dropped" if idle else ""
+    waiting = f", {idle:,} of them unused" if idle else ""
     report.say(f"bodies: {rows:,} rows, {size_bytes:,} bytes{waiting}")
     for row, need in sorted((needs or {}).items()):
         _name_row(report, f"body row {row} is missing", need, names)

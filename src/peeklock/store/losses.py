@@ -1,4 +1,4 @@
-"""What a rescue lost, as lines for people, and the names of queues and messages in such lines.
+"""What a rescue lost, as lines of text, and the names of queues and messages in such lines.
 
 A lost batch leaves no trace of its content: how many messages it stored or removed is unknown. A lost body is
 known by its message, whose record is in the journal.
@@ -18,12 +18,10 @@ MESSAGES_NAMED_MAX = 20
 """Messages without a body that are named; the rest is counted. Our choice: one line of a log."""
 
 NONE_MISSING = "no acknowledged message is missing"
-"""The line that says so begins with this."""
+"""Beginning of the line that reports it."""
 
 _SUB_QUEUES = ("", " (dead letters)", " (transfer dead letters)", " (session states)")
-_UNKNOWN = (
-    "the messages that they stored are lost, and their number is unknown; those that they removed may be back"
-)
+_UNKNOWN = "the messages that they stored are lost, an unknown number; messages that they removed may be back"
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ class Losses:
     orphans: int = 0
     """Messages of entities that are no longer defined."""
     definitions: list[str] = field(default_factory=list)
-    """Definitions that were given up, and why."""
+    """Definitions that could not be copied, and why."""
     event_rows: int = 0
     """Unreadable event rows."""
 
@@ -54,24 +52,22 @@ class Losses:
             acknowledged_no: the last batch that the witness knows of; None = there is no witness.
             names: of entities, by id.
         """
-        said = [f"given up: {line}" for line in self.definitions]
+        said = [f"not copied: {line}" for line in self.definitions]
         if self.batches:
             said.append(f"batches that cannot be read: {_runs(self.batches)}; {_UNKNOWN}")
         if acknowledged_no is not None and acknowledged_no > self.last_no:
             missing = sorted({*range(self.last_no + 1, acknowledged_no + 1)}.difference(self.batches))
             if missing:
-                said.append(f"batches that were acknowledged and are missing: {_runs(missing)}; {_UNKNOWN}")
+                said.append(f"acknowledged batches that are missing: {_runs(missing)}; {_UNKNOWN}")
         said += self.doubts
         is_whole = not said
         if self.orphans:
-            said.append(
-                f"messages of entities that were deleted or have lost their definition: {self.orphans:,}"
-            )
+            said.append(f"messages of entities that are deleted or no longer defined: {self.orphans:,}")
         if self.bodies:
             named = messages_named(sorted(self.bodies), names, MESSAGES_NAMED_MAX)
             said.append(f"bodies that cannot be read: {len(self.bodies):,}, of {named}")
         if self.bodies_known:
-            said.append(f"dead letters whose bodies were known to be damaged before: {self.bodies_known:,}")
+            said.append(f"dead letters whose bodies were already known to be damaged: {self.bodies_known:,}")
         if self.event_rows:
             said.append(f"event rows that cannot be read: {self.event_rows:,}")
         if acknowledged_no is None:
@@ -79,14 +75,14 @@ class Losses:
                 f"there is no witness: whether more than batch {self.last_no:,} was acknowledged is unknown"
             )
         elif is_whole:
-            but = " but what is named here" if said else ""
-            found = f"all batches up to {self.last_no:,} are found, also those behind the damage"
+            but = " except those above" if said else ""
+            found = f"all batches up to {self.last_no:,} were found, including those after the damage"
             said.append(f"{NONE_MISSING}{but}: {found}")
         return said
 
 
 def queue_name(queue_id: int, names: Mapping[int, str]) -> str:
-    """Return the name of a queue for people; `names`: of entities, by id."""
+    """Return the name of a queue as users know it; `names`: of entities, by id."""
     entity_id, sub_queue = divmod(queue_id, QUEUES_PER_ENTITY)
     return f"'{names[entity_id]}'" + _SUB_QUEUES[sub_queue]
 

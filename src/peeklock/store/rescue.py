@@ -50,7 +50,7 @@ def accept_loss(folder: Path, is_bodiless: Callable[[Message], bool] = lambda me
 
     Args:
         folder: the data folder of a broker.
-        is_bodiless: whether a message stands for one whose body is known to be damaged.
+        is_bodiless: whether a message is a dead letter whose body is known to be damaged.
 
     Raises: StoreInUse, StoreFailed, StoreDamaged if nothing can be read.
     """
@@ -70,7 +70,7 @@ def _replace(folder: Path, is_bodiless: Callable[[Message], bool]) -> list[str]:
         raise StoreGone(f"--accept-loss finds nothing to read: {why}")
     needed = path.stat().st_size
     if shutil.disk_usage(folder).free < needed:
-        raise StoreFailed(f"the copy of what can be read of {path} takes {needed:,} bytes; free some space")
+        raise StoreFailed(f"the copy of the readable part of {path} needs {needed:,} bytes; free some space")
     aside = folder / time.strftime("damaged-%Y%m%dT%H%M%SZ", time.gmtime())
     new = folder / f"{DATABASE_NAME}.new"
     log = wal.path_of(path)
@@ -129,7 +129,7 @@ def _copy(
         *losses.lines(None if seen is None else seen.no, names),
         f"kept: {len(found.entities):,} entities, {len(found.rules):,} rules, {messages:,} messages, "
         f"{rows:,} body rows, {events:,} event rows",
-        f"sequence numbers go on {SKIPPED_NUMBERS:,} higher, batches at {first_no:,}",
+        f"sequence numbers continue {SKIPPED_NUMBERS:,} higher, batch numbers at {first_no:,}",
     ]
 
 
@@ -233,7 +233,9 @@ def _damaged_tables(db: sqlite3.Connection) -> list[str]:
         except sqlite3.DatabaseError:
             is_sound = False
         if not is_sound:
-            said.append(f"pages of the table {table} are damaged: rows may be lost that are not named here")
+            said.append(
+                f"pages of the table {table} are damaged: it may have lost more rows than are listed here"
+            )
     return said
 
 

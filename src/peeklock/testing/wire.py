@@ -35,7 +35,7 @@ class MemoryWire:
 
         Args:
             random: decides sizes, delays and losses.
-            delay_ms_max: each piece takes 0 to so many ms, and does not overtake.
+            delay_ms_max: each piece takes 0 to this many ms, and does not overtake.
             split: cut each write into up to 3 pieces at random places; else it is one piece.
         """
         self._random = random

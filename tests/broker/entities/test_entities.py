@@ -130,7 +130,7 @@ def test_a_setting_at_its_limit_passes(settings: dict[str, Any]) -> None:
         ({"duplicate_window_ms": 19_999}, ArgumentOutOfRange, "DuplicateDetectionHistoryTimeWindow"),
         ({"duplicate_window_ms": 7 * DAY_MS + 1}, ArgumentOutOfRange, "DuplicateDetectionHistoryTimeWindow"),
         ({"max_size_mb": 1023}, ArgumentOutOfRange, "MaxSizeInMegabytes"),
-        ({"max_size_mb": 5121}, ArgumentOutOfRange, "allowed are 1024, 2048, 3072, 4096, 5120"),
+        ({"max_size_mb": 5121}, ArgumentOutOfRange, "allowed: 1024, 2048, 3072, 4096, 5120"),
         ({"max_size_mb": 1500}, ArgumentOutOfRange, "MaxSizeInMegabytes of"),
         ({"max_size_mb": 6144}, ArgumentOutOfRange, "MaxSizeInMegabytes of"),
         ({"max_size_mb": 0}, ArgumentOutOfRange, "MaxSizeInMegabytes of"),
@@ -202,7 +202,7 @@ def test_a_message_size_out_of_range_is_refused_with_the_service_s_text() -> Non
     command = CreateEntity(QueueDescription("orders", max_message_size_kb=1023), ReplyTo(0, 0, 1))
     assert str(Broker(PREMIUM).refused(command)) == (
         "The specified value for 'MaxMessageSizeInKilobytes' must be between 1024 and 102400. "
-        "'orders' asks for 1023."
+        "'orders' has 1023."
     )
 
 

@@ -50,7 +50,7 @@ def test_a_feature_is_offered_or_refused_by_name(tier: TierLimits, setting: str)
     else:
         error = broker.refused(command)
         assert type(error) is NotSupported
-        assert f"{setting}, asked for by 'orders'" in str(error)
+        assert f"'orders' sets {setting}" in str(error)
         assert tier.name in str(error)
 
 
@@ -120,7 +120,7 @@ def test_what_is_fixed_at_creation_cannot_be_changed(
     assert type(error) is ArgumentInvalid
     assert str(error) == (
         f"The value for the {setting} property of an existing Queue cannot be changed. "
-        f"{setting} of 'orders' is False, asked for True."
+        f"{setting} of 'orders' is False, requested: True."
     )
     broker.create("new", **changed)
     description = broker.view("new").description

@@ -1,4 +1,4 @@
-"""What is known of the messages that left lately."""
+"""What is known of the messages that left recently."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ class TestSchema:
         assert find_columns([("body", kind), ("sessionId", kind)], None).places == {"body": 0, "sessionId": 1}
 
     def test_a_column_that_is_there_twice_is_refused(self) -> None:
-        with pytest.raises(SchemaMismatch, match="'Body' is there twice"):
+        with pytest.raises(SchemaMismatch, match="'Body' occurs twice"):
             find_columns([("body", "binary"), ("Body", "binary")], None)
 
     def test_without_a_body_there_is_nothing_to_send(self) -> None:

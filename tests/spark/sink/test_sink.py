@@ -280,7 +280,7 @@ class TestRefusals:
 
     def test_an_unknown_column(self, spark: Any, broker: ServedBroker, queue: str) -> None:
         text = failure(writer(broker, spark.sql("SELECT 'x' AS body, 1 AS sesionId"), queue).save)
-        assert "Column 'sesionId' cannot be sent. Was 'sessionId' meant?" in text
+        assert "Column 'sesionId' cannot be sent. Did you mean 'sessionId'?" in text
 
     def test_a_column_of_another_type(self, spark: Any, broker: ServedBroker, queue: str) -> None:
         text = failure(writer(broker, spark.sql("SELECT 7 AS body"), queue).save)

@@ -29,7 +29,7 @@ def test_every_flipped_bit_and_cut_of_a_body_row_is_found() -> None:
             broken[at] ^= 1 << bit
             with pytest.raises(StoreDamaged, match="body row 3 "):
                 body_rows.unpack(3, bytes(broken))
-    with pytest.raises(StoreDamaged, match="body row 4 is another row in its place: its own number is 3"):
+    with pytest.raises(StoreDamaged, match="body row 4 was replaced by another row: it has the number 3"):
         body_rows.unpack(4, data)
 
 

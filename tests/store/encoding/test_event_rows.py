@@ -116,7 +116,7 @@ def test_a_row_cut_off_or_in_anothers_place_is_found() -> None:
     for size in (0, 5, 16, len(row) - 1):
         with pytest.raises(StoreDamaged):
             event_rows.unpack(9, row[:size])
-    with pytest.raises(StoreDamaged, match="its own number is 9"):
+    with pytest.raises(StoreDamaged, match="it has the number 9"):
         event_rows.unpack(10, row)
 
 

@@ -208,7 +208,7 @@ def test_every_cut_of_a_frame_is_found() -> None:
 
 def test_a_frame_in_the_place_of_another_is_found() -> None:
     """Req: R-03."""
-    with pytest.raises(StoreDamaged, match="frame 4 is another frame in its place: its own number is 3"):
+    with pytest.raises(StoreDamaged, match="frame 4 was replaced by another frame: it has the number 3"):
         frames.decode(4, some_frame())
 
 
@@ -288,11 +288,11 @@ def test_a_place_without_a_text_is_damage(place: int) -> None:
     """Whatever a wrong writer left behind. Req: R-03."""
     meta = frames.encode(Batch(1, [MessageStored(4, with_session(1, "only one"))]))
     broken = with_checksum(2, 1, meta[13:-8] + place.to_bytes(4, "little") + bytes(4))
-    with pytest.raises(StoreDamaged, match="frame 1 does not hold the texts that its messages name"):
+    with pytest.raises(StoreDamaged, match="frame 1 lacks texts that its messages refer to"):
         frames.decode(1, broken)
     fold = Fold()
     fold.add(1, broken)
-    with pytest.raises(StoreDamaged, match="frame 1 does not hold the texts that its messages name"):
+    with pytest.raises(StoreDamaged, match="frame 1 lacks texts that its messages refer to"):
         list(fold.finish().messages)
 
 
@@ -300,7 +300,7 @@ def test_a_text_that_is_not_utf_8_is_damage() -> None:
     """Req: R-03."""
     meta = frames.encode(Batch(1, [MessageStored(4, with_session(1, "text"))]))
     broken = with_checksum(2, 1, meta[13:].replace(b"text", b"t\xffxt"))
-    with pytest.raises(StoreDamaged, match="frame 1 holds a text that is not UTF-8"):
+    with pytest.raises(StoreDamaged, match="frame 1 has a text that is not UTF-8"):
         frames.decode(1, broken)
 
 
@@ -324,7 +324,7 @@ def test_a_frame_of_version_1_names_no_frame_before_it() -> None:
 
 def test_the_longest_head_that_is_cut_off_is_found() -> None:
     """A right checksum does not make it a frame. Req: R-03."""
-    with pytest.raises(StoreDamaged, match="frame 1 ends within its head"):
+    with pytest.raises(StoreDamaged, match="frame 1 ends within its header"):
         frames.decode(1, with_checksum(2, 1, b"\0" * 3))
 
 

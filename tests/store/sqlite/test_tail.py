@@ -255,7 +255,7 @@ def test_what_lies_behind_a_flipped_bit_is_kept_when_the_loss_is_accepted(tmp_pa
     assert f"kept: 4 entities, 0 rules, {COUNT * 5 - 15} messages, 17 body rows, 20 event rows" in said
     assert said[:2] == [
         "bodies that cannot be read: 1, of message 64 of 'queue-1'",
-        f"{NONE_MISSING} but what is named here: all batches up to 20 are found, also those behind the "
+        f"{NONE_MISSING} except those above: all batches up to 20 were found, including those after the "
         "damage",
     ]
     report = check(folder)
@@ -308,7 +308,7 @@ def test_a_rescue_that_loses_nothing_says_so(tmp_path: Path) -> None:
     flip_at(folder / WAL, commit_ends(folder)[8] + wal.FRAME.size - 1)
     assert check(folder).stops
     assert accept_loss(folder)[0] == (
-        f"{NONE_MISSING}: all batches up to 20 are found, also those behind the damage"
+        f"{NONE_MISSING}: all batches up to 20 were found, including those after the damage"
     )
 
 
@@ -323,7 +323,7 @@ def test_a_rescue_says_which_batches_a_cut_took(tmp_path: Path, with_witness: bo
     change(folder / WAL, lambda data: data.__delitem__(slice(end, None)))
     said = accept_loss(folder)
     if with_witness:
-        assert said[0].startswith("batches that were acknowledged and are missing: 6 to 20; the messages")
+        assert said[0].startswith("acknowledged batches that are missing: 6 to 20; the messages")
     else:
         assert said[0] == "there is no witness: whether more than batch 5 was acknowledged is unknown"
     assert not any(line.startswith(NONE_MISSING) for line in said)
@@ -342,7 +342,7 @@ def test_a_rescue_tells_bodies_that_were_known_to_be_damaged_apart(tmp_path: Pat
     whole = asyncio.run(read_all(shutil.copytree(folder, tmp_path / "whole")))
     flip_in_all(folder / WAL, dict(whole.bodies)[6][-1][-20:], 10)
     said = accept_loss(folder, lambda message: message.sequence_number == 64)
-    assert said[0] == "dead letters whose bodies were known to be damaged before: 1"
+    assert said[0] == "dead letters whose bodies were already known to be damaged: 1"
 
 
 @pytest.mark.parametrize("more", [0, 1])

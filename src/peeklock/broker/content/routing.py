@@ -1,4 +1,4 @@
-"""Message id, session id and partition key: what of a message decides where it goes.
+"""Message id, session id and partition key: the properties that decide where a message goes.
 
 A message that is sent without an id gets one. The service gives it a GUID, and clients rely on it: the
 JavaScript client cannot settle a message without an id if it renews its lock.

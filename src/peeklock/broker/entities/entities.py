@@ -139,7 +139,7 @@ class Entities:
         return queue
 
     def require_room(self, entity: Entity, size_bytes: int) -> None:
-        """Check the room for so many bytes more. Raises: QuotaExceeded."""
+        """Check that so many more bytes fit. Raises: QuotaExceeded."""
         entity = entity.topic or entity  # a subscription counts for its topic
         if self.is_full(entity, size_bytes):
             raise QuotaExceeded(
@@ -149,7 +149,7 @@ class Entities:
             )
 
     def is_full(self, entity: Entity, size_bytes: int) -> bool:
-        """Return whether so many bytes more exceed the entity's size, if quotas are enforced (A-05)."""
+        """Return whether so many more bytes exceed the entity's size, if quotas are enforced (A-05)."""
         if not self._enforce_quotas:
             return False
         return entity.size_bytes() + size_bytes > entity.size_bytes_max()

@@ -14,7 +14,7 @@ each message has the number that may still follow from it (`Message.copies_left`
 copies, and those of them that may come to a topic again share the rest, in portions of what that topic makes
 of one. So the limit needs no common counter, and holds over slices and restarts. A forward to a topic asks
 `copies_of` first and dead-letters a message beyond the limit (`forwarding`). A copy that no forward can bring
-to a topic has the full number, in case that an update changes this.
+to a topic has the full number, in case an update changes this.
 Source: semantics P-01 to P-05; wire contract 9.1.
 """
 

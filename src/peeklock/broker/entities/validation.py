@@ -222,7 +222,7 @@ def checked_update(old: Description, new: Description, limits: TierLimits) -> De
         if before != after:
             raise ArgumentInvalid(
                 f"{_fixed(setting, KINDS[type(old)])} "
-                f"{setting} of '{old.name}' is {before}, asked for {after}."
+                f"{setting} of '{old.name}' is {before}, requested: {after}."
             )
     if isinstance(old, SubscriptionDescription) and isinstance(new, SubscriptionDescription):
         new = replace(new, topic_name=old.topic_name, subscription_name=old.subscription_name)
@@ -274,14 +274,14 @@ def _stamped(old: AuthorizationRule | None, new: AuthorizationRule, now_ms: int)
 def _check_range(name: str, setting: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise ArgumentOutOfRange(
-            f"{setting} of '{name}' is {_shown(setting, value)}, {_allowed(setting, least, most)}"
+            f"{setting} of '{name}' is {_shown(setting, value)}; allowed: {_allowed(setting, least, most)}"
         )
 
 
 def _allowed(setting: str, least: int, most: int) -> str:
     if setting in _IN_MS and most >= UNLIMITED_MS:
-        return f"allowed is {format_duration(least)} or longer"
-    return f"allowed are {_shown(setting, least)} to {_shown(setting, most)}"
+        return f"{format_duration(least)} or longer"
+    return f"{_shown(setting, least)} to {_shown(setting, most)}"
 
 
 def _shown(setting: str, value: int) -> str:
@@ -301,9 +301,7 @@ def _check_size(description: Description, limits: TierLimits) -> None:
         return
     sizes = range(MAX_SIZE_MB_MIN, most + 1, step)
     allowed = f"{sizes[0]} to {sizes[-1]}" if step == 1 else ", ".join(map(str, sizes))
-    raise ArgumentOutOfRange(
-        f"MaxSizeInMegabytes of '{description.name}' is {size_mb}, allowed are {allowed}"
-    )
+    raise ArgumentOutOfRange(f"MaxSizeInMegabytes of '{description.name}' is {size_mb}; allowed: {allowed}")
 
 
 def _check_message_size(description: Description, limits: TierLimits) -> None:
@@ -319,7 +317,7 @@ def _check_message_size(description: Description, limits: TierLimits) -> None:
         # The service's text. Source: wire contract C19.
         raise ArgumentOutOfRange(
             f"The specified value for 'MaxMessageSizeInKilobytes' must be between {MESSAGE_SIZE_KB_MIN} and "
-            f"{limits.message_size_kb_max}. '{description.name}' asks for {size_kb}."
+            f"{limits.message_size_kb_max}. '{description.name}' has {size_kb}."
         )
 
 
@@ -335,8 +333,8 @@ def _check_authorization_rules(description: Description) -> None:
     for rule in rules:
         if not 1 <= len(rule.name) <= RULE_NAME_LENGTH_MAX:
             raise ArgumentInvalid(
-                f"the name of an authorization rule of '{description.name}' has {len(rule.name)} characters, "
-                f"allowed are 1 to {RULE_NAME_LENGTH_MAX}"
+                f"the name of an authorization rule of '{description.name}' has {len(rule.name)} characters; "
+                f"allowed: 1 to {RULE_NAME_LENGTH_MAX}"
             )
         check_texts(description.name, rule.name)
         where = f"the authorization rule '{rule.name}' of '{description.name}'"
@@ -347,7 +345,7 @@ def _check_authorization_rules(description: Description) -> None:
         for kind, key in (("primary", rule.primary_key), ("secondary", rule.secondary_key)):
             if not 1 <= len(key) <= KEY_LENGTH_MAX:
                 raise ArgumentInvalid(
-                    f"the {kind} key of {where} has {len(key)} characters, allowed are 1 to {KEY_LENGTH_MAX}"
+                    f"the {kind} key of {where} has {len(key)} characters; allowed: 1 to {KEY_LENGTH_MAX}"
                 )
 
 
@@ -420,7 +418,7 @@ def _forwards(description: Description) -> list[tuple[str, str]]:
 def _check_features(description: Description, limits: TierLimits) -> None:
     kind = KINDS[type(description)]
     if kind is not EntityKind.QUEUE and not limits.topics:
-        raise NotSupported(f"'{description.name}' is a {kind.value}: there is none in tier {limits.name}")
+        raise NotSupported(f"'{description.name}' is a {kind.value}: tier {limits.name} has no {kind.value}s")
     for setting, wanted, offered in (
         ("RequiresSession", description.requires_session, limits.sessions),
         ("RequiresDuplicateDetection", description.requires_duplicate_detection, limits.duplicate_detection),
@@ -434,4 +432,4 @@ def _check_features(description: Description, limits: TierLimits) -> None:
         ("AutoDeleteOnIdle", description.auto_delete_on_idle_ms < UNLIMITED_MS, limits.idle_deletion),
     ):
         if wanted and not offered:
-            raise NotSupported(f"{setting}, asked for by '{description.name}', is not in tier {limits.name}")
+            raise NotSupported(f"'{description.name}' sets {setting}, which tier {limits.name} does not have")

@@ -1,12 +1,12 @@
-"""Handlers of commands. Each raises a `ServiceBusError` before its first change, or does all it was asked.
+"""Handlers of commands. Each raises a `ServiceBusError` before its first change, or does the whole command.
 
-dispatch               All handlers, and the table that says which one does a command.
+dispatch               All handlers, and the table of their commands.
 operations             Send, settle, peek, schedule and other operations on messages.
 storing                Messages of one command, stored in slices.
 scheduled              Scheduled messages: cancelled or shifted.
 purging                Deletion of all messages of a queue, in slices.
 searching              Messages found by a filter, to be shown or deleted.
-bodies                 A body was read, or bodies are damaged.
+bodies                 Answers of the disk: a body was read, or bodies are damaged.
 session_operations     Session locks and states.
 cursor_operations      Cursors: claim, read, commit, release, list.
 attachments            Links and connections: opened, closed, given credit.

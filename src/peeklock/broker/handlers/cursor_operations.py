@@ -59,7 +59,7 @@ class CursorOperations:
             CURSOR_EXPIRES_AFTER_MS_MIN <= after_ms <= CURSOR_EXPIRES_AFTER_MS_MAX
         ):
             raise ArgumentOutOfRange(
-                f"cursor '{command.cursor}' cannot expire after {after_ms} ms unused: allowed are "
+                f"cursor '{command.cursor}' cannot expire after {after_ms} ms unused; allowed: "
                 f"{CURSOR_EXPIRES_AFTER_MS_MIN} to {CURSOR_EXPIRES_AFTER_MS_MAX}"
             )
         if queue.cursors is None:

@@ -1,4 +1,4 @@
-"""The handlers of a namespace, and the table of which one does a command.
+"""The handlers of a namespace, and the table of their commands.
 
 Each handler has a function beside it that answers its refusals.
 """

@@ -142,7 +142,7 @@ def _joined(used: _Used | None, partition: int, key: str | None, name: str) -> _
         return _Used(partition, key)
     if used.partition != partition or (key is not None and used.key not in (None, key)):
         raise InvalidOperation(
-            f"A transaction sends to a partitioned entity, and settles there, with one partition key: of "
+            f"A transaction uses one partition key in a partitioned entity, for sends and settlements: in "
             f"'{name}' it has used {_shown(used.partition, used.key)}, and this is {_shown(partition, key)}."
         )
     return _Used(partition, used.key if key is None else key)

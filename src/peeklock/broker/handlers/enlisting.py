@@ -172,7 +172,7 @@ class Enlisting:
         session = held_session(queue, command.session_id, command.reply_to, now_ms)
         if session.lock is not command.lock:
             raise SessionLockLost(
-                f"session '{command.session_id}' of '{queue.name}' is held under another lock than when its "
-                f"state was set in the transaction"
+                f"session '{command.session_id}' of '{queue.name}' has another lock than when its state was "
+                f"set in the transaction"
             )
         return queue, session

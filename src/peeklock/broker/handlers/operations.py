@@ -157,13 +157,15 @@ class Operations:
             )
         if self._limited:
             if self._shared.low_space:
-                raise LowSpace(f"'{queue.name}' takes no message: the broker's disk is nearly full")
+                raise LowSpace(f"'{queue.name}' accepts no messages: the broker's disk is nearly full")
             if self._capture_full:
                 raise ServerBusy(
-                    f"'{queue.name}' takes no message now: the event log backlog is full "
+                    f"'{queue.name}' accepts no messages now: the event log backlog is full "
                     f"(--capture-policy block); see the broker's /health, and try again later"
                 )
-            raise ServerBusy(f"'{queue.name}' takes no message now: the broker lags behind; try again later")
+            raise ServerBusy(
+                f"'{queue.name}' accepts no messages now: the broker lags behind; try again later"
+            )
         chain = self._forwarding.chain(queue, None if destination is None else destination.path)
         if destination is None:
             self._check_sessions(queue, messages)
@@ -308,9 +310,7 @@ class Operations:
     def release(self, command: ask.Release, out: Outcome) -> None:
         lock = self._held(command.queue_id, command.lock_token, out.now_ms)
         if lock.session is None:
-            lock.queue.ready_queue.receivers.go_last(
-                lock.holder
-            )  # who does not want it is not asked first again
+            lock.queue.ready_queue.receivers.go_last(lock.holder)  # so that another receiver gets it next
         lock.queue.give_back(lock, out, counted=False, why=EventType.RELEASED)
         if command.reply_to is not None:
             out.effects.append(Settled(command.reply_to))
@@ -319,7 +319,7 @@ class Operations:
     def _check_disposition(self, lock: Lock, disposition: Disposition, properties: Any) -> None:
         if disposition is Disposition.DEFERRED and not self._entities.limits.deferral:
             raise NotSupported(
-                f"'{lock.queue.name}' cannot defer: deferral is not in tier {self._entities.limits.name}"
+                f"'{lock.queue.name}' cannot defer: tier {self._entities.limits.name} has no deferral"
             )
         if disposition is Disposition.SUSPENDED:
             settlement.require_dead_lettering(lock)

@@ -106,7 +106,7 @@ class Purging:
         purge = purges[0]
         work = 1
         if self._entities.queues.get(queue_id) is not purge.queue:
-            error = EntityDeleted(f"'{purge.queue.name}' was deleted while it was purged")
+            error = EntityDeleted(f"'{purge.queue.name}' was deleted during the purge")
             out.effects.extend(Failed(purge.reply_to, error) for purge in purges)
         else:
             work += purge.advance(min(count_max, SLICE), out)

@@ -100,7 +100,7 @@ class Searching:
             after = command.after
             if after is not None and not _is_about(after.address, command.address):
                 raise ArgumentInvalid(
-                    f"the search to continue was about '{after.address.path}', not '{command.address.path}'"
+                    f"the search continues one of '{after.address.path}', not of '{command.address.path}'"
                 )
             if isinstance(command, DeleteMatching):
                 entity.require_receiving()

@@ -52,7 +52,7 @@ def require_state(
             f"limit is {size_max}"
         )
     if size_bytes and shared.low_space:
-        raise LowSpace(f"'{queue.name}' takes no session state: the broker's disk is nearly full")
+        raise LowSpace(f"'{queue.name}' accepts no session state: the broker's disk is nearly full")
     growth_bytes = state_growth(session, state)
     if growth_bytes:
         entity = entities.of_queue(queue.queue_id)

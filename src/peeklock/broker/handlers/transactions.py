@@ -123,7 +123,7 @@ class Transactions:
 
     def open_coordinator(self, command: ask.OpenCoordinator, out: Outcome) -> None:
         if not self._limits.transactions:
-            raise NotSupported(f"transactions are not in tier {self._limits.name}")
+            raise NotSupported(f"tier {self._limits.name} has no transactions")
         link = command.link
         self._shared.links.add(Coordinator(link))
         connection = self._connections.setdefault(link.connection_id, TransactionsOfConnection())
@@ -440,7 +440,7 @@ def _destination(asked: Enlisted) -> ask.Address | None:
 
 
 def _too_many(count: int) -> str:
-    return f"{count} transactions are open on this connection, the most there can be: end others first"
+    return f"{count} transactions are open on this connection, the maximum: end others first"
 
 
 def _timed_out(transaction_id: bytes) -> TransactionTimedOut:
@@ -451,4 +451,4 @@ def _timed_out(transaction_id: bytes) -> TransactionTimedOut:
 
 
 def _unknown(transaction_id: bytes) -> TransactionUnknown:
-    return TransactionUnknown(f"no transaction {transaction_id.hex()} is open here")
+    return TransactionUnknown(f"transaction {transaction_id.hex()} is not open here")

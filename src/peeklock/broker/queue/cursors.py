@@ -159,7 +159,7 @@ class Cursors:
         if len(self._by_name) >= CURSORS_MAX:
             raise QuotaExceeded(
                 f"'{self._queue.name}' has {len(self._by_name)} cursors, at most {CURSORS_MAX} are allowed: "
-                f"release those that are not used any more"
+                f"release unused ones"
             )
         cursor = self._by_name[name] = Cursor(
             name, now_ms, self._queue.shared.wall.instant_ms(now_ms), expires_after_ms
@@ -189,8 +189,8 @@ class Cursors:
         cursor = self.find(name)
         if 0 < no <= cursor.committed_no:
             raise ClaimCommitted(
-                f"claim {no} of cursor '{name}' of '{self._queue.name}' is committed, as are all up to "
-                f"{cursor.committed_no}: its messages are gone"
+                f"claim {no} of cursor '{name}' of '{self._queue.name}' is committed, like all up to "
+                f"{cursor.committed_no}: its messages are deleted"
             )
         claim = cursor.claims.get(no)
         if claim is None:

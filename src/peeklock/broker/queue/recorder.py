@@ -30,7 +30,7 @@ _HEAD_BYTES_MAX = 4096
 """A larger properties section is not recorded, not even the message id: a part cannot be decoded."""
 
 BODIES_BYTES_MAX = 128 * 1024 * 1024
-"""When whole messages of so many bytes wait for a batch, only the properties of further ones are recorded,
+"""While this many bytes of whole messages wait for a batch, only the properties of further ones are recorded,
 and `reason` says so. Our choice: all connections together have half of it in flight, but one message to a
 topic may become 2,000 with a body each, all in one row of the store, and a row ends at 1 GB."""
 
@@ -310,7 +310,7 @@ class Recorder:
         self._add(forwarded._replace(related_number=number))
 
     def fanned_out(self, forwarded: Event, copies: int) -> None:
-        """Record that the rules have judged a topic's message."""
+        """Record that the rules were applied to a topic's message."""
         if copies:
             self.passed_on(forwarded, copies)
         else:

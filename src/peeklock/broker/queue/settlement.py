@@ -25,7 +25,7 @@ def abandon(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None = Non
 
 
 def defer(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None = None) -> None:
-    """Set a locked message aside, counted, until it is asked for by number (L-08, L-10)."""
+    """Set a locked message aside, counted, until its number is requested (L-08, L-10)."""
     _keep(lock, out, properties, why=EventType.DEFERRED)
 
 

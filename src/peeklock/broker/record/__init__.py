@@ -1,4 +1,4 @@
-"""The history of messages that left lately, for tests of applications.
+"""The history of messages that left recently, for tests of applications.
 
 history           Entries of messages that left: what was sent, and who received it.
 history_recorder  The recorder that fills the history, with the events of the log or without them.

@@ -1,4 +1,5 @@
-"""The history: messages that left lately, what was sent, and who received it. It answers questions of tests.
+"""The history: messages that left recently, as they were sent, and who received them. For tests of
+applications.
 
 `history_recorder` writes it as plain tuples; an `Entry` is made when it is read. It is in memory only: a
 start begins empty. One number bounds the entries, the messages followed since they arrived, and those

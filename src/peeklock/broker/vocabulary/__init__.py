@@ -2,7 +2,7 @@
 
 addresses            Names of links, of answers and of queues.
 changes              The facts that a store keeps.
-commands             What can be asked of the broker; the next two are parts of it.
+commands             Requests to the broker; the next two are parts of it.
 definition_commands  Commands about entities and rules.
 extension_commands   Commands that the service does not have: cursors, searches, shifts.
 descriptions         Settings of entities and rules.

@@ -1,4 +1,4 @@
-"""Commands: what can be asked of the broker, as plain values named by imperatives.
+"""Commands: requests to the broker, as plain values named by imperatives.
 
 `LinkId` and `ReplyTo` are opaque to the core, which returns them in effects. No command refers to a live
 object, so that one node can relay it to another.
@@ -40,7 +40,7 @@ from peeklock.broker.vocabulary.extension_commands import ReleaseCursor as Relea
 from peeklock.broker.vocabulary.message import Message
 
 DELIVERY_BYTES = 256
-"""What a delivery counts beside its message: about its cost in memory and on the wire. Without it a quarter
+"""What a delivery counts besides its message: about its cost in memory and on the wire. Without it a quarter
 of a million of the smallest messages go out at once, which takes a second. Our choice."""
 
 
@@ -110,7 +110,7 @@ class SetCredit:
     deliveries_max: int
     """Deliveries that the link may get in all."""
     bytes_max: int
-    """No delivery is made once those of the link have so many bytes, each with `DELIVERY_BYTES`."""
+    """No delivery is made once those of the link have this many bytes, each with `DELIVERY_BYTES`."""
     drain: bool = False
 
 
@@ -207,7 +207,7 @@ class Abandon:
 
 @dataclass(slots=True)
 class Defer:
-    """Set a message aside until it is asked for by number, counted (L-08, L-10)."""
+    """Set a message aside until its number is requested, counted (L-08, L-10)."""
 
     queue_id: int
     lock_token: bytes
@@ -461,7 +461,7 @@ class CountDroppedSend:
 
 @dataclass(slots=True)
 class LimitSending:
-    """Set why new sends are refused (R-06); settlements go on. No answer."""
+    """Set why new sends are refused (R-06); settlements continue. No answer."""
 
     low_space: bool = field(default=False)
     lagging: bool = field(default=False)

@@ -66,7 +66,7 @@ class ListEntities:
 
 @dataclass(slots=True)
 class AddRule:
-    """-> RulesFound, the new rule. It judges messages that are sent from now on."""
+    """-> RulesFound, the new rule. It applies to messages that are sent from now on."""
 
     path: str
     rule: RuleDescription

@@ -96,7 +96,7 @@ class ClaimCommitted(ServiceBusError):
 
 
 class MessageNotFound(ServiceBusError):
-    """No message with that sequence number is in the state asked for."""
+    """No message with that sequence number is in the requested state."""
 
 
 class MessageSizeExceeded(ServiceBusError):

@@ -1,8 +1,8 @@
 """Events: what happened to each message, session and entity, for the event log.
 
 Changes state how things *are*, which is what a restart needs; events state what *happened*, and why. They are
-recorded only while capture is on (see `recorder`) and are durable with the batch of their changes. An event
-without a durable change (a delivery, a renewal) waits for the next batch, `FLUSH_MS` at most.
+recorded only while capture is on (`queue.recorder`) and are durable with the batch of their changes. An
+event without a durable change (a delivery, a renewal) waits for the next batch, `FLUSH_MS` at most.
 
 An event is a plain tuple with the fields of `Event`, since three are made for each message.
 """
@@ -39,13 +39,13 @@ class EventType(IntEnum):
     ABANDONED = 6
     """Given back by the receiver, counted. A dead-letter queue does not count."""
     RELEASED = 7
-    """Given back, not counted; with a `reason` if no receiver asked for it."""
+    """Given back, not counted; with a `reason` if no receiver requested it."""
     LOCK_LAPSED = 8
     """The lock ended without a settlement, counted: it expired, or (`reason`) its connection broke."""
     COMPLETED = 9
     """Done. With a `reason` if no receiver settled it: `receive-and-delete` or `cursor`."""
     DEFERRED = 10
-    """Set aside until asked for by number, counted."""
+    """Set aside until its number is requested, counted."""
     DEAD_LETTERED = 11
     """Moved to a dead-letter queue, `related_entity`; `reason` is its DeadLetterReason."""
     EXPIRED = 12

@@ -42,7 +42,7 @@ SHARED_MAX: Final = 4096
 SHARED: Final = tuple(range(SHARED_MAX))
 """One object for each small number: the size of a stored message is one, or takes 32 bytes of its own."""
 LOST_BODY: Final = b"a damaged body"
-"""Stands for a payload that cannot be read; compared by identity."""
+"""Replaces a payload that cannot be read; compared by identity."""
 
 EMPTY_PAYLOAD: Final = b"\x00\x53\x75\xa0\x00"
 """A message with one empty data section; replaces the lost body of a dead letter."""
@@ -50,7 +50,7 @@ EMPTY_PAYLOAD: Final = b"\x00\x53\x75\xa0\x00"
 
 @dataclass(slots=True)
 class Routing:
-    """What of an arriving message decides where it goes; read only for entities that need it."""
+    """The properties that decide where an arriving message goes; read only for entities that need them."""
 
     message_id: bytes | None = None
     """Encoded: equal ids of different AMQP types differ."""

@@ -107,7 +107,7 @@ def read_attach(event: LinkAttached, now_ms: int) -> AttachRequest:
     sends = event.role is Role.SENDER
     if isinstance(event.target, Coordinator):
         if not sends:
-            raise InvalidOperation("A coordinator does not send.")
+            raise InvalidOperation("A coordinator sends no messages: attach as a sender.")
         return AttachRequest(LinkKind.COORDINATE, COORDINATOR)
     address = _address(event)
     if not isinstance(address, str) or not address:

@@ -71,7 +71,9 @@ class CoordinatorLink(IncomingLink):
             if isinstance(request, Declare) and request.global_id is not None:
                 raise NotSupported("Transactions over several brokers are not supported.")
         except DecodeError as error:
-            self._refuse(event, MessageMalformed(f"Not for a coordinator: {error}."), now_ms)
+            self._refuse(
+                event, MessageMalformed(f"The message is not a request to a coordinator: {error}."), now_ms
+            )
         except NotSupported as error:
             self._refuse(event, error, now_ms)
         else:

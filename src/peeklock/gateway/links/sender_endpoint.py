@@ -40,8 +40,8 @@ BATCH_ENVELOPE_BYTES = 1024
 header, annotations and properties of the first one around them, with ids of up to 128 characters."""
 
 _ELSEWHERE = (
-    "The commit stores the message there. Azure transfers it afterwards by way of the entity that the AMQP "
-    "session is about, and dead-letters there what cannot arrive."
+    "The commit stores the message in its destination. Azure transfers it afterwards from the transaction's "
+    "entity, and dead-letters it there if the destination refuses it."
 )
 """See F-03 in docs/choices.toml."""
 

@@ -24,7 +24,7 @@ HeldSessions = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the reading of a request needs beside the request."""
+    """What reading a request needs besides the request."""
 
     limits: GatewayLimits
     sessions: HeldSessions

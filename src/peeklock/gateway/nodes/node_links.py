@@ -113,7 +113,7 @@ class RequestNodes:
         self.tokens = None
 
     def _accept(self, event: LinkAttached, asked: AttachRequest, message_bytes_max: int = 0) -> NodeLink:
-        """Accept a link of an entity whose messages have at most so many bytes."""
+        """Accept a link; `message_bytes_max`: the largest message of its entity."""
         context = self._context
         channel, handle = event.channel, event.handle
         if asked.kind is LinkKind.REPLY:

@@ -106,7 +106,7 @@ class ReplyLink:
         blocked = held or not flows
         if blocked and unsent + len(payload) > self._replies.unsent_bytes_max and unsent:
             reason = f"{unsent} bytes of replies wait for credit or for the window of their session"
-            self._detach(self, QuotaExceeded(f"{reason}: there is no room for another one."), now_ms)
+            self._detach(self, QuotaExceeded(f"{reason}, the maximum."), now_ms)
         elif flows:
             self._transfer(payload)
         else:

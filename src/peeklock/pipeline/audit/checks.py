@@ -16,23 +16,23 @@ SAMPLES_MAX = 10
 class Check(IntEnum):
     """A check and its promise. Spark carries the number; users see the name in lower case."""
 
-    SEGMENT_GAP = 1, "Each file of the log begins with the batch after the last one of the file before."
-    BATCH_DAMAGED = 2, "The events of a batch are numbered from 0 without a gap, each number once."
+    SEGMENT_GAP = 1, "Each file of the log begins with the batch after the last one of the previous file."
+    BATCH_DAMAGED = 2, "The events of a batch are numbered from 0, without gaps or repeats."
     NUMBER_GAP = (
         3,
-        "An entity, or each partition of it, gives out sequence numbers without gaps; `number_issued` "
-        "explains one that no message has.",
+        "An entity, or each partition of it, issues sequence numbers without gaps; `number_issued` explains "
+        "a number without a message.",
     )
-    NUMBER_TWICE = 4, "A sequence number of an entity is given to one message."
+    NUMBER_TWICE = 4, "An entity gives a sequence number to one message only."
     NO_BEGINNING = 5, "Events of a message come after it was enqueued or scheduled."
     LOCK_OVERDUE = (
         6,
-        "A lock ends by a settlement, or lapses at the end of its time or of its connection's grace.",
+        "A lock ends with a settlement, or lapses when its duration or its connection's grace is over.",
     )
     EXPIRY_OVERDUE = 7, "A message expires when its time-to-live is over."
     DOUBLE_SETTLEMENT = 8, "A message ends once, and is not settled after that."
     DELIVERED_AFTER_COMPLETION = 9, "A completed message is not delivered again."
-    DELIVERED_AFTER_END = 10, "A message that ended in some other way is not delivered again."
+    DELIVERED_AFTER_END = 10, "A message that ended in another way is not delivered again."
     CHANGED_AFTER_END = 11, "Nothing happens to a message after its end."
     DELETION_MISSING = 12, "A message received in mode receive-and-delete is deleted with that delivery."
     OVERLAPPING_LOCKS = 13, "A message is not delivered while it is locked."
@@ -40,7 +40,7 @@ class Check(IntEnum):
     LOCK_ENDED = 15, "A message is settled before its lock ends, not at that instant or later."
     LOCK_CUT_SHORT = (
         16,
-        "A lock that is not settled lasts to the end of its time, its connection's grace or its entity.",
+        "A lock lapses only when its duration or its connection's grace is over, or its entity is deleted.",
     )
     TAKEN_UNDER_LOCK = 17, "A locked message does not expire; no purge or claim takes it."
     WRONG_COUNT = (
@@ -53,20 +53,20 @@ class Check(IntEnum):
     EXPIRED_EARLY = 21, "No message expires before its time-to-live is over."
     ACTIVATED_EARLY = 22, "A scheduled message is not activated before its time."
     CLAIM_BROKEN = 23, "A message that a cursor claims is only committed or released."
-    DEAD_LETTER_LOST = 24, "A dead-lettered message arrives in the dead-letter queue with the same commit."
+    DEAD_LETTER_LOST = 24, "A dead-lettered message arrives in the dead-letter queue in the same commit."
     DEAD_LETTER_UNEXPLAINED = 25, "A message that arrives in a dead-letter queue was dead-lettered."
-    FORWARD_LOST = 26, "A forwarded or activated message arrives in its new place with the same commit."
+    FORWARD_LOST = 26, "A forwarded or activated message arrives at its destination in the same commit."
     COPIES_WRONG = 27, "A topic's message arrives in its subscriptions in as many copies as the topic made."
     SESSION_SHARED = 28, "A session has one holder until its lock ends, and only the holder gets messages."
     SESSION_ORDER = 29, "Messages of a session are delivered in the order in which they arrived."
     DUPLICATE = (
         30,
-        "Within the window of duplicate detection a message id is taken once, unless the first was "
+        "Within the duplicate detection window a message id is accepted once, unless the first was "
         "cancelled.",
     )
     TRANSACTION_TORN = 31, "All events of a transaction are in one commit."
-    LOST = 32, "A message that has not ended is there at the end."
-    LEFT_BEHIND = 33, "A message that has ended is not there at the end."
+    LOST = 32, "A message that has not ended is in its entity at the end."
+    LEFT_BEHIND = 33, "A message that has ended is not in its entity at the end."
     SENT_LOST = 34, "A message whose send was acknowledged to a client was enqueued."
     SENT_TWICE = 35, "A message is enqueued as often as clients sent it, and not when its send was refused."
     RECEIVED_UNKNOWN = 36, "A message that a client received was enqueued."
@@ -143,13 +143,13 @@ class Verdict:
     entities: int = 0
     ledger_rows: int = 0
     horizon_ms: int = 0
-    """UTC; later events are not judged."""
+    """UTC; later events are not checked."""
     seconds: float = 0.0
     findings: dict[Check, Finding] = field(default_factory=dict)
     not_proven: list[str] = field(default_factory=list)
     """Sentences: what could not be checked, and why. With any of them the audit is not clean."""
     notes: list[str] = field(default_factory=list)
-    """Sentences: what was rightly not judged."""
+    """Sentences: what was rightly not checked."""
 
     def add(
         self,

@@ -2,9 +2,10 @@
 
 A ledger is a table (Parquet, or JSON lines) with a row for each action of a client with a known outcome:
 
-    namespace        optional in an audit of one namespace client           name, only shown action
-    `sent`, `send_refused`, `send_unknown` (no answer), `received`, `completed` (acknowledged).
-                     `OTHERS` are not compared.
+    namespace        optional in an audit of one namespace
+    client           name, only shown
+    action           `sent`, `send_refused`, `send_unknown` (no answer), `received`, `completed`
+                     (acknowledged); `OTHERS` are not compared
     entity           path of the queue, sub-queue, topic or subscription
     message_id       of the three send actions
     sequence_number  of all others
@@ -99,7 +100,7 @@ def with_namespace(table: DataFrame, log: Log) -> DataFrame:
     if len(names) == 1:
         return table.withColumn("namespace", F.coalesce("namespace", F.lit(names[0])))
     if table.where(F.col("namespace").isNull()).limit(1).count():
-        raise AuditInput(f"the log is of {len(names)} namespaces: each row must name its namespace")
+        raise AuditInput(f"the log has {len(names)} namespaces: each row must name its own")
     return table
 
 

@@ -3,7 +3,7 @@
 Each row is an event of a message. `bits` packs its kind, the state after it, flags, what the event shows
 alone and the delivery count: the shuffle by message takes most of the time, so rows are narrow.
 
-A move is an event of the life that ends, and another life has to begin. So each move adds a row for the
+A move is an event of the life that ends, and another life must begin. So each move adds a row for the
 message that must begin, an *expectation*, sorted after all its events. The messages left at the end, if they
 are known, are added as rows in the same way.
 

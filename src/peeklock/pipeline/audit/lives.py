@@ -124,8 +124,8 @@ def _report(log: Log, verdict: Verdict, found: list[Any]) -> None:
             verdict.add(Check(row.code), row.rows, place.namespace, place.entity, number, batch)
     if excused:
         verdict.notes.append(
-            f"{excused:,} messages are older than the log or a part of it: missing events of their lives are "
-            f"not judged."
+            f"{excused:,} messages are older than the log or a part of it: the missing events of their lives "
+            f"are not checked."
         )
 
 

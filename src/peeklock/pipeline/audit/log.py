@@ -249,7 +249,9 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
             continue
         place = log.places.setdefault(row.place, Place(row.place, row.namespace, row.entity))
         if (place.namespace, place.entity) != (row.namespace, row.entity):
-            raise AuditInput(f"'{place.entity}' and '{row.entity}' have the same digest: audit them apart")
+            raise AuditInput(
+                f"'{place.entity}' and '{row.entity}' have the same digest: audit them separately"
+            )
         place.events[row.event_type] = place.events.get(row.event_type, 0) + row.events
         place.sessions += row.sessions
         if row.event_type not in _OF_ENTITIES:
@@ -287,8 +289,8 @@ def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[F
     ):
         if len(mixed) > 1:
             raise AuditInput(
-                f"the logs in {' and '.join(sorted(set(mixed)))} are mixed: a folder is of one namespace, "
-                f"and a namespace has one folder. Audit them one after another, or copy them apart"
+                f"the logs in {' and '.join(sorted(set(mixed)))} are mixed: a folder has one namespace, "
+                f"and a namespace one folder. Audit them one by one, or copy them to separate folders"
             )
     return folders
 

@@ -42,18 +42,17 @@ def check_segments(log: Log, verdict: Verdict) -> None:
     for gap in log.gaps:
         if log.starts_with(gap):
             verdict.notes.append(
-                f"The log of '{gap.namespace}' begins after batch {gap.last}; earlier events are not judged."
+                f"The log of '{gap.namespace}' begins after batch {gap.last}; earlier events are not checked."
             )
             continue
         verdict.not_proven.append(
             f"Batches {gap.first} to {gap.last} of '{gap.namespace}' are not in the log "
-            f"({gap.reason or 'no reason'}): nothing is proven for events in them, nor from before to after "
-            f"them."
+            f"({gap.reason or 'no reason'}): events in this gap or on both sides of it are not checked."
         )
     for namespace, first in log.first_batch.items():
         if log.begins_late(namespace):
             verdict.notes.append(
-                f"The log of '{namespace}' begins at batch {first}; earlier events are not judged."
+                f"The log of '{namespace}' begins at batch {first}; earlier events are not checked."
             )
 
 
@@ -145,7 +144,7 @@ def _find_holes(
 def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
     """Judge who holds sessions and until when, and the order in which their messages are delivered.
 
-    Sessions are told apart by their keys, which the rows of older releases lack.
+    Sessions are distinguished by their keys, which the rows of older releases lack.
 
     A session has no holder from the end of its lock on; the log may report it as free a little later, and the
     actions of a holder are wrong from that end on.
@@ -255,8 +254,8 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
     for place in log.places.values():
         if any(entry.detects_duplicates and entry.has_partitions for entry in place.settings):
             verdict.notes.append(
-                f"'{place.entity}' of '{place.namespace}' has partitions: of its message ids only those of "
-                f"sessions are compared, since others count together with a partition key that is not logged."
+                f"'{place.entity}' of '{place.namespace}' is partitioned: duplicates are checked in sessions "
+                f"only, since the log has no partition keys."
             )
     rows = marked(log, _taken_ids(log), horizon).join(F.broadcast(settled), "place")
     rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))

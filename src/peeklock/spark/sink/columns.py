@@ -71,7 +71,7 @@ def find_columns(fields: Sequence[tuple[str, str]], message_id_column: str | Non
     for place, (name, kind) in enumerate(fields):
         key = name.lower()
         if key in seen:
-            raise SchemaMismatch(f"Column '{name}' is there twice; names are case-insensitive.")
+            raise SchemaMismatch(f"Column '{name}' occurs twice; names are case-insensitive.")
         seen.add(key)
         if key == id_name:
             _check_type(name, kind, _ID_TYPE)
@@ -105,5 +105,5 @@ def _check_type(name: str, kind: str, wanted: tuple[str, str]) -> None:
 
 def _unknown_column(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), [known.lower() for known in COLUMNS], 1)
-    meant = next((f" Was '{known}' meant?" for known in COLUMNS if [known.lower()] == near), "")
+    meant = next((f" Did you mean '{known}'?" for known in COLUMNS if [known.lower()] == near), "")
     return f"Column '{name}' cannot be sent.{meant} Columns that can: {', '.join(COLUMNS)}."

@@ -5,7 +5,7 @@ enqueued time of the messages below it. Numbers of a queue rise as messages arri
 offset are old. In a dead-letter queue they are not: messages keep their numbers and come in the order in
 which they failed, so it is refused here. A message that others receive before its micro-batch is not seen. An
 entity that was deleted and created again begins at number 1 with messages newer than the offset's time; this
-tells it from the one before.
+distinguishes it from the previous one.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ BYTES_PER_TRIGGER: Final = 256 << 20
 """Default of maxBytesPerTrigger: five times the size of 50,000 messages of 1 KiB."""
 
 UNLIMITED: Final = 1 << 62
-"""The budget where Spark asks for all that is available."""
+"""The budget if Spark requests all that is available."""
 
 CLAIMS_UNDER_WAY: Final = 8
 """Concurrent claim requests for one entity, once it has filled one. Our choice."""

@@ -68,7 +68,7 @@ EXCEEDED: Final = "MaxDeliveryCountExceeded"
 """The dead-letter reason of a message whose last delivery attempt failed. Source: wire contract 3.8."""
 
 REASON: Final = "ReleasedByPipeline"
-DESCRIPTION: Final = "A stream in mode peekLock had deferred the message and did not come back for it."
+DESCRIPTION: Final = "A stream in mode peekLock deferred the message and never settled it."
 
 UNDER_WAY: Final = 4
 """Concurrent requests."""

@@ -58,7 +58,7 @@ MESSAGES_PER_TRIGGER: Final = 2_000
 """Default of maxMessagesPerTrigger. Our choice: the offset names each message that has no neighbour."""
 
 MESSAGES_MAX: Final = 10_000
-"""Maximum messages of a batch, whatever is asked for: its offset has some 100 KiB then."""
+"""Maximum messages of a batch, whatever the options say: its offset has some 100 KiB then."""
 
 BYTES_PER_TRIGGER: Final = 64 << 20
 """Default of maxBytesPerTrigger. Messages are locked until they are deferred, so it must not take long."""

@@ -49,7 +49,7 @@ def read(row: int, data: bytes) -> tuple[list[bytes], list[int]]:
     if type(data) is not bytes:  # SQLite keeps the type beside each value, under no checksum
         raise StoreDamaged(f"{where} is damaged: it is not a BLOB")
     if len(data) < _HEAD.size:
-        raise StoreDamaged(f"{where} is cut off: {len(data)} bytes, its head alone takes {_HEAD.size}")
+        raise StoreDamaged(f"{where} is cut off: {len(data)} bytes, its header alone has {_HEAD.size}")
     version, checksum, own_row, count = _HEAD.unpack_from(data)
     if version not in (1, ROW_VERSION):
         raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {ROW_VERSION}")
@@ -59,7 +59,7 @@ def read(row: int, data: bytes) -> tuple[list[bytes], list[int]]:
     if found != checksum:
         raise StoreDamaged(f"{where} fails its checksum: stored {checksum:08x}, computed {found:08x}")
     if own_row != row:
-        raise StoreDamaged(f"{where} is another row in its place: its own number is {own_row}")
+        raise StoreDamaged(f"{where} was replaced by another row: it has the number {own_row}")
     if at > len(data):
         raise StoreDamaged(f"{where} is too short for its {count} payloads")
     payloads = []

@@ -109,7 +109,7 @@ class Reader:
     def add(self, key: str, text: str, checksum: int) -> None:
         """Add an entry. Raises: StoreDamaged."""
         if type(key) is not str or type(text) is not str:  # SQLite keeps the type beside each value
-            raise StoreDamaged(f"the entry {key!r} is damaged: it is not a text")
+            raise StoreDamaged(f"the entry {key!r} is damaged: it is not text")
         found = _checksum(key, text)
         if found != checksum:
             raise StoreDamaged(

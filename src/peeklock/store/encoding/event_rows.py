@@ -161,7 +161,7 @@ def read_columns(no: int, data: bytes) -> Columns:
     if type(data) is not bytes:  # SQLite keeps the type beside each value, under no checksum
         raise StoreDamaged(f"{where} is damaged: it is not a BLOB")
     if len(data) < _HEAD.size:
-        raise StoreDamaged(f"{where} is cut off: {len(data)} bytes, its head alone takes {_HEAD.size}")
+        raise StoreDamaged(f"{where} is cut off: {len(data)} bytes, its header alone has {_HEAD.size}")
     version, checksum, own_no, count = _HEAD.unpack_from(data)
     found = zlib.crc32(memoryview(data)[_CHECKED_FROM:], version)
     if found != checksum:
@@ -169,7 +169,7 @@ def read_columns(no: int, data: bytes) -> Columns:
     if version not in _FIELDS:
         raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {ROW_VERSION}")
     if own_no != no:
-        raise StoreDamaged(f"{where} is another row in its place: its own number is {own_no}")
+        raise StoreDamaged(f"{where} was replaced by another row: it has the number {own_no}")
     if not count:
         empty = memoryview(b"")
         return Columns(

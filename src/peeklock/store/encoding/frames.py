@@ -253,7 +253,7 @@ def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
     if type(meta) is not bytes:  # SQLite keeps the type beside each value, under no checksum
         raise StoreDamaged(f"{where} is damaged: it is not a BLOB")
     if len(meta) < _HEAD.size:
-        raise StoreDamaged(f"{where} is cut off: {len(meta)} bytes, its head alone takes {_HEAD.size}")
+        raise StoreDamaged(f"{where} is cut off: {len(meta)} bytes, its header alone has {_HEAD.size}")
     version, checksum, own_no = _HEAD.unpack_from(meta)
     found = zlib.crc32(memoryview(meta)[_CHECKED_FROM:], version)
     if found != checksum:
@@ -262,11 +262,11 @@ def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
     if not at:
         raise StoreDamaged(f"{where} has version {version}; this release knows 1 to {FRAME_VERSION}")
     if own_no != no:
-        raise StoreDamaged(f"{where} is another frame in its place: its own number is {own_no}")
+        raise StoreDamaged(f"{where} was replaced by another frame: it has the number {own_no}")
     cut = []
     end = len(meta)
     if at > end:
-        raise StoreDamaged(f"{where} ends within its head")
+        raise StoreDamaged(f"{where} ends within its header")
     while at < end:
         if end - at < _RUN.size:
             raise StoreDamaged(f"{where} ends within a run")
@@ -338,4 +338,4 @@ def read_texts(no: int, data: bytes) -> Texts:
             return [None, *(text[start:stop] for start, stop in zip(starts, stops, strict=True))]
         return [None, *(encoded[start:stop].decode() for start, stop in zip(starts, stops, strict=True))]
     except UnicodeDecodeError as error:
-        raise StoreDamaged(f"frame {no} holds a text that is not UTF-8: {error}") from error
+        raise StoreDamaged(f"frame {no} has a text that is not UTF-8: {error}") from error

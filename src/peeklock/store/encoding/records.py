@@ -118,7 +118,7 @@ def _messages(
         if flags & HAS_OVERLAY:
             m.overlay = overlays.get(position)
             if m.overlay is None:
-                raise StoreDamaged(f"frame {no} does not hold the properties of a message that has some")
+                raise StoreDamaged(f"frame {no} lacks the changed properties of a message")
         m.copies_left = COPIES_FOLLOWING_MAX
         m.session_id = m.dead_letter_source = m.routing = m.lock = None
         add(MessageStored(queue_id, m))
@@ -150,4 +150,4 @@ def _add_texts(
             message.session_id = of_frame[session_place]
             message.dead_letter_source = of_frame[source_place]
     except (KeyError, IndexError):
-        raise StoreDamaged(f"frame {no} does not hold the texts that its messages name") from None
+        raise StoreDamaged(f"frame {no} lacks texts that its messages refer to") from None

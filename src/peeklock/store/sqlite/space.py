@@ -47,7 +47,7 @@ BALLAST_SHARE = 1 / 16
 """Of the volume: 4 MB of 64 MB. Our choice: some thousand commits of settlements."""
 
 PLENTY = 3
-"""The file is written if so many times its size is free."""
+"""The file is written if this many times its size is free."""
 
 
 class Space:

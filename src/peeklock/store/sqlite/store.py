@@ -68,7 +68,7 @@ WAL_SHARE = 1 / 8
 """Of a small volume, if that is less: 8 MB of 64 MB. Our choice."""
 
 PAGES_A_COMMIT = 3
-"""Pages that a commit writes beside those of its rows, for trees and lists of free pages. A commit of one
+"""Pages that a commit writes besides those of its rows, for trees and lists of free pages. A commit of one
 message of 1 KiB writes 3.3 pages on average, with those of its rows."""
 
 READER_CACHE_KIB = 2 * 1024
