@@ -18,8 +18,8 @@ REAPER = 36
 """PR_SET_CHILD_SUBREAPER of Linux: orphans of the step become our children. Spark's Java does, and is most of
 what its tests cost."""
 
-LEFT_S_MAX = 5.0
-"""Time for orphans of the command to end and be counted. Our choice: ten times what Java takes."""
+LEFT_S_MAX = 20.0
+"""Time for orphans of the command to end and be counted. Our choice: what Java takes on a machine under load."""
 
 
 def run(command: list[str]) -> int:
