@@ -19,7 +19,7 @@ REAPER = 36
 what its tests cost."""
 
 LEFT_S_MAX = 20.0
-"""Time for orphans of the command to end and be counted. Our choice: what Java takes on a machine under load."""
+"""Time for orphans of the command to end and be counted. Our choice: what Java takes under load."""
 
 
 def run(command: list[str]) -> int:

@@ -185,7 +185,9 @@ def test_what_must_not_be_asked_twice_fails_with_the_break(
 # Who we are
 
 
-def test_a_wrong_key_names_the_option_and_not_the_key(broker: ServedBroker, make_queue: MakeQueue) -> None:
+def test_a_wrong_key_names_the_connection_string_and_not_the_key(
+    broker: ServedBroker, make_queue: MakeQueue
+) -> None:
     queue = make_queue()
     text = broker.connection_string.replace("SAS_KEY_VALUE", "verysecret")
     wrong = BlockingConnection(ConnectionString.parse(text))

@@ -139,6 +139,11 @@ def test_a_write_may_leave_the_entity_to_the_rows() -> None:
         (BATCH, {"entity": "a", "connectionString": ""}, "option connectionString is missing"),
         (
             BATCH,
+            {"entity": "a", "connectionString": "SharedAccessKeyName=k;SharedAccessKey=v"},
+            "option connectionString: the connection string has no Endpoint",
+        ),
+        (
+            BATCH,
             {"entity": "a", "connectionString": f"{CONNECTION};EntityPath=b"},
             "option entity is 'a', and connectionString is for EntityPath=b",
         ),

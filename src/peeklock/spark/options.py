@@ -213,7 +213,10 @@ def _settings(values: Mapping[str, str]) -> ConnectionString:
     text = values.get("connectionString")
     if not text:
         raise OptionError("option connectionString is missing: it names the broker and your credentials.")
-    settings = ConnectionString.parse(text, ca_file=values.get("caFile"))
+    try:
+        settings = ConnectionString.parse(text, ca_file=values.get("caFile"))
+    except OptionError as wrong:
+        raise OptionError(f"option connectionString: {wrong}") from None
     timeout_s = _value(values, "operationTimeout", _seconds)
     return settings if timeout_s is None else replace(settings, timeout_s=timeout_s)
 

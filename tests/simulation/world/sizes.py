@@ -13,7 +13,7 @@ from peeklock.broker.vocabulary import message
 from peeklock.engine import driver, journal, reclaim
 from peeklock.engine import engine as engine_module
 from peeklock.gateway.bounds import Buffers
-from peeklock.store.encoding import frames
+from peeklock.store.encoding import frames, records
 
 Patch = tuple[Any, str, Any]
 """A module or class, the name of an attribute, and its replacement."""
@@ -37,7 +37,7 @@ SMALL_SIZES: tuple[Patch, ...] = (
     (reclaim, "DROP_TOGETHER_ROWS", 2),
     (reclaim, "LIST_ROWS_MAX", 7),
     (cursors, "SLICE", 3),
-    *((owner, "COPIES_FOLLOWING_MAX", COPIES_FOLLOWING_MAX) for owner in (message, fan_out, frames)),
+    *((owner, "COPIES_FOLLOWING_MAX", COPIES_FOLLOWING_MAX) for owner in (message, fan_out, frames, records)),
 )
 """Sizes at which effects leave in parts, the engine begins to reclaim space, cursors work in slices, and
 circles end."""
