@@ -50,6 +50,7 @@ from peeklock.broker.vocabulary.commands import (
     DropConnection,
     Enlist,
     LinkId,
+    LockToken,
     LookUp,
     OpenCoordinator,
     OpenReceiver,
@@ -174,7 +175,7 @@ class Broker:
         self.namespace = self._new()
 
     def _new(self) -> Namespace:
-        return Namespace(tokens=lambda: next(self.tokens).to_bytes(16, "big"), **self.settings)
+        return Namespace(tokens=lambda: LockToken(next(self.tokens).to_bytes(16, "big")), **self.settings)
 
     # Driving
 
@@ -577,7 +578,7 @@ def deliveries(effects: list[Effect]) -> list[Deliver]:
     return [effect for effect in effects if isinstance(effect, Deliver)]
 
 
-def token(view: MessageView) -> bytes:
+def token(view: MessageView) -> LockToken:
     assert view.lock_token is not None
     return view.lock_token
 

@@ -26,6 +26,7 @@ from peeklock.broker.vocabulary.commands import (
     DeleteMessages,
     LinkId,
     ListCursors,
+    LockToken,
     ReadClaim,
     ReceiveDeferred,
     ReceiveMode,
@@ -73,7 +74,7 @@ class Known:
         self.enqueued_at_ms = now_ms
         self.state = "active" if self.scheduled_at_ms is None else "scheduled"
         self.count = 0
-        self.token: bytes | None = None
+        self.token: LockToken | None = None
         self.until_ms = 0
         self.claim: tuple[str, int] | None = None  # cursor and number
         self.holder: tuple[int, ...] = ()  # the link, or (connection,) for a request; () once that is gone
@@ -106,7 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.order = first  # unwrapped
         self.links: dict[LinkId, bool] = {}  # link -> whether it deletes
         self.credit: dict[LinkId, int] = {}
-        self.lost: list[bytes] = []
+        self.lost: list[LockToken] = []
         self.cursors: dict[str, list[int]] = {}  # last claim and last committed one
 
     # The model's own steps

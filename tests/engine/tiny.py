@@ -21,7 +21,7 @@ from peeklock.broker.vocabulary.changes import (
     NumbersIssued,
     RuleStored,
 )
-from peeklock.broker.vocabulary.commands import LinkId, ReplyTo
+from peeklock.broker.vocabulary.commands import LinkId, LockToken, ReplyTo
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.effects import Deliver, Done, Effect
 from peeklock.broker.vocabulary.message import Message
@@ -167,7 +167,7 @@ class TinyNamespace:
             case Take(position, queue_id):
                 message = self.queues[queue_id].pop(position)
                 return [MessageRemoved(queue_id, message)], [
-                    Deliver(message, b"\0" * 16, 0, 0, None, message.state, None, link=LinkId(1, 0))
+                    Deliver(message, LockToken(bytes(16)), 0, 0, None, message.state, None, link=LinkId(1, 0))
                 ]
             case Touch(position, overlay, queue_id):
                 message = self.queues[queue_id][position]

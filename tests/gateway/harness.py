@@ -19,6 +19,7 @@ from peeklock.auth import Authority, SasRule, generate
 from peeklock.broker.vocabulary.commands import (
     Command,
     LinkId,
+    LockToken,
     LookUp,
     OpenCoordinator,
     OpenReceiver,
@@ -273,7 +274,7 @@ class Harness:
         if token is None:
             token = uuid.UUID(int=TOKEN.int + number - 1)
         until = self.clock.now_ms + 60_000 if locked else 0
-        return Deliver(message, token.bytes_le, until, 0, None, MessageState.ACTIVE, None, link)
+        return Deliver(message, LockToken(token.bytes_le), until, 0, None, MessageState.ACTIVE, None, link)
 
     def settle(self, first: int, last: int, state: DeliveryState | None, *, settled: bool = False) -> None:
         """Send the client's disposition for deliveries it received."""

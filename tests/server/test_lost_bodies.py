@@ -25,6 +25,7 @@ from peeklock.broker.vocabulary.commands import (
     Command,
     CreateEntity,
     LinkId,
+    LockToken,
     LookUp,
     OpenReceiver,
     Peek,
@@ -79,7 +80,7 @@ class Rig:
     async def start(self) -> None:
         self.namespace = Namespace(
             limits=PREMIUM,
-            tokens=lambda: os.urandom(16),
+            tokens=lambda: LockToken(os.urandom(16)),
             digest_key=b"test",
             captures_body=lambda name: False,
         )

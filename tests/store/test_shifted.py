@@ -14,6 +14,7 @@ from peeklock.broker.vocabulary.commands import (
     CancelScheduled,
     Command,
     CreateEntity,
+    LockToken,
     Peek,
     ReplyTo,
     Schedule,
@@ -47,7 +48,7 @@ class Opened:
         tokens = itertools.count(1)
         self.store = SqliteStore(folder)
         namespace = Namespace(
-            limits=STANDARD, tokens=lambda: next(tokens).to_bytes(16, "big"), digest_key=b"key"
+            limits=STANDARD, tokens=lambda: LockToken(next(tokens).to_bytes(16, "big")), digest_key=b"key"
         )
         self.engine = Engine(namespace, BodyCache())
         self.driver = Driver(self.engine)

@@ -16,6 +16,7 @@ from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import (
     Command,
     Disposition,
+    LockToken,
     ReceiveDeferred,
     ReceiveMode,
     RenewLocks,
@@ -173,7 +174,7 @@ def _settle(
     return _ask_for_lock(call, command, done)
 
 
-def _tokens(call: Call) -> list[bytes]:
+def _tokens(call: Call) -> list[LockToken]:
     return [lock_token(call.given["token"])]
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 import pytest
 
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.changes import (
     Change,
     EntityRemoved,
@@ -79,7 +80,7 @@ def test_facts_written_again_at_the_end_change_no_order(broker: Broker) -> None:
 
 def test_an_entity_removed_and_one_changed_in_the_journal() -> None:
     """Req: R-02"""
-    namespace = Namespace(limits=STANDARD, tokens=lambda: bytes(16), digest_key=b"k")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(bytes(16)), digest_key=b"k")
     kept, gone = (
         EntityStored(1, QueueDescription("kept"), 1, 1),
         EntityStored(2, QueueDescription("gone"), 1, 1),
@@ -100,7 +101,7 @@ def test_ids_of_entities_are_never_used_again(broker: Broker) -> None:
     """Req: R-02"""
     broker.restart()
     assert broker.create("second") == 8
-    namespace = Namespace(limits=STANDARD, tokens=lambda: bytes(16), digest_key=b"k")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(bytes(16)), digest_key=b"k")
     namespace.finish_restore(START_MS, 12)
     broker.namespace = namespace
     assert broker.create("thirteenth") == 48

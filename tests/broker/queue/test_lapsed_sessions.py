@@ -23,6 +23,7 @@ from peeklock.broker.vocabulary.commands import (
     Disposition,
     Enlist,
     GetSessionState,
+    LockToken,
     Peek,
     ReceiveDeferred,
     ReceiveMode,
@@ -158,7 +159,7 @@ def test_nothing_is_delivered_under_a_lock_that_has_run_out(broker: Broker) -> N
     assert [view.delivery_count for view in broker.peek()] == [0, 0]
 
 
-Use = Callable[[Broker, bytes], Command]
+Use = Callable[[Broker, LockToken], Command]
 
 USES: dict[str, Use] = {
     "complete": lambda broker, token: Complete(4, token, broker.reply_to()),
@@ -177,7 +178,7 @@ USES: dict[str, Use] = {
         WHERE, [token], Disposition.COMPLETED, broker.reply_to()
     ),
     "by token, with the session": lambda broker, token: UpdateDisposition(
-        WHERE, [bytes(16)], Disposition.COMPLETED, broker.reply_to(), session_id="a"
+        WHERE, [LockToken(bytes(16))], Disposition.COMPLETED, broker.reply_to(), session_id="a"
     ),
 }
 

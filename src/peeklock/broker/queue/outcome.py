@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.message_session import MessageSession
     from peeklock.broker.queue.peek_lock import Lock
     from peeklock.broker.queue.recorder import Recorder
-    from peeklock.broker.vocabulary.commands import Command
+    from peeklock.broker.vocabulary.commands import Command, LockToken
     from peeklock.broker.vocabulary.descriptions import Description
     from peeklock.broker.vocabulary.message import Message
 
@@ -220,7 +220,7 @@ class Outcome:
         reason: str | None = None,
         related: str | None = None,
         related_number: int = 0,
-        token: bytes | None = None,
+        token: LockToken | None = None,
         until_ms: int = 0,
     ) -> None:
         """Count and record another event of a message, which changes only its delivery count."""
@@ -240,7 +240,7 @@ class Outcome:
         message: Message,
         overlay: bytes | None,
         to: str | None,
-        token: bytes | None = None,
+        token: LockToken | None = None,
         kind: EventType = EventType.DEAD_LETTERED,
     ) -> None:
         """Count and record a dead letter; `kind` is EXPIRED for one whose time-to-live ended."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.peek_lock import Lock
     from peeklock.broker.queue.timers import Timers
     from peeklock.broker.queue.wall_clock import WallClock
+    from peeklock.broker.vocabulary.addresses import LockToken
     from peeklock.broker.vocabulary.message import Message
 
 _HEAD_BYTES_MAX = 4096
@@ -174,7 +175,7 @@ class Recorder:
         reason: str | None = None,
         related: str | None = None,
         related_number: int = 0,
-        token: bytes | None = None,
+        token: LockToken | None = None,
         until_ms: int = 0,
     ) -> None:
         """Record an event of a message, which changes only its delivery count."""

@@ -17,6 +17,7 @@ from peeklock.broker.vocabulary.addresses import NOWHERE as NOWHERE
 from peeklock.broker.vocabulary.addresses import OWN_CONNECTION_ID as OWN_CONNECTION_ID
 from peeklock.broker.vocabulary.addresses import Address as Address
 from peeklock.broker.vocabulary.addresses import LinkId as LinkId
+from peeklock.broker.vocabulary.addresses import LockToken as LockToken
 from peeklock.broker.vocabulary.addresses import ReplyTo as ReplyTo
 from peeklock.broker.vocabulary.addresses import SubQueue as SubQueue
 from peeklock.broker.vocabulary.definition_commands import AddRule as AddRule
@@ -120,7 +121,7 @@ class DropConnection:
 
     connection_id: int
     broken: bool
-    undelivered: list[tuple[int, bytes]] = field(default_factory=list)
+    undelivered: list[tuple[int, LockToken]] = field(default_factory=list)
     """Queue ids and lock tokens of messages that were not sent: available again, not counted (L-16)."""
 
 
@@ -183,9 +184,9 @@ class SendTo:
 @dataclass(slots=True)
 class Complete:
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
-    further: list[bytes] | tuple[()] = ()
+    further: list[LockToken] | tuple[()] = ()
     """Lock tokens of the deliveries that follow in one disposition; see `Send.further`."""
 
     def after(self, count: int) -> Complete | None:
@@ -199,7 +200,7 @@ class Complete:
 @dataclass(slots=True)
 class Abandon:
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
     properties: Mapping[str, Any] | None = None
     """Application properties to change; None is stored as null."""
@@ -210,7 +211,7 @@ class Defer:
     """Set a message aside until it is asked for by number, counted (L-08, L-10)."""
 
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
     properties: Mapping[str, Any] | None = None
 
@@ -218,7 +219,7 @@ class Defer:
 @dataclass(slots=True)
 class DeadLetter:
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
     reason: str | None = None
     description: str | None = None
@@ -230,7 +231,7 @@ class Release:
     """Make a message available again, not counted (L-08), to other receivers first."""
 
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
 
 
@@ -242,7 +243,7 @@ class RenewLocks:
     """-> LocksRenewed. All or none."""
 
     address: Address
-    lock_tokens: list[bytes]
+    lock_tokens: list[LockToken]
     reply_to: ReplyTo
 
 
@@ -303,7 +304,7 @@ class UpdateDisposition:
     """Settle by lock token -> Done. All or none. Of a session, only its holder may (L-14)."""
 
     address: Address
-    lock_tokens: list[bytes]
+    lock_tokens: list[LockToken]
     disposition: Disposition
     reply_to: ReplyTo
     reason: str | None = None
