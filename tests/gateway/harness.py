@@ -24,6 +24,7 @@ from peeklock.broker.vocabulary.commands import (
     OpenCoordinator,
     OpenReceiver,
     OpenSender,
+    SequenceNumber,
 )
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.effects import (
@@ -87,7 +88,8 @@ def stored(payload: bytes, *, number: int = 1, bare_offset: int | None = None) -
     """Make the record of a stored message, as the broker keeps it."""
     offset = scan(payload).bare_offset if bare_offset is None else bare_offset
     message = Message(len(payload), bare_offset=offset)
-    message.position = message.sequence_number = message.enqueued_sequence_number = number
+    message.position = number
+    message.sequence_number = message.enqueued_sequence_number = SequenceNumber(number)
     message.enqueued_at_ms = 1_700_000_000_123
     message.body_row = number
     return message

@@ -18,6 +18,7 @@ from peeklock.broker.vocabulary.commands import (
     Peek,
     ReplyTo,
     Schedule,
+    SequenceNumber,
 )
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.effects import (
@@ -77,7 +78,7 @@ class Opened:
         return answer
 
     async def peek(self, now_ms: int) -> list[MessageView]:
-        found = await self.ask(Peek(ORDERS, 0, 1000, 1 << 30, ME), now_ms)
+        found = await self.ask(Peek(ORDERS, SequenceNumber(0), 1000, 1 << 30, ME), now_ms)
         assert isinstance(found, MessagesFound)
         return found.messages
 

@@ -20,6 +20,7 @@ from peeklock.broker.vocabulary.commands import (
     ReceiveDeferred,
     ReceiveMode,
     RenewLocks,
+    SequenceNumber,
     UpdateDisposition,
 )
 from peeklock.broker.vocabulary.effects import Deliver, LocksRenewed, MessagesFound
@@ -112,7 +113,7 @@ def _deliveries(found: list[dict[str, Any]]) -> Response:
     return answer_json({"deliveries": found})
 
 
-def _receive_deferred(call: Call, numbers: list[int], *, deletes: bool) -> Answer:
+def _receive_deferred(call: Call, numbers: list[SequenceNumber], *, deletes: bool) -> Answer:
     exchange, address = call.exchange, call.address
     mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
 

@@ -42,7 +42,7 @@ from peeklock.broker.vocabulary.message import ACTIVE, Message, MessageState
 
 if TYPE_CHECKING:
     from peeklock.broker.queue.cursors import Cursors
-    from peeklock.broker.vocabulary.addresses import LockToken
+    from peeklock.broker.vocabulary.addresses import LockToken, SequenceNumber
 
 FORWARDS_MAX = 4
 """Items of due work that a forwarded message counts: it makes as many hops at most (wire contract 10.1)."""
@@ -450,7 +450,7 @@ class MessageQueue:
         """Return the message at a position, in any state."""
         return self.active.get(position) or self.deferred.get(position) or self.scheduled.get(position)
 
-    def key_of(self, number: int) -> int:
+    def key_of(self, number: SequenceNumber) -> int:
         """Return the key of a number in `numbers`; without that table it is the position."""
         main = self.main
         if main.partitions is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.timers import FAR_MS, TimerKey
 from peeklock.broker.vocabulary import events
+from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken, SequenceNumber
 from peeklock.broker.vocabulary.descriptions import KINDS, Description
 from peeklock.broker.vocabulary.events import Event, EventTuple, EventType
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.peek_lock import Lock
     from peeklock.broker.queue.timers import Timers
     from peeklock.broker.queue.wall_clock import WallClock
-    from peeklock.broker.vocabulary.addresses import LockToken
     from peeklock.broker.vocabulary.message import Message
 
 _HEAD_BYTES_MAX = 4096
@@ -264,9 +264,9 @@ class Recorder:
         self,
         queue: MessageQueue,
         message: Message,
-        first_number: int,
+        first_number: SequenceNumber,
         sections: Sections,
-        used_number: int = 0,
+        used_number: SequenceNumber = NOT_NUMBERED,
     ) -> None:
         """Record an accepted message that was not stored.
 

@@ -1,4 +1,4 @@
-"""Names of links, answers, locks and queues. All are opaque values that a node can send to another."""
+"""Names of links, answers, messages, locks and queues. A node can send them to another."""
 
 from __future__ import annotations
 
@@ -31,11 +31,17 @@ class ReplyTo(NamedTuple):
     """Of the request on its link: the delivery id; without a link the requester's own number."""
 
 
-LockToken = NewType("LockToken", bytes)
-"""Names the lock of a delivery: a GUID in .NET order. A delivery without a lock has one too, as its tag."""
-
 NOWHERE = ReplyTo(OWN_CONNECTION_ID, NO_LINK, 0)
 """Placeholder until the caller sets where the answer goes, or for a command without an answer."""
+
+SequenceNumber = NewType("SequenceNumber", int)
+"""Names a message in its queue. Its position there is another number."""
+
+NOT_NUMBERED = SequenceNumber(0)
+"""Placeholder until the broker numbers a message, or where there is no message."""
+
+LockToken = NewType("LockToken", bytes)
+"""Names the lock of a delivery: a GUID in .NET order. A delivery without a lock has one too, as its tag."""
 
 
 class SubQueue(Enum):

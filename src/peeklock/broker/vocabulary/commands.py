@@ -19,6 +19,7 @@ from peeklock.broker.vocabulary.addresses import Address as Address
 from peeklock.broker.vocabulary.addresses import LinkId as LinkId
 from peeklock.broker.vocabulary.addresses import LockToken as LockToken
 from peeklock.broker.vocabulary.addresses import ReplyTo as ReplyTo
+from peeklock.broker.vocabulary.addresses import SequenceNumber as SequenceNumber
 from peeklock.broker.vocabulary.addresses import SubQueue as SubQueue
 from peeklock.broker.vocabulary.definition_commands import AddRule as AddRule
 from peeklock.broker.vocabulary.definition_commands import CreateEntity as CreateEntity
@@ -252,7 +253,7 @@ class Peek:
     """-> MessagesFound by ascending sequence number, in any state (S-11)."""
 
     address: Address
-    from_sequence_number: int
+    from_sequence_number: SequenceNumber
     count_max: int
     bytes_max: int
     reply_to: ReplyTo
@@ -274,7 +275,7 @@ class CancelScheduled:
     """-> Done. All or none: MessageNotFound if one is not scheduled (any more)."""
 
     address: Address
-    sequence_numbers: list[int]
+    sequence_numbers: list[SequenceNumber]
     reply_to: ReplyTo
 
 
@@ -284,7 +285,7 @@ class ReceiveDeferred:
     with sessions the connection must hold the session, whose lock they are under (G-05)."""
 
     address: Address
-    sequence_numbers: list[int]
+    sequence_numbers: list[SequenceNumber]
     mode: ReceiveMode
     reply_to: ReplyTo
     session_id: str | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
-from peeklock.broker.vocabulary.addresses import LockToken
+from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken
 
 NEVER_MS = 0
 """`expires_at_ms` of a message without its own time-to-live: the entity's default applies."""
@@ -161,8 +161,8 @@ class Message:
         self.position = (
             0  # order of retrieval in its queue and key of the journal; never reused, no roll-over
         )
-        self.sequence_number = 0
-        self.enqueued_sequence_number = 0
+        self.sequence_number = NOT_NUMBERED
+        self.enqueued_sequence_number = NOT_NUMBERED
         self.enqueued_at_ms = 0
         self.expires_at_ms = NEVER_MS
         self.lead_ms = 0  # how much later than its arrival it is stamped: the clock went back

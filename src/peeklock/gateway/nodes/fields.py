@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peeklock.broker.content.routing import ID_LENGTH_MAX
-from peeklock.broker.vocabulary.commands import LockToken, ReplyTo
+from peeklock.broker.vocabulary.commands import LockToken, ReplyTo, SequenceNumber
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ArgumentOutOfRange
 from peeklock.gateway.context import GatewayLimits
 
@@ -108,12 +108,12 @@ def sequence(body: Body, key: str) -> list[Any]:
     return value
 
 
-def integers(body: Body, key: str) -> list[int]:
-    """Read a sequence of integers."""
-    values = sequence(body, key)
+def sequence_numbers(body: Body) -> list[SequenceNumber]:
+    """Read sequence numbers."""
+    values = sequence(body, "sequence-numbers")
     if any(not isinstance(value, int) or isinstance(value, bool) for value in values):
-        raise ArgumentInvalid(f"An element of '{key}' is not an integer.")
-    return [int(value) for value in values]
+        raise ArgumentInvalid("An element of 'sequence-numbers' is not an integer.")
+    return [SequenceNumber(int(value)) for value in values]
 
 
 def tokens(body: Body) -> list[LockToken]:
