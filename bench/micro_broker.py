@@ -26,6 +26,7 @@ from peeklock.broker.vocabulary.commands import (
     Complete,
     CreateEntity,
     LinkId,
+    LockToken,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
@@ -60,7 +61,7 @@ class Kind:
 
     def namespace(self) -> Namespace:
         """Return a namespace with one queue of this kind and a sender."""
-        made = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
+        made = Namespace(limits=STANDARD, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"bench")
         made.apply(CreateEntity(self.description, ReplyTo(1, 0, 0)), NOW_MS)
         made.apply(OpenSender(SENDER, Address("orders")), NOW_MS)
         return made
@@ -138,7 +139,9 @@ def one_round(kind: Kind, count: int) -> dict[str, float]:
                 deliveries.extend(core.apply(SetCredit(link, total, 1 << 60), NOW_MS)[1])  # type: ignore[arg-type]
 
     figures = {"send": timed(count, send), "deliver": timed(count, deliver)}
-    completions = [Complete(QUEUE_ID, found.lock_token or b"", ReplyTo(1, 1, 0)) for found in deliveries]
+    completions = [
+        Complete(QUEUE_ID, found.lock_token or LockToken(b""), ReplyTo(1, 1, 0)) for found in deliveries
+    ]
 
     def complete() -> None:
         apply = core.apply
@@ -152,7 +155,7 @@ def one_round(kind: Kind, count: int) -> dict[str, float]:
     ]
     for n in range(0, count, 2):
         records.append(MessageRemoved(QUEUE_ID, commands[n].message))
-    restored = Namespace(limits=STANDARD, tokens=lambda: b"", digest_key=b"bench")
+    restored = Namespace(limits=STANDARD, tokens=lambda: LockToken(b""), digest_key=b"bench")
     restored.restore_entity(EntityStored(1, kind.description, NOW_MS, NOW_MS))
     frames = [records[n : n + 256] for n in range(0, len(records), 256)]
 

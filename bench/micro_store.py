@@ -25,6 +25,7 @@ from peeklock.broker.vocabulary.commands import (
     Complete,
     CreateEntity,
     LinkId,
+    LockToken,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
@@ -56,7 +57,7 @@ UNLIMITED = 1 << 60
 
 def namespace() -> Namespace:
     """Return an empty namespace."""
-    return Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
+    return Namespace(limits=STANDARD, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"bench")
 
 
 def opening() -> list[Command]:

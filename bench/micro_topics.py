@@ -27,6 +27,7 @@ from peeklock.broker.vocabulary.commands import (
     CreateEntity,
     DeleteEntity,
     ListEntities,
+    LockToken,
     LookUp,
     ReplyTo,
     Send,
@@ -112,7 +113,7 @@ def _payload(make: Callable[[int], Filter], n: int, count: int) -> bytes:
 
 
 def _namespace() -> Namespace:
-    return Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"bench")
+    return Namespace(limits=STANDARD, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"bench")
 
 
 def _create(make: Callable[[int], Filter], count: int) -> list[Command]:

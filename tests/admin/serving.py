@@ -20,7 +20,7 @@ from peeklock.admin.api import Administration
 from peeklock.admin.exchange import AdminContext
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.vocabulary.commands import Command, ReplyTo
+from peeklock.broker.vocabulary.commands import Command, LockToken, ReplyTo
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 from peeklock.config.hosts import HostNames
@@ -44,7 +44,10 @@ class World:
 
     def __init__(self, limits: TierLimits = STANDARD, *, delete_lock: bool = False) -> None:
         self.namespace = Namespace(
-            limits=limits, tokens=lambda: os.urandom(16), digest_key=b"k" * 32, delete_lock=delete_lock
+            limits=limits,
+            tokens=lambda: LockToken(os.urandom(16)),
+            digest_key=b"k" * 32,
+            delete_lock=delete_lock,
         )
         self.logged: list[tuple[str, dict[str, Any]]] = []
         self.health: Mapping[str, Any] = {"status": "ok"}

@@ -14,6 +14,7 @@ from peeklock.broker.vocabulary.commands import (
     DeleteEntity,
     Disposition,
     DropConnection,
+    LockToken,
     RenewLocks,
     ReplyTo,
     UpdateDisposition,
@@ -188,7 +189,7 @@ def test_a_lock_is_renewed_and_settled_from_elsewhere(broker: ApiBroker) -> None
     """Req: L-14."""
     send(broker, "a")
     (delivery,) = receive(broker)
-    token = UUID(delivery["lock"]["token"]).bytes_le
+    token = LockToken(UUID(delivery["lock"]["token"]).bytes_le)
     renewed = broker.ask(lambda reply_to: RenewLocks(Address("q"), [token], reply_to))
     assert isinstance(renewed, LocksRenewed)
     done = broker.ask(
@@ -202,7 +203,7 @@ def test_a_renewal_moves_a_lock_to_who_renewed_it(broker: ApiBroker) -> None:
     send(broker, "a")
     (delivery,) = receive(broker)
     lock = delivery["lock"]
-    token = UUID(lock["token"]).bytes_le
+    token = LockToken(UUID(lock["token"]).bytes_le)
     amqp = 7
     broker.offer([RenewLocks(Address("q"), [token], ReplyTo(amqp, 0, 1))])
     broker.run()
@@ -212,7 +213,7 @@ def test_a_renewal_moves_a_lock_to_who_renewed_it(broker: ApiBroker) -> None:
     assert broker.http("POST", lock["href"]).problem == "message-lock-lost"
     (delivery,) = receive(broker)
     assert delivery["message"]["deliveryCount"] == 2
-    token = UUID(delivery["lock"]["token"]).bytes_le
+    token = LockToken(UUID(delivery["lock"]["token"]).bytes_le)
     broker.offer([RenewLocks(Address("q"), [token], ReplyTo(amqp, 0, 1))])
     broker.run()
     broker.ok("POST", delivery["lock"]["href"])  # it is nobody's connection's again

@@ -50,6 +50,7 @@ from peeklock.broker.vocabulary.commands import (
     DropConnection,
     Enlist,
     LinkId,
+    LockToken,
     LookUp,
     OpenCoordinator,
     OpenReceiver,
@@ -63,6 +64,7 @@ from peeklock.broker.vocabulary.commands import (
     Schedule,
     Send,
     SendBatch,
+    SequenceNumber,
     SessionRequest,
     SetCredit,
     SubQueue,
@@ -174,7 +176,7 @@ class Broker:
         self.namespace = self._new()
 
     def _new(self) -> Namespace:
-        return Namespace(tokens=lambda: next(self.tokens).to_bytes(16, "big"), **self.settings)
+        return Namespace(tokens=lambda: LockToken(next(self.tokens).to_bytes(16, "big")), **self.settings)
 
     # Driving
 
@@ -393,7 +395,7 @@ class Broker:
     def send_batch(self, messages: list[Message], queue_id: int = 4) -> list[Effect]:
         return self.do(SendBatch(queue_id, [(message, EMPTY) for message in messages], self.reply_to()))
 
-    def schedule(self, *delays_ms: int, name: str = "orders", **fields: Any) -> list[int]:
+    def schedule(self, *delays_ms: int, name: str = "orders", **fields: Any) -> list[SequenceNumber]:
         command = Schedule(Address(name), self.later(*delays_ms, **fields), self.reply_to())
         return self.one(command, MessagesScheduled).sequence_numbers
 
@@ -470,7 +472,8 @@ class Broker:
         sub_queue: SubQueue = SubQueue.MAIN,
         session_id: str | None = None,
     ) -> list[MessageView]:
-        command = Peek(Address(name, sub_queue), from_number, count, bytes_max, self.reply_to(), session_id)
+        first = SequenceNumber(from_number)
+        command = Peek(Address(name, sub_queue), first, count, bytes_max, self.reply_to(), session_id)
         return self.one(command, MessagesFound).messages
 
     def peek_dead(self, from_number: int = 0, count: int = 1000) -> list[MessageView]:
@@ -486,7 +489,11 @@ class Broker:
     ) -> list[MessageView]:
         mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
         command = ReceiveDeferred(
-            Address("orders", sub_queue), list(numbers), mode, self.reply_to(connection), session_id
+            Address("orders", sub_queue),
+            list(map(SequenceNumber, numbers)),
+            mode,
+            self.reply_to(connection),
+            session_id,
         )
         return self.one(command, MessagesFound).messages
 
@@ -548,7 +555,7 @@ class Broker:
 
     def enlist_schedule(
         self, transaction_id: bytes, *delays_ms: int, name: str = "orders", **fields: Any
-    ) -> list[int]:
+    ) -> list[SequenceNumber]:
         """Schedule in a transaction; give the numbers."""
         command = Schedule(Address(name), self.later(*delays_ms, **fields), self.reply_to())
         return self.one(Enlist(1, transaction_id, command), MessagesScheduled).sequence_numbers
@@ -577,7 +584,7 @@ def deliveries(effects: list[Effect]) -> list[Deliver]:
     return [effect for effect in effects if isinstance(effect, Deliver)]
 
 
-def token(view: MessageView) -> bytes:
+def token(view: MessageView) -> LockToken:
     assert view.lock_token is not None
     return view.lock_token
 

@@ -26,6 +26,7 @@ from peeklock.broker.vocabulary.commands import (
     LinkId,
     ReceiveMode,
     ReplyTo,
+    SequenceNumber,
     SessionRequest,
     SubQueue,
 )
@@ -454,7 +455,8 @@ class Scene:
         queue = self.random.choice(self.queues())
         session_id = self.random.choice([None, "s"])
         found = [m for m in queue.all_messages() if session_id is None or m.session_id == session_id]
-        start = self.random.choice([m.sequence_number for m in found] or [0]) + self.random.randint(-1, 1)
+        near = self.random.choice([m.sequence_number for m in found] or [0])
+        start = SequenceNumber(near + self.random.randint(-1, 1))
         command = ask.Peek(self.where(queue), start, 5, LOTS, self.reply_to(), session_id)
         _, effects = self.namespace.apply(command, self.now_ms)
         if isinstance(effects[0], do.MessagesFound):

@@ -15,6 +15,7 @@ from peeklock.broker.vocabulary.commands import (
     Address,
     Discharge,
     LinkId,
+    LockToken,
     LookUp,
     OpenCoordinator,
     OpenSender,
@@ -46,7 +47,7 @@ def collector_off() -> Iterator[None]:
 )
 def test_a_refusal_is_freed_at_once(command: Any) -> None:
     """Req: R-05. A peer causes thousands of them a second: to collect them took 140 ms of one turn."""
-    namespace = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"test")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"test")
     namespace.apply(OpenCoordinator(LINK), 0)
     _, effects = namespace.apply(command, 0)
     [effect] = effects

@@ -24,6 +24,7 @@ from peeklock.broker.record import history as departures
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
 from peeklock.broker.vocabulary import message as messages
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     SESSION_STATES,
@@ -115,7 +116,7 @@ class History(Scene):
     def make_namespace(self) -> Namespace:
         namespace = Looked(
             limits=STANDARD,
-            tokens=lambda: next(self.counter).to_bytes(16, "big"),
+            tokens=lambda: LockToken(next(self.counter).to_bytes(16, "big")),
             digest_key=b"key",
             first_sequence_number=self.first,
             history=departures.History(20),

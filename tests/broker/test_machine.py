@@ -26,6 +26,7 @@ from peeklock.broker.vocabulary.commands import (
     DeleteMessages,
     LinkId,
     ListCursors,
+    LockToken,
     ReadClaim,
     ReceiveDeferred,
     ReceiveMode,
@@ -34,6 +35,7 @@ from peeklock.broker.vocabulary.commands import (
     RenewLocks,
     Schedule,
     SendBatch,
+    SequenceNumber,
     SetCredit,
     SubQueue,
 )
@@ -52,7 +54,7 @@ from peeklock.broker.vocabulary.effects import (
     Settled,
     SettlementFailed,
 )
-from peeklock.broker.vocabulary.message import Message, MessageState
+from peeklock.broker.vocabulary.message import Message, MessageState, MessageView
 from tests.broker.harness import EMPTY, LOTS, Broker, token
 
 MAIN, DLQ = 4, 5
@@ -73,7 +75,7 @@ class Known:
         self.enqueued_at_ms = now_ms
         self.state = "active" if self.scheduled_at_ms is None else "scheduled"
         self.count = 0
-        self.token: bytes | None = None
+        self.token: LockToken | None = None
         self.until_ms = 0
         self.claim: tuple[str, int] | None = None  # cursor and number
         self.holder: tuple[int, ...] = ()  # the link, or (connection,) for a request; () once that is gone
@@ -106,7 +108,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.order = first  # unwrapped
         self.links: dict[LinkId, bool] = {}  # link -> whether it deletes
         self.credit: dict[LinkId, int] = {}
-        self.lost: list[bytes] = []
+        self.lost: list[LockToken] = []
         self.cursors: dict[str, list[int]] = {}  # last claim and last committed one
 
     # The model's own steps
@@ -306,7 +308,7 @@ class QueueMachine(RuleBasedStateMachine):
         mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
         shown = self.broker.peek(sub_queue=address.sub_queue)
         current = {view.message.enqueued_sequence_number: view.message.sequence_number for view in shown}
-        sequence_numbers = [current[found.first_number] for found in wanted]
+        sequence_numbers = [current[SequenceNumber(found.first_number)] for found in wanted]
         command = ReceiveDeferred(address, sequence_numbers, mode, self.broker.reply_to(connection))
         (effect,) = self.broker.do(command)
         assert isinstance(effect, MessagesFound)
@@ -332,7 +334,7 @@ class QueueMachine(RuleBasedStateMachine):
         scheduled = [number for number, found in self.known.items() if found.state == "scheduled"]
         if scheduled:
             number = data.draw(st.sampled_from(scheduled))
-            command = CancelScheduled(Address("orders"), [number], self.broker.reply_to())
+            command = CancelScheduled(Address("orders"), [SequenceNumber(number)], self.broker.reply_to())
             assert self.broker.do(command) == [Done(command.reply_to)]
             del self.known[number]
             self.broker.refused(command)
@@ -481,7 +483,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.broker.settle_time()
         self.pass_time_at_zero()
         for place, views in ((self.known, self.broker.peek()), (self.dead, self.broker.peek_dead())):
-            shown = {view.message.enqueued_sequence_number: view for view in views}
+            shown: dict[int, MessageView] = {view.message.enqueued_sequence_number: view for view in views}
             assert len(shown) == len(views)
             assert set(shown) == set(place)
             for number, found in place.items():

@@ -46,7 +46,7 @@ from peeklock.broker.vocabulary.effects import (
     SessionLockLapsed,
     Settled,
 )
-from peeklock.broker.vocabulary.message import MessageState
+from peeklock.broker.vocabulary.message import MessageState, MessageView
 from tests.broker.harness import EMPTY, LOTS, Broker, arriving, token
 
 SPELLINGS = {"a": "a", "A": "a", "b": "b", "ß": "ß", "ç": "ç", "Ç": "ç"}
@@ -367,7 +367,7 @@ class SessionMachine(RuleBasedStateMachine):
     def every_message_is_in_its_place(self) -> None:
         if not self.broker.facts:
             return
-        shown = {view.message.sequence_number: view for view in self.broker.peek()}
+        shown: dict[int, MessageView] = {view.message.sequence_number: view for view in self.broker.peek()}
         assert set(shown) == set(self.known)
         for number, message in self.known.items():
             state = MessageState.DEFERRED if message.deferred else MessageState.ACTIVE

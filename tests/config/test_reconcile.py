@@ -17,6 +17,7 @@ from peeklock.broker.vocabulary.commands import (
     AddRule,
     Command,
     CreateEntity,
+    LockToken,
     RemoveRule,
     ReplyTo,
     UpdateEntity,
@@ -85,7 +86,7 @@ def view_of(description: Description) -> EntityView:
 
 
 def empty_namespace(tier: TierLimits) -> Namespace:
-    return Namespace(limits=tier, tokens=bytes, digest_key=b"")
+    return Namespace(limits=tier, tokens=lambda: LockToken(b""), digest_key=b"")
 
 
 def start(namespace: Namespace, config: Config, tier: TierLimits) -> int:

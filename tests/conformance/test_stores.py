@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import (
     Change,
     ClaimRemoved,
@@ -92,7 +93,8 @@ def run(test: Callable[[Medium], Coroutine[Any, Any, None]]) -> Callable[[Medium
 
 def message(position: int, row: int = 1, slot: int = 0, *, overlay: bytes | None = None) -> Message:
     made = Message(100)
-    made.position = made.sequence_number = position
+    made.position = position
+    made.sequence_number = SequenceNumber(position)
     made.body_row, made.body_slot = row, slot
     made.overlay = overlay
     return made
@@ -136,8 +138,11 @@ async def test_a_new_store_is_empty(medium: Medium) -> None:
 @run
 async def test_committed_facts_are_there_after_a_restart(medium: Medium) -> None:
     """Req: R-01, R-02."""
-    first: list[Change] = [stored(1), stored(2, slot=1), NumbersIssued(QUEUE_ID, 3, 3, 77)]
-    second: list[Change] = [MessageRemoved(QUEUE_ID, message(1)), MessageIdSeen(QUEUE_ID, b"d" * 16, 5, 2)]
+    first: list[Change] = [stored(1), stored(2, slot=1), NumbersIssued(QUEUE_ID, 3, SequenceNumber(3), 77)]
+    second: list[Change] = [
+        MessageRemoved(QUEUE_ID, message(1)),
+        MessageIdSeen(QUEUE_ID, b"d" * 16, 5, SequenceNumber(2)),
+    ]
     async with medium.opened() as store:
         sizes = [
             await store.commit(Batch(1, first, {1: [b"one", b"two"]})),
@@ -166,8 +171,8 @@ async def test_texts_hops_and_partitions_are_there_after_a_restart(medium: Mediu
     dead.was_scheduled = other.was_scheduled = True
     changed = message(1)
     changed.session_id, changed.delivery_count = "session ☃", 3
-    counters = NumbersIssued(QUEUE_ID, 3, 3, 77, tuple(range(2**48, 2**48 + 16)))
-    before = NumbersIssued(QUEUE_ID, 2, 2, 70, (1,) * 16)
+    counters = NumbersIssued(QUEUE_ID, 3, SequenceNumber(3), 77, tuple(range(2**48, 2**48 + 16)))
+    before = NumbersIssued(QUEUE_ID, 2, SequenceNumber(2), 70, (1,) * 16)
     async with medium.opened() as store:
         places = ((0, first), (0, other), (3, state), (2, dead))
         stored_all: list[Change] = [MessageStored(QUEUE_ID + sub, made) for sub, made in places]
@@ -557,7 +562,7 @@ async def test_a_truncated_head_is_gone_and_the_rest_still_loads(medium: Medium)
 @run
 async def test_the_head_is_read_up_to_a_size_but_at_least_one_frame(medium: Medium) -> None:
     async with medium.opened() as store:
-        seen = MessageIdSeen(QUEUE_ID, b"d" * 16, 5, 2)
+        seen = MessageIdSeen(QUEUE_ID, b"d" * 16, 5, SequenceNumber(2))
         removed = MessageRemoved(QUEUE_ID, message(9))
         sizes = [
             await store.commit(Batch(no, [stored(no), stored(10 + no), seen, removed])) for no in range(1, 5)

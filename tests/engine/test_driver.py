@@ -16,6 +16,7 @@ from peeklock.broker.vocabulary.commands import (
     Command,
     CreateEntity,
     LinkId,
+    LockToken,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
@@ -383,7 +384,7 @@ class Served:
         tokens = itertools.count(1)
         self.store = MemoryStore()
         self.namespace = Namespace(
-            limits=STANDARD, tokens=lambda: next(tokens).to_bytes(16, "big"), digest_key=b"key"
+            limits=STANDARD, tokens=lambda: LockToken(next(tokens).to_bytes(16, "big")), digest_key=b"key"
         )
         engine = Engine(self.namespace, BodyCache())
         at_once(engine.recover(self.store, 0))

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, SESSION_STATES, MessageStored, NumbersIssued
 from peeklock.broker.vocabulary.message import Message
 from peeklock.engine import engine as engine_module
@@ -461,7 +462,8 @@ def test_texts_do_not_keep_the_journal_in_motion_and_do_not_make_it_longer(kinds
     again.commit(*(Take(n) for n in range(1, 31)))
     again.settle()
     assert again.engine.ledger.journal.size_bytes < LIMITS["JOURNAL_BYTES_MIN"]
-    counters = NumbersIssued(QUEUE_ID, 1, 1, 0, (1,) * 16)  # recorded with each truncation of the last pass
+    # Recorded with each truncation of the last pass.
+    counters = NumbersIssued(QUEUE_ID, 1, SequenceNumber(1), 0, (1,) * 16)
     assert again.engine.ledger.journal.live_bytes <= journal.numbers_bytes(counters)
 
 

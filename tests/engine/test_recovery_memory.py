@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.vocabulary.addresses import LockToken, SequenceNumber
 from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     Change,
@@ -36,7 +37,7 @@ def messages() -> Iterator[Message]:
         message = Message(1000 + at % 100)
         message.queue_id = QUEUE_ID
         message.position = 1_000_000 + at
-        message.sequence_number = message.enqueued_sequence_number = message.position
+        message.sequence_number = message.enqueued_sequence_number = SequenceNumber(message.position)
         message.enqueued_at_ms = NOW_MS + at // 50
         message.body_row, message.body_slot = 1_000_000 + at // ROW_SLOTS, at % ROW_SLOTS
         yield message
@@ -67,7 +68,9 @@ def stored(times: int) -> MemoryStore:
 def test_a_recovery_has_one_form_of_each_message_at_a_time(times: int) -> None:
     """Records and the tables that find them go as the messages come. Req: T-08."""
     store = stored(times)
-    engine = Engine(Namespace(limits=STANDARD, tokens=lambda: bytes(16), digest_key=b"k"), BodyCache())
+    engine = Engine(
+        Namespace(limits=STANDARD, tokens=lambda: LockToken(bytes(16)), digest_key=b"k"), BodyCache()
+    )
     tracemalloc.start()
     try:
         at_once(engine.recover(store, NOW_MS))

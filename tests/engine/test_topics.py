@@ -13,6 +13,7 @@ from peeklock.broker.vocabulary.commands import (
     Peek,
     RemoveRule,
     Send,
+    SequenceNumber,
     UpdateRule,
 )
 from peeklock.broker.vocabulary.descriptions import DEFAULT_RULE_NAME, RuleDescription, subscription_path
@@ -50,7 +51,7 @@ def send(broker: InProcessBroker, body: bytes) -> bytes:
 
 def held(broker: InProcessBroker, n: int) -> list[bytes]:
     """Give the payloads of a subscription, read back from the store."""
-    found = broker.ask(lambda reply_to: Peek(Address(path_of(n)), 0, 100, 1 << 20, reply_to))
+    found = broker.ask(lambda reply_to: Peek(Address(path_of(n)), SequenceNumber(0), 100, 1 << 20, reply_to))
     assert isinstance(found, MessagesFound), found
     places = [(view.message.body_row, view.message.body_slot) for view in found.messages]
     return [at_once(broker.store.read_body_rows([row]))[row][slot] for row, slot in places]

@@ -21,7 +21,7 @@ from peeklock.broker.vocabulary.changes import (
     NumbersIssued,
     RuleStored,
 )
-from peeklock.broker.vocabulary.commands import LinkId, ReplyTo
+from peeklock.broker.vocabulary.commands import LinkId, LockToken, ReplyTo, SequenceNumber
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.effects import Deliver, Done, Effect
 from peeklock.broker.vocabulary.message import Message
@@ -151,7 +151,7 @@ class TinyNamespace:
                 if message_id is not None:
                     digest = message_id.rjust(16, b"\0")
                     seen = self.ids[queue_id, digest] = MessageIdSeen(
-                        queue_id, digest, now_ms, message.position
+                        queue_id, digest, now_ms, SequenceNumber(message.position)
                     )
                     changes.append(seen)
                 return changes, [self._done()]
@@ -167,7 +167,7 @@ class TinyNamespace:
             case Take(position, queue_id):
                 message = self.queues[queue_id].pop(position)
                 return [MessageRemoved(queue_id, message)], [
-                    Deliver(message, b"\0" * 16, 0, 0, None, message.state, None, link=LinkId(1, 0))
+                    Deliver(message, LockToken(bytes(16)), 0, 0, None, message.state, None, link=LinkId(1, 0))
                 ]
             case Touch(position, overlay, queue_id):
                 message = self.queues[queue_id][position]
@@ -204,7 +204,7 @@ class TinyNamespace:
         position = self.next.get(queue_id, 1)
         self.next[queue_id] = position + 1
         self._issued.add(queue_id)
-        message.position = message.sequence_number = position
+        message.position = message.sequence_number = SequenceNumber(position)
         message.enqueued_at_ms = now_ms
         self.queues[queue_id][position] = message
         return message
@@ -220,7 +220,7 @@ class TinyNamespace:
     def _numbers(self, queue_id: int) -> NumbersIssued:
         position = self.next[queue_id]
         partitions = () if queue_id % QUEUES_PER_ENTITY else (position,) * 16
-        return NumbersIssued(queue_id, position, position, 0, partitions)
+        return NumbersIssued(queue_id, position, SequenceNumber(position), 0, partitions)
 
     def restore_entity(self, entity: EntityStored) -> None:
         self.entities[entity.entity_id] = entity

@@ -19,10 +19,12 @@ from peeklock.auth import Authority, SasRule, generate
 from peeklock.broker.vocabulary.commands import (
     Command,
     LinkId,
+    LockToken,
     LookUp,
     OpenCoordinator,
     OpenReceiver,
     OpenSender,
+    SequenceNumber,
 )
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.effects import (
@@ -86,7 +88,8 @@ def stored(payload: bytes, *, number: int = 1, bare_offset: int | None = None) -
     """Make the record of a stored message, as the broker keeps it."""
     offset = scan(payload).bare_offset if bare_offset is None else bare_offset
     message = Message(len(payload), bare_offset=offset)
-    message.position = message.sequence_number = message.enqueued_sequence_number = number
+    message.position = number
+    message.sequence_number = message.enqueued_sequence_number = SequenceNumber(number)
     message.enqueued_at_ms = 1_700_000_000_123
     message.body_row = number
     return message
@@ -273,7 +276,7 @@ class Harness:
         if token is None:
             token = uuid.UUID(int=TOKEN.int + number - 1)
         until = self.clock.now_ms + 60_000 if locked else 0
-        return Deliver(message, token.bytes_le, until, 0, None, MessageState.ACTIVE, None, link)
+        return Deliver(message, LockToken(token.bytes_le), until, 0, None, MessageState.ACTIVE, None, link)
 
     def settle(self, first: int, last: int, state: DeliveryState | None, *, settled: bool = False) -> None:
         """Send the client's disposition for deliveries it received."""

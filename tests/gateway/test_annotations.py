@@ -15,6 +15,7 @@ from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Array, Described, Int, Long, Short, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.broker.content.overlay import STORE_DAMAGED, with_reason
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.message import EMPTY_PAYLOAD, NEVER_MS, MessageState, MessageView
 from peeklock.gateway.annotations import encode_for_receiver
 from peeklock.gateway.inspection import take_in
@@ -642,7 +643,7 @@ def test_what_stands_for_a_damaged_body_says_so_in_an_older_view_too() -> None:
     """The view was made before the body was read and found damaged."""
     message = stored(b"", number=1)
     message.overlay = with_reason(None, STORE_DAMAGED, "gone")
-    view = MessageView(message, TOKEN.bytes_le, UNTIL_MS, 0, None, MessageState.ACTIVE, None)
+    view = MessageView(message, LockToken(TOKEN.bytes_le), UNTIL_MS, 0, None, MessageState.ACTIVE, None)
     encoded = encode_for_receiver(view, EMPTY_PAYLOAD)
     properties = scan(encoded).decode_application_properties()
     assert properties["DeadLetterReason"] == STORE_DAMAGED

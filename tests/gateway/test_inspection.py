@@ -15,6 +15,7 @@ from peeklock.amqp.messaging import Sections, iter_batch, scan
 from peeklock.amqp.types import Symbol, Timestamp, UInt, ULong
 from peeklock.broker.content.routing import read_routing
 from peeklock.broker.content.subject import without_body
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
@@ -466,5 +467,5 @@ def test_garbage_gives_only_refusals_and_what_is_taken_can_be_shown(
     read_routing(without_body(payload))
     with contextlib.suppress(MessageMalformed, ArgumentInvalid, InvalidOperation):
         message = inspect(payload, False)
-        view = MessageView(message, TOKEN.bytes_le, 1, 0, message.ttl_ms, message.state, None)
+        view = MessageView(message, LockToken(TOKEN.bytes_le), 1, 0, message.ttl_ms, message.state, None)
         scan(encode_for_receiver(view, payload))

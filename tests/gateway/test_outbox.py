@@ -16,6 +16,7 @@ from peeklock.broker.vocabulary.commands import (
     Abandon,
     Command,
     DropConnection,
+    LockToken,
     Peek,
     Release,
     SetCredit,
@@ -265,7 +266,7 @@ def test_what_waits_when_the_client_closes_is_available_again(rig: Harness) -> N
     waiting_delivery(rig)
     rig.client.close()
     rig.pump()
-    assert rig.commands == [DropConnection(7, False, [(QUEUE_ID, TOKEN.bytes_le)])]
+    assert rig.commands == [DropConnection(7, False, [(QUEUE_ID, LockToken(TOKEN.bytes_le))])]
     assert rig.gateway.bodies_wanted() == set()
 
 
@@ -282,7 +283,9 @@ def test_what_was_under_way_when_the_client_closed_is_available_again(rig: Harne
 def test_what_waits_when_the_connection_breaks_is_available_again(rig: Harness) -> None:
     """Req: L-13, L-16, C26. It was not written to the socket, so it has no grace and is not counted."""
     waiting_delivery(rig)
-    assert rig.gateway.eof(rig.clock.now_ms) == [DropConnection(7, True, [(QUEUE_ID, TOKEN.bytes_le)])]
+    assert rig.gateway.eof(rig.clock.now_ms) == [
+        DropConnection(7, True, [(QUEUE_ID, LockToken(TOKEN.bytes_le))])
+    ]
 
 
 def test_what_was_under_way_when_the_connection_broke_is_available_again(rig: Harness) -> None:

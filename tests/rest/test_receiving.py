@@ -18,6 +18,7 @@ from peeklock.broker.vocabulary.commands import (
     Address,
     DeleteEntity,
     DropConnection,
+    LockToken,
     RenewLocks,
     ReplyTo,
     SendTo,
@@ -105,7 +106,7 @@ def test_a_lock_goes_with_the_connection_that_renews_it(broker: HttpBroker) -> N
     """
     send(broker, b"a", b"b")
     over_amqp, over_both = lock(broker), lock(broker)
-    tokens = [UUID(found.broker["LockToken"]).bytes_le for found in (over_amqp, over_both)]
+    tokens = [LockToken(UUID(found.broker["LockToken"]).bytes_le) for found in (over_amqp, over_both)]
     connection = 5
     broker.offer([RenewLocks(Address("q"), tokens, ReplyTo(connection, 0, 1))])
     broker.run()

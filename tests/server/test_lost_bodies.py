@@ -25,6 +25,7 @@ from peeklock.broker.vocabulary.commands import (
     Command,
     CreateEntity,
     LinkId,
+    LockToken,
     LookUp,
     OpenReceiver,
     Peek,
@@ -32,6 +33,7 @@ from peeklock.broker.vocabulary.commands import (
     ReplyTo,
     Schedule,
     Send,
+    SequenceNumber,
     SessionRequest,
     SetCredit,
     SetSessionState,
@@ -79,7 +81,7 @@ class Rig:
     async def start(self) -> None:
         self.namespace = Namespace(
             limits=PREMIUM,
-            tokens=lambda: os.urandom(16),
+            tokens=lambda: LockToken(os.urandom(16)),
             digest_key=b"test",
             captures_body=lambda name: False,
         )
@@ -163,7 +165,7 @@ class Rig:
 
     async def peek(self, name: str, sub_queue: SubQueue | None = None) -> list[Message]:
         address = Address(name) if sub_queue is None else Address(name, sub_queue)
-        found: MessagesFound = await self.ask(lambda to: Peek(address, 0, 100, 1 << 30, to))
+        found: MessagesFound = await self.ask(lambda to: Peek(address, SequenceNumber(0), 100, 1 << 30, to))
         return [view.message for view in found.messages]
 
 
@@ -208,7 +210,7 @@ def test_a_message_with_a_damaged_body_is_dead_lettered_without_it(
         await rig.send(ORDERS, body(1), body(2), body(3))
         before = {message.sequence_number: message for message in await rig.peek("orders")}
         await rig.restart(body(2))
-        row = before[2].body_row
+        row = before[SequenceNumber(2)].body_row
         with caplog.at_level(logging.ERROR):
             await rig.read(row)
         assert [message.sequence_number for message in await rig.peek("orders")] == [1, 3]
@@ -216,7 +218,7 @@ def test_a_message_with_a_damaged_body_is_dead_lettered_without_it(
             [dead] = await rig.peek("orders", DEAD)
             assert reason(dead) == "StoreDamaged"
             assert dead.sequence_number == 2
-            assert dead.enqueued_at_ms == before[2].enqueued_at_ms
+            assert dead.enqueued_at_ms == before[SequenceNumber(2)].enqueued_at_ms
             assert rig.shard.body(dead) == EMPTY_PAYLOAD
             await rig.restart()
             await rig.read(dead.body_row)

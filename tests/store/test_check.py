@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import (
     Change,
     EntityStored,
@@ -36,7 +37,8 @@ FRAMES = 6
 
 def message(position: int, row: int, slot: int) -> Message:
     made = Message(100)
-    made.position = made.sequence_number = position
+    made.position = position
+    made.sequence_number = SequenceNumber(position)
     made.body_row, made.body_slot = row, slot
     return made
 
@@ -443,7 +445,7 @@ def test_messages_are_counted_by_queue_also_session_states(path: Path) -> None:
             made = message(position, 5, 1)
             made.session_id = "session"
             changes.append(MessageStored(queue_id, made))
-        changes.append(NumbersIssued(QUEUE_ID, 100, 100, 0, (1,) * 16))
+        changes.append(NumbersIssued(QUEUE_ID, 100, SequenceNumber(100), 0, (1,) * 16))
         await store.commit(Batch(FRAMES + 1, changes))
         await store.close()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import MessageIdSeen, NumbersIssued, RuleStored
 from peeklock.broker.vocabulary.events import Event
 from peeklock.broker.vocabulary.message import Message, MessageState
@@ -203,8 +204,8 @@ def has_facts_of_format_1(live: LiveFacts, messages: _Messages) -> None:
     assert (scheduled.enqueued_at_ms, scheduled.journal_no) == (1_700_000_000_003, 42)
     assert (dead.sequence_number, dead.enqueued_sequence_number, dead.size_bytes) == (0, 2, 0)
     assert [(m.body_row, m.body_slot) for m in (deferred, scheduled, dead)] == [(1, 0), (1, 2), (1, 1)]
-    assert (45, NumbersIssued(4, 5, 5, 1_700_000_000_003)) in live.numbers
-    assert live.ids == [MessageIdSeen(8, b"0123456789abcdef", 1_700_000_000_000, 5)]
+    assert (45, NumbersIssued(4, 5, SequenceNumber(5), 1_700_000_000_003)) in live.numbers
+    assert live.ids == [MessageIdSeen(8, b"0123456789abcdef", 1_700_000_000_000, SequenceNumber(5))]
     if len(live.frame_sizes) == 4:
         assert sorted(messages) == [(4, 1), (4, 3), (5, 1 << 63)]
         assert len(live.numbers) == 1
@@ -231,8 +232,8 @@ def has_facts_of_format_2(live: LiveFacts, messages: _Messages) -> None:
     changed = messages[16, 1]
     assert (changed.state, changed.overlay) == (MessageState.DEFERRED, b"\xc1\x01\x00")
     assert changed.journal_no == 48
-    assert (48, NumbersIssued(16, 5, 5, 1_700_000_000_003, PARTITIONS)) in live.numbers
-    assert (47, NumbersIssued(19, 3, 3, 0)) in live.numbers
+    assert (48, NumbersIssued(16, 5, SequenceNumber(5), 1_700_000_000_003, PARTITIONS)) in live.numbers
+    assert (47, NumbersIssued(19, 3, SequenceNumber(3), 0)) in live.numbers
 
 
 def has_facts_of_format_3(messages: _Messages) -> None:

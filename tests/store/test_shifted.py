@@ -14,9 +14,11 @@ from peeklock.broker.vocabulary.commands import (
     CancelScheduled,
     Command,
     CreateEntity,
+    LockToken,
     Peek,
     ReplyTo,
     Schedule,
+    SequenceNumber,
 )
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.effects import (
@@ -47,7 +49,7 @@ class Opened:
         tokens = itertools.count(1)
         self.store = SqliteStore(folder)
         namespace = Namespace(
-            limits=STANDARD, tokens=lambda: next(tokens).to_bytes(16, "big"), digest_key=b"key"
+            limits=STANDARD, tokens=lambda: LockToken(next(tokens).to_bytes(16, "big")), digest_key=b"key"
         )
         self.engine = Engine(namespace, BodyCache())
         self.driver = Driver(self.engine)
@@ -76,7 +78,7 @@ class Opened:
         return answer
 
     async def peek(self, now_ms: int) -> list[MessageView]:
-        found = await self.ask(Peek(ORDERS, 0, 1000, 1 << 30, ME), now_ms)
+        found = await self.ask(Peek(ORDERS, SequenceNumber(0), 1000, 1 << 30, ME), now_ms)
         assert isinstance(found, MessagesFound)
         return found.messages
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     Change,
@@ -69,7 +70,8 @@ class Left:
 
 def message(position: int, row: int, slot: int) -> Message:
     made = Message(100)
-    made.position = made.sequence_number = position
+    made.position = position
+    made.sequence_number = SequenceNumber(position)
     made.body_row, made.body_slot = row, slot
     return made
 
@@ -80,7 +82,7 @@ def batch(no: int, draw: random.Random) -> Batch:
     if no == 1:
         changes += [EntityStored(n, QueueDescription(f"queue-{n}"), 0, 0) for n in range(1, 5)]
     changes += [MessageStored(QUEUE_ID, message(10 * no + slot, no, slot)) for slot in range(5)]
-    changes.append(NumbersIssued(QUEUE_ID, 10 * no + 5, 10 * no + 5, 0))
+    changes.append(NumbersIssued(QUEUE_ID, 10 * no + 5, SequenceNumber(10 * no + 5), 0))
     payloads = [draw.randbytes(draw.choice((20, 200, 2000))) for _ in range(5)]
     made = Batch(no, changes, {no: payloads}, events=[])
     if no > 10 and no % 3 == 0:

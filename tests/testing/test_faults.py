@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import NumbersIssued
 from peeklock.store.base import Batch, StoreFailed
 from peeklock.store.memory import MemoryStore
@@ -13,7 +14,7 @@ from peeklock.testing.faults import Fault, FaultyStore
 
 
 def batch(no: int) -> Batch:
-    return Batch(no, [NumbersIssued(4, no + 1, no + 1, 0)], {no: [b"body"]})
+    return Batch(no, [NumbersIssued(4, no + 1, SequenceNumber(no + 1), 0)], {no: [b"body"]})
 
 
 async def frames(store: FaultyStore) -> list[int]:
@@ -40,7 +41,7 @@ def test_a_fault_after_leaves_the_batch_stored() -> None:
         assert await store.read_body_rows([1]) == {1: [b"body"]}
         assert await store.last_body_row() == 1
         assert len(await store.list_body_rows(0, 10)) == 1
-        assert (await store.load_live()).numbers == [(1, NumbersIssued(4, 2, 2, 0))]
+        assert (await store.load_live()).numbers == [(1, NumbersIssued(4, 2, SequenceNumber(2), 0))]
 
     asyncio.run(run())
 

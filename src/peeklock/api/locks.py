@@ -16,9 +16,11 @@ from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import (
     Command,
     Disposition,
+    LockToken,
     ReceiveDeferred,
     ReceiveMode,
     RenewLocks,
+    SequenceNumber,
     UpdateDisposition,
 )
 from peeklock.broker.vocabulary.effects import Deliver, LocksRenewed, MessagesFound
@@ -111,7 +113,7 @@ def _deliveries(found: list[dict[str, Any]]) -> Response:
     return answer_json({"deliveries": found})
 
 
-def _receive_deferred(call: Call, numbers: list[int], *, deletes: bool) -> Answer:
+def _receive_deferred(call: Call, numbers: list[SequenceNumber], *, deletes: bool) -> Answer:
     exchange, address = call.exchange, call.address
     mode = ReceiveMode.RECEIVE_AND_DELETE if deletes else ReceiveMode.PEEK_LOCK
 
@@ -173,7 +175,7 @@ def _settle(
     return _ask_for_lock(call, command, done)
 
 
-def _tokens(call: Call) -> list[bytes]:
+def _tokens(call: Call) -> list[LockToken]:
     return [lock_token(call.given["token"])]
 
 

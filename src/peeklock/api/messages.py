@@ -30,7 +30,14 @@ from peeklock.api.problems import SEND_STATUSES
 from peeklock.api.schema import Schema, check, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
-from peeklock.broker.vocabulary.commands import CancelScheduled, LookUp, Peek, PurgeMessages, Schedule
+from peeklock.broker.vocabulary.commands import (
+    CancelScheduled,
+    LookUp,
+    Peek,
+    PurgeMessages,
+    Schedule,
+    SequenceNumber,
+)
 from peeklock.broker.vocabulary.effects import EntityFound, MessagesDeleted, MessagesFound, MessagesScheduled
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
 from peeklock.broker.vocabulary.message import LOST_BODY, MessageView
@@ -76,7 +83,7 @@ FROM = Parameter("from", SEQUENCE_NUMBER, "The lowest sequence number to show.")
 
 def peek(call: Call) -> Answer:
     """Show messages without locking them."""
-    first = call.given.get("from", 0)
+    first = SequenceNumber(call.given.get("from", 0))
     if "cursor" in call.given:
         (first,) = from_cursor(call.given["cursor"], int)
     state, exchange = call.given.get("state"), call.exchange
@@ -107,7 +114,7 @@ def views_found(effect: MessagesFound) -> list[MessageView]:
 
 def show_message(call: Call) -> Answer:
     """Show the message with a sequence number."""
-    number, exchange = call.given["number"], call.exchange
+    number, exchange = SequenceNumber(call.given["number"]), call.exchange
 
     def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
         is_there = effect.messages and effect.messages[0].message.sequence_number == number

@@ -12,7 +12,7 @@ from peeklock.api.model import COUNT, message_json
 from peeklock.api.schema import Schema, record, ref
 from peeklock.api.table import PATH_PARAMETERS, Call, Operation, Parameter
 from peeklock.auth.rights import Right
-from peeklock.broker.vocabulary.commands import Address, SubQueue
+from peeklock.broker.vocabulary.commands import Address, SequenceNumber, SubQueue
 from peeklock.broker.vocabulary.effects import Match, MatchingDeleted, MessagesMatched
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchCursor, SearchMessages
@@ -73,7 +73,7 @@ def _after(call: Call) -> SearchCursor | None:
     path, sub_queue, number = from_cursor(call.given["cursor"], str, int, int)
     if sub_queue not in [each.value for each in SubQueue]:
         raise cursor_unknown()
-    return SearchCursor(Address(path, SubQueue(sub_queue)), number)
+    return SearchCursor(Address(path, SubQueue(sub_queue)), SequenceNumber(number))
 
 
 def search(call: Call) -> Answer:

@@ -15,6 +15,7 @@ from typing import Any
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import Answer, Ask, Show, Stream
 from peeklock.broker.vocabulary import commands, effects
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.errors import ServerBusy
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.rest.exchange import Take
@@ -36,7 +37,7 @@ class _Streaming:
     begun: bool = False
     waiting: list[effects.Deliver] = field(default_factory=list)
     """Deliveries whose bodies are not in memory, and those behind them."""
-    under_way: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    under_way: dict[LockToken, tuple[int, int]] = field(default_factory=dict)
     """Lock token -> (end of the lock, size) of messages that are delivered and not settled yet."""
     freed: int = 0
     freed_bytes: int = 0
@@ -48,7 +49,7 @@ class Waits(Receives):
 
     def __init__(self, connection_id: int, on_defect: OnDefect) -> None:
         super().__init__(connection_id, on_defect)
-        self._streamed: dict[bytes, int] = {}  # lock token -> the stream that has delivered it
+        self._streamed: dict[LockToken, int] = {}  # lock token -> the stream that has delivered it
         self._events: list[tuple[int, bytes | None]] = []
 
     # From the clients
@@ -245,7 +246,7 @@ class Waits(Receives):
                 continue  # its lock lapses
             self._events.append((number, event))
 
-    def _free(self, token: bytes) -> None:
+    def _free(self, token: LockToken) -> None:
         """Free the place that a message has in its stream."""
         number = self._streamed.pop(token, 0)
         waiting = self._waits.get(number)

@@ -28,7 +28,7 @@ from peeklock.broker.recovery import Recovery
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
 from peeklock.broker.vocabulary.changes import Change, EntityStored, MessageIdSeen, NumbersIssued, RuleStored
-from peeklock.broker.vocabulary.commands import Command
+from peeklock.broker.vocabulary.commands import Command, LockToken
 from peeklock.broker.vocabulary.descriptions import EntityKind, RuleDescription
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.errors import ServiceBusError, SessionLockLost
@@ -47,7 +47,7 @@ class Namespace:
         self,
         *,
         limits: TierLimits,
-        tokens: Callable[[], bytes],
+        tokens: Callable[[], LockToken],
         digest_key: bytes,
         enforce_quotas: bool = False,
         delete_lock: bool = False,

@@ -32,7 +32,7 @@ from peeklock.broker.vocabulary.changes import (
     RuleRemoved,
     RuleStored,
 )
-from peeklock.broker.vocabulary.commands import SubQueue
+from peeklock.broker.vocabulary.commands import SequenceNumber, SubQueue
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 from peeklock.broker.vocabulary.message import ACTIVE, NEVER_MS, Message
 
@@ -178,9 +178,10 @@ def _fill(queue: MessageQueue, records: dict[int, Message], counters: NumbersIss
         size_bytes += message.size_bytes
         # Equal numbers may be separate objects, of 32 bytes each: share them.
         if message.sequence_number == position:
+            number: SequenceNumber = position  # type: ignore[assignment]  # no call for each message
             if message.enqueued_sequence_number == position:
-                message.enqueued_sequence_number = position
-            message.sequence_number = position
+                message.enqueued_sequence_number = number
+            message.sequence_number = number
         if message.enqueued_at_ms == enqueued_at_ms:
             message.enqueued_at_ms = enqueued_at_ms
         else:

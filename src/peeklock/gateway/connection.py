@@ -22,7 +22,7 @@ from peeklock.amqp.connection import UNLIMITED_UNITS, Connection
 from peeklock.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, AmqpError
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkAttached, SaslInit
 from peeklock.amqp.frames import Limits
-from peeklock.broker.vocabulary.commands import Command, DropConnection
+from peeklock.broker.vocabulary.commands import Command, DropConnection, LockToken
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.quotas import PREMIUM
 from peeklock.gateway.admission import SASL_MECHANISMS, Admission, Namespaces
@@ -378,7 +378,7 @@ class Gateway:
                     f"TrackingId:{tracking_id}",
                 )
             )
-        undelivered: list[tuple[int, bytes]] = []
+        undelivered: list[tuple[int, LockToken]] = []
         with suppress(Exception):
             undelivered = self._links.end()
         for forget in (commands.clear, self._answers.clear, context.reporter.finish):

@@ -22,6 +22,7 @@ from peeklock.amqp.events import (
 from peeklock.amqp.types import RECEIVER
 from peeklock.auth import Authority, AuthorizationError
 from peeklock.broker.vocabulary import commands, effects
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.errors import ServiceBusError, SessionCannotBeLocked, SessionWaitTimedOut
 from peeklock.gateway.address import shown
 from peeklock.gateway.answers import Answers
@@ -169,7 +170,7 @@ class LinkTable:
         found = [self._by_number[number] for number in sorted(self._output.waiting_links)]
         return [link for link in found if isinstance(link, ReceiverEndpoint)]
 
-    def end(self, unsent: Iterable[tuple[int, int]] = ()) -> list[tuple[int, bytes]]:
+    def end(self, unsent: Iterable[tuple[int, int]] = ()) -> list[tuple[int, LockToken]]:
         """Forget all: the connection is over.
 
         Args:
@@ -179,7 +180,7 @@ class LinkTable:
             Queue id and lock token of messages that were locked for the client and never sent to it. What is
             still under way is released when it comes.
         """
-        undelivered: list[tuple[int, bytes]] = []
+        undelivered: list[tuple[int, LockToken]] = []
         for channel, delivery_id in unsent:
             link = self._unsettled.get(channel, Unsettled()).get(delivery_id)
             if link is not None and link.locks_in is not None:

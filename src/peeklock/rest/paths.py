@@ -11,6 +11,7 @@ from functools import lru_cache
 from urllib.parse import unquote
 from uuid import UUID
 
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.errors import MessageLockLost, ServiceBusError
 from peeklock.gateway.address import Node, parse_node
 from peeklock.rest.names import shortened
@@ -68,12 +69,12 @@ def place_of(path: str) -> Place | None:
     return Place(form, entity, parse_node(entity), token)
 
 
-def lock_token(text: str) -> bytes:
+def lock_token(text: str) -> LockToken:
     """Return a lock token in .NET's byte order; empty, which no lock has, if the text is not a GUID."""
     try:
-        return UUID(text).bytes_le
+        return LockToken(UUID(text).bytes_le)
     except ValueError:
-        return b""
+        return LockToken(b"")
 
 
 def lock_refusal(failure: ServiceBusError, text: str) -> ServiceBusError:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import ssl
+import struct
 from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from peeklock.auth import Authority
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.changes import Change
-from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
+from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped, LockToken
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.hosts import HostNames
 from peeklock.engine.bodies import BodyCache
@@ -56,19 +57,19 @@ DIGEST_KEY = b"peeklock duplicate detection"
 
 TOKENS_A_DRAW = 256
 """Lock tokens drawn from the operating system at once: one system call for 256 deliveries."""
+_DRAW = struct.Struct("16s" * TOKENS_A_DRAW)
 
 
 class _Tokens:
     """Random 16-byte lock tokens, drawn in bulk."""
 
     def __init__(self) -> None:
-        self._pool: list[bytes] = []
+        self._pool: list[LockToken] = []
 
-    def __call__(self) -> bytes:
+    def __call__(self) -> LockToken:
         pool = self._pool
         if not pool:
-            raw = os.urandom(16 * TOKENS_A_DRAW)
-            pool.extend(raw[at : at + 16] for at in range(0, len(raw), 16))
+            pool.extend(_DRAW.unpack(os.urandom(_DRAW.size)))
         return pool.pop()
 
 

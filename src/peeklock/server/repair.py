@@ -10,7 +10,7 @@ from pathlib import Path
 
 from peeklock.broker.content.overlay import is_bodiless
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.vocabulary.commands import NOWHERE, LoseBodies
+from peeklock.broker.vocabulary.commands import NOWHERE, LockToken, LoseBodies
 from peeklock.broker.vocabulary.effects import BodiesLost, LostBody
 from peeklock.broker.vocabulary.quotas import PREMIUM
 from peeklock.engine.bodies import BodyCache
@@ -43,7 +43,7 @@ async def _repair(folder: Path) -> list[LostBody]:
     await store.open()
     try:
         now_ms = time.time_ns() // 1_000_000
-        namespace = Namespace(limits=PREMIUM, tokens=lambda: os.urandom(16), digest_key=b"")
+        namespace = Namespace(limits=PREMIUM, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"")
         engine = Engine(namespace, BodyCache())
         await engine.recover(store, now_ms)
         driver = Driver(engine)

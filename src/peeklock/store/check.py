@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
@@ -289,8 +290,8 @@ def _name_row(report: Report, text: str, need: _Needs | None, names: dict[int, s
 class _Owners:
     """The messages of one damaged payload, by queue id and sequence number."""
 
-    needing: list[tuple[int, int]] = field(default_factory=list)
-    handled: list[tuple[int, int]] = field(default_factory=list)
+    needing: list[tuple[int, SequenceNumber]] = field(default_factory=list)
+    handled: list[tuple[int, SequenceNumber]] = field(default_factory=list)
 
 
 def _owners(
@@ -348,7 +349,7 @@ def _fails(row: int, slots: list[int]) -> str:
     return f"body row {row} fails the checksum of {body_rows.describe(slots)}"
 
 
-def _needed_for(messages: list[tuple[int, int]], names: dict[int, str]) -> str:
+def _needed_for(messages: list[tuple[int, SequenceNumber]], names: dict[int, str]) -> str:
     if not messages:
         return ""
     named = messages_named(sorted(messages), names, MESSAGES_NAMED_MAX)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 
 BATCHES_NAMED_MAX = 10
@@ -34,7 +35,7 @@ class Losses:
     """Unreadable batches before that."""
     doubts: list[str] = field(default_factory=list)
     """Reasons why a readable batch may not be the one that was written, or why rows may be missing."""
-    bodies: list[tuple[int, int]] = field(default_factory=list)
+    bodies: list[tuple[int, SequenceNumber]] = field(default_factory=list)
     """Queue id and sequence number of the messages with unreadable bodies."""
     bodies_known: int = 0
     """Messages that are dead-lettered already because their bodies are damaged."""
@@ -87,7 +88,9 @@ def queue_name(queue_id: int, names: Mapping[int, str]) -> str:
     return f"'{names[entity_id]}'" + _SUB_QUEUES[sub_queue]
 
 
-def messages_named(messages: Sequence[tuple[int, int]], names: Mapping[int, str], most: int) -> str:
+def messages_named(
+    messages: Sequence[tuple[int, SequenceNumber]], names: Mapping[int, str], most: int
+) -> str:
     """Name up to `most` messages, given as queue id and sequence number, and count the others."""
     named = ", ".join(
         f"message {number} of {queue_name(queue_id, names)}" for queue_id, number in messages[:most]

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, Change, NumbersIssued
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch, Definitions, LiveFacts, StoreDamaged, StoreFailed, StoreGone
@@ -345,7 +346,7 @@ def _write_journal(
     for entity in found.entities:
         queue_id = entity.entity_id * QUEUES_PER_ENTITY
         partitions = (1,) * frames.PARTITIONS if entity.description.enable_partitioning else ()
-        numbers.setdefault(queue_id, NumbersIssued(queue_id, 1, 1, 0, partitions))
+        numbers.setdefault(queue_id, NumbersIssued(queue_id, 1, SequenceNumber(1), 0, partitions))
     changes += [_higher(each, last.get(queue_id, 0)) for queue_id, each in sorted(numbers.items())]
     write([*changes, *ids])
     return count
@@ -356,7 +357,7 @@ def _higher(numbers: NumbersIssued, last_position: int) -> NumbersIssued:
     return NumbersIssued(
         numbers.queue_id,
         next_position,
-        min(numbers.next_sequence_number + SKIPPED_NUMBERS, NUMBER_MAX),
+        SequenceNumber(min(numbers.next_sequence_number + SKIPPED_NUMBERS, NUMBER_MAX)),
         numbers.last_enqueued_at_ms,
         tuple(number + SKIPPED_NUMBERS for number in numbers.partitions),
     )

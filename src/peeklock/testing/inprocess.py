@@ -21,6 +21,7 @@ from peeklock.broker.vocabulary.commands import (
     AddRule,
     Command,
     CreateEntity,
+    LockToken,
     LookUp,
     ReplyTo,
 )
@@ -127,7 +128,7 @@ class InProcessBroker:
         self._random = Random(seed)
         self.namespace = Namespace(
             limits=tier,
-            tokens=lambda: self._random.randbytes(16),
+            tokens=lambda: LockToken(self._random.randbytes(16)),
             digest_key=b"in-process",
             captures_body=captures_body,
             history=history,

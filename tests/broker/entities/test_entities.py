@@ -26,6 +26,7 @@ from peeklock.broker.vocabulary.commands import (
     ReceiveMode,
     RemoveRule,
     ReplyTo,
+    SequenceNumber,
     SetCredit,
     SubQueue,
     UpdateEntity,
@@ -304,7 +305,7 @@ def test_what_is_not_there_is_not_found(broker: Broker) -> None:
         LookUp(Address("nothing"), broker.reply_to()),
         DeleteEntity("nothing", broker.reply_to()),
         UpdateEntity(QueueDescription("nothing"), broker.reply_to()),
-        Peek(Address("nothing"), 0, 1, 1, broker.reply_to()),
+        Peek(Address("nothing"), SequenceNumber(0), 1, 1, broker.reply_to()),
     ):
         assert isinstance(broker.refused(command), EntityNotFound)
 
@@ -366,8 +367,8 @@ def test_from_a_disabled_entity_nothing_is_received(broker: Broker, status: Enti
     for command in (
         OpenReceiver(broker.link(), address, ReceiveMode.PEEK_LOCK),
         OpenReceiver(broker.link(), Address("orders", SubQueue.DEAD_LETTER), ReceiveMode.PEEK_LOCK),
-        Peek(address, 0, 1, 1, broker.reply_to()),
-        ReceiveDeferred(address, [1], ReceiveMode.PEEK_LOCK, broker.reply_to()),
+        Peek(address, SequenceNumber(0), 1, 1, broker.reply_to()),
+        ReceiveDeferred(address, [SequenceNumber(1)], ReceiveMode.PEEK_LOCK, broker.reply_to()),
         DeleteMessages(address, 1, broker.now_ms, broker.reply_to()),
     ):
         assert isinstance(broker.refused(command), EntityDisabled)
@@ -377,7 +378,7 @@ def test_from_a_disabled_entity_nothing_is_received(broker: Broker, status: Enti
 
 def test_only_an_entity_that_does_nothing_refuses_to_cancel(broker: Broker) -> None:
     """Req: A-04, S-06"""
-    command = CancelScheduled(Address("orders"), [1], broker.reply_to())
+    command = CancelScheduled(Address("orders"), [SequenceNumber(1)], broker.reply_to())
     for status in (EntityStatus.SEND_DISABLED, EntityStatus.RECEIVE_DISABLED):
         broker.update(status=status)
         assert isinstance(broker.refused(command), MessageNotFound)

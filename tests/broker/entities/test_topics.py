@@ -31,6 +31,7 @@ from peeklock.broker.vocabulary.commands import (
     RemoveRule,
     Schedule,
     Send,
+    SequenceNumber,
     SetSessionState,
     SubQueue,
     UpdateEntity,
@@ -951,7 +952,7 @@ def test_what_a_topic_or_a_subscription_is_not_for_is_refused_by_name(broker: Br
         OpenReceiver(broker.link(), Address("news", DEAD), peek_lock),
         OpenSender(broker.link(), Address(path("all"))),
         OpenSender(broker.link(), Address("news"), Address(path("all"))),
-        Peek(Address("news"), 0, 1, 100, broker.reply_to()),
+        Peek(Address("news"), SequenceNumber(0), 1, 100, broker.reply_to()),
         PurgeMessages(Address("news"), broker.now_ms, broker.reply_to()),
         Schedule(Address(path("all")), [(Message(1), EMPTY)], broker.reply_to()),
     ):

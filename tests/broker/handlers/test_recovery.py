@@ -8,6 +8,7 @@ from collections import defaultdict
 import pytest
 
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.vocabulary.addresses import LockToken, SequenceNumber
 from peeklock.broker.vocabulary.changes import (
     Change,
     EntityRemoved,
@@ -59,9 +60,9 @@ def test_facts_about_unknown_entities_and_messages_do_not_count(broker: Broker) 
         MessageStored(400, stray),
         MessageRemoved(400, stray),
         MessageRemoved(4, stray),
-        NumbersIssued(400, 5, 5, START_MS),
-        MessageIdSeen(400, bytes(16), START_MS, 1),
-        MessageIdSeen(4, bytes(16), START_MS, 1),
+        NumbersIssued(400, 5, SequenceNumber(5), START_MS),
+        MessageIdSeen(400, bytes(16), START_MS, SequenceNumber(1)),
+        MessageIdSeen(4, bytes(16), START_MS, SequenceNumber(1)),
     ]
     broker.restart()
     assert numbers(broker.peek()) == [1]
@@ -79,7 +80,7 @@ def test_facts_written_again_at_the_end_change_no_order(broker: Broker) -> None:
 
 def test_an_entity_removed_and_one_changed_in_the_journal() -> None:
     """Req: R-02"""
-    namespace = Namespace(limits=STANDARD, tokens=lambda: bytes(16), digest_key=b"k")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(bytes(16)), digest_key=b"k")
     kept, gone = (
         EntityStored(1, QueueDescription("kept"), 1, 1),
         EntityStored(2, QueueDescription("gone"), 1, 1),
@@ -100,7 +101,7 @@ def test_ids_of_entities_are_never_used_again(broker: Broker) -> None:
     """Req: R-02"""
     broker.restart()
     assert broker.create("second") == 8
-    namespace = Namespace(limits=STANDARD, tokens=lambda: bytes(16), digest_key=b"k")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(bytes(16)), digest_key=b"k")
     namespace.finish_restore(START_MS, 12)
     broker.namespace = namespace
     assert broker.create("thirteenth") == 48
@@ -120,9 +121,9 @@ def test_restored_records_share_their_numbers(broker: Broker) -> None:
     broker.checks = False  # the number is not the one that was told
     broker.send()
     (stored,) = [fact for fact in broker.facts if isinstance(fact, MessageStored)]
-    stored.message.sequence_number = int("1000000")
+    stored.message.sequence_number = SequenceNumber(int("1000000"))
     stored.message.position = int("1000000")
-    stored.message.enqueued_sequence_number = int("1000000")
+    stored.message.enqueued_sequence_number = SequenceNumber(int("1000000"))
     broker.restart()
     message = broker.peek()[0].message
     assert message.sequence_number is message.position is message.enqueued_sequence_number
@@ -178,9 +179,9 @@ def test_what_still_holds_restores_the_same_as_the_whole_journal(broker: Broker)
 def test_a_counter_of_an_entity_that_is_gone_does_not_hold(broker: Broker) -> None:
     """Req: R-02"""
     namespace = broker.namespace
-    assert namespace.still_holds(NumbersIssued(400, 1, 1, 0), broker.now_ms) is None
-    assert namespace.still_holds(MessageIdSeen(400, bytes(16), 0, 1), broker.now_ms) is None
-    assert namespace.still_holds(MessageIdSeen(4, bytes(16), 0, 1), broker.now_ms) is None
+    assert namespace.still_holds(NumbersIssued(400, 1, SequenceNumber(1), 0), broker.now_ms) is None
+    assert namespace.still_holds(MessageIdSeen(400, bytes(16), 0, SequenceNumber(1)), broker.now_ms) is None
+    assert namespace.still_holds(MessageIdSeen(4, bytes(16), 0, SequenceNumber(1)), broker.now_ms) is None
 
 
 def test_find_gives_messages_of_every_state_and_nothing_that_is_gone(broker: Broker) -> None:

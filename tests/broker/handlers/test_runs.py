@@ -12,6 +12,7 @@ from peeklock.amqp.messaging import Sections
 from peeklock.broker.vocabulary.commands import (
     Address,
     Complete,
+    LockToken,
     OpenReceiver,
     OpenSender,
     ReceiveMode,
@@ -106,7 +107,7 @@ def test_completions_together_are_as_completions_one_by_one(lost: list[bool]) ->
         broker.do(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK))
         given_out = deliveries(broker.do(SetCredit(link, len(lost), LOTS)))
         tokens = [
-            bytes(16) if is_lost else delivery.lock_token
+            LockToken(bytes(16)) if is_lost else delivery.lock_token
             for delivery, is_lost in zip(given_out, lost, strict=True)
         ]
         first, *further = [token for token in tokens if token is not None]

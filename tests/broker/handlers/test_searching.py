@@ -21,6 +21,7 @@ from peeklock.broker.vocabulary.commands import (
     Fetched,
     PurgeMessages,
     Send,
+    SequenceNumber,
     SubQueue,
 )
 from peeklock.broker.vocabulary.descriptions import EntityStatus
@@ -216,7 +217,7 @@ def test_an_unknown_queue_a_foreign_cursor_and_no_messages_are_refused(broker: S
     """Req: A-08"""
     error = broker.refused(SearchMessages(broker.reply_to(), None, Address("missing"), None, 1))
     assert isinstance(error, EntityNotFound)
-    after = SearchCursor(Address("bills"), 1)
+    after = SearchCursor(Address("bills"), SequenceNumber(1))
     error = broker.refused(SearchMessages(broker.reply_to(), None, Address("orders"), after, 1))
     assert isinstance(error, ArgumentInvalid)
     error = broker.refused(SearchMessages(broker.reply_to(), None, None, None, 0))

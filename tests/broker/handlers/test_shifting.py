@@ -10,7 +10,7 @@ from peeklock.amqp.codec import decode
 from peeklock.broker.handlers.scheduled import LATEST_MS
 from peeklock.broker.handlers.storing import SLICE_MESSAGES
 from peeklock.broker.vocabulary.changes import MessageStored
-from peeklock.broker.vocabulary.commands import Address, CancelScheduled, SubQueue
+from peeklock.broker.vocabulary.commands import Address, CancelScheduled, SequenceNumber, SubQueue
 from peeklock.broker.vocabulary.effects import Done, ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound, MessageNotFound
 from peeklock.broker.vocabulary.events import EventType
@@ -29,7 +29,8 @@ def broker() -> Broker:
 
 
 def shift(broker: Broker, by_ms: int | None, address: Address | None = ORDERS, *sequence_numbers: int) -> int:
-    command = ShiftScheduled(broker.reply_to(), address, sequence_numbers or None, by_ms)
+    chosen = tuple(map(SequenceNumber, sequence_numbers)) or None
+    command = ShiftScheduled(broker.reply_to(), address, chosen, by_ms)
     (answer,) = broker.do(command)
     assert isinstance(answer, ScheduledShifted)
     assert answer.reply_to == command.reply_to
@@ -204,7 +205,7 @@ def test_nothing_is_shifted_where_a_number_is_not_scheduled(broker: Broker) -> N
     """Req: S-06"""
     (number,) = broker.schedule(1_000)
     sent = broker.send()
-    wrong = [(number, sent.sequence_number), (99,), (-1,)]
+    wrong = [(number, sent.sequence_number), (SequenceNumber(99),), (SequenceNumber(-1),)]
     for each in wrong:
         error = broker.refused(ShiftScheduled(broker.reply_to(), ORDERS, each, 500))
         assert isinstance(error, MessageNotFound)

@@ -22,6 +22,7 @@ from peeklock.broker.vocabulary.commands import (
     LinkId,
     RenewSessionLock,
     Send,
+    SequenceNumber,
     SetSessionState,
 )
 from peeklock.broker.vocabulary.descriptions import EntityStatus, QueueDescription
@@ -71,7 +72,7 @@ def held(broker: Broker) -> ReceiverOpened:
 
 
 def cancelling(broker: Broker, *sequence_numbers: int, name: str = "orders") -> CancelScheduled:
-    return CancelScheduled(Address(name), list(sequence_numbers), broker.reply_to())
+    return CancelScheduled(Address(name), list(map(SequenceNumber, sequence_numbers)), broker.reply_to())
 
 
 def setting(

@@ -10,7 +10,7 @@ import pytest
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.handlers.storing import SLICE_MESSAGES
 from peeklock.broker.vocabulary.changes import MessageStored
-from peeklock.broker.vocabulary.commands import Address, ReplyTo, Schedule, SendBatch
+from peeklock.broker.vocabulary.commands import Address, ReplyTo, Schedule, SendBatch, SequenceNumber
 from peeklock.broker.vocabulary.effects import Accepted, MessagesScheduled, Rejected
 from peeklock.broker.vocabulary.errors import InvalidOperation
 from peeklock.broker.vocabulary.message import Message
@@ -127,7 +127,7 @@ def test_a_schedule_answers_all_numbers_with_its_last_slice() -> None:
     broker.create()
     messages = batch(False, scheduled_at_ms=broker.now_ms + MINUTE_MS)
     (answer,) = broker.do(Schedule(Address("orders"), messages, ReplyTo(9, 0, 9)))
-    assert answer == MessagesScheduled(ReplyTo(9, 0, 9), list(range(1, COUNT + 1)))
+    assert answer == MessagesScheduled(ReplyTo(9, 0, 9), list(map(SequenceNumber, range(1, COUNT + 1))))
 
 
 def test_a_batch_with_one_bad_message_stores_none() -> None:

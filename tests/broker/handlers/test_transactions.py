@@ -26,6 +26,7 @@ from peeklock.broker.vocabulary.commands import (
     Enlist,
     LimitSending,
     LinkId,
+    LockToken,
     OpenCoordinator,
     Release,
     ReplyTo,
@@ -532,7 +533,7 @@ def test_a_command_is_refused_when_enlisted_as_it_would_be_alone(broker: Broker,
         (sending(broker, size=300 * 1024), MessageSizeExceeded),
         (batch(broker, 3, size=100 * 1024), MessageSizeExceeded),
         (sending(broker, 5), InvalidOperation),
-        (Complete(4, b"x" * 16, broker.reply_to()), MessageLockLost),
+        (Complete(4, LockToken(b"x" * 16), broker.reply_to()), MessageLockLost),
     ):
         assert type(broker.refused(Enlist(1, transaction, command))) is reason
     broker.enlist(transaction, sending(broker))

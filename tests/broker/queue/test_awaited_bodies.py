@@ -14,6 +14,7 @@ from peeklock.broker.vocabulary.commands import (
     LoseBodies,
     ReceiveDeferred,
     ReceiveMode,
+    SequenceNumber,
     SetCredit,
     SubQueue,
 )
@@ -234,7 +235,11 @@ def deferred(broker: Broker, count: int = 2) -> None:
 def ask(broker: Broker, *wanted: int, session_id: str | None = None) -> list[Effect]:
     return broker.do(
         ReceiveDeferred(
-            Address("orders"), list(wanted), ReceiveMode.RECEIVE_AND_DELETE, broker.reply_to(), session_id
+            Address("orders"),
+            list(map(SequenceNumber, wanted)),
+            ReceiveMode.RECEIVE_AND_DELETE,
+            broker.reply_to(),
+            session_id,
         )
     )
 
@@ -281,7 +286,9 @@ def test_deferred_messages_of_a_session_that_is_lost_meanwhile_are_kept(broker: 
     [delivery] = broker.credit(link, 1)
     broker.defer(delivery, 8)
     disk = Disk(broker)
-    command = ReceiveDeferred(Address("turns"), [1], ReceiveMode.RECEIVE_AND_DELETE, broker.reply_to(), "s")
+    command = ReceiveDeferred(
+        Address("turns"), [SequenceNumber(1)], ReceiveMode.RECEIVE_AND_DELETE, broker.reply_to(), "s"
+    )
     effects = broker.do(command)
     broker.jump(2 * MINUTE_MS)
     [refusal, *_] = disk.read(effects)

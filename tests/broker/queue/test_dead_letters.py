@@ -14,6 +14,7 @@ from peeklock.broker.vocabulary.commands import (
     Disposition,
     ReceiveDeferred,
     ReceiveMode,
+    SequenceNumber,
     SubQueue,
     UpdateDisposition,
 )
@@ -39,7 +40,9 @@ def dead_letter(broker: Broker, *order: int) -> None:
     """Send as many messages as named and dead-letter them in this order of numbers."""
     for _ in order:
         broker.send()
-    found = {delivery.message.sequence_number: delivery for delivery in broker.receive(len(order))}
+    found: dict[int, Deliver] = {
+        delivery.message.sequence_number: delivery for delivery in broker.receive(len(order))
+    }
     for number in order:
         broker.dead_letter(found[number])
 
@@ -282,7 +285,9 @@ def test_a_lowered_maximum_holds_for_a_deferred_message(broker: Broker) -> None:
         broker.defer(delivery)
     count = broker.peek()[0].delivery_count
     broker.update(max_delivery_count=count)
-    command = ReceiveDeferred(Address("orders"), [2, 1], ReceiveMode.PEEK_LOCK, broker.reply_to())
+    command = ReceiveDeferred(
+        Address("orders"), [SequenceNumber(2), SequenceNumber(1)], ReceiveMode.PEEK_LOCK, broker.reply_to()
+    )
     assert isinstance(broker.one(command, Failed).error, MessageNotFound)
     assert numbers(broker.peek_dead()) == [1]
     assert numbers(broker.receive_deferred(2)) == [2]

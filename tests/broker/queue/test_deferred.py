@@ -13,6 +13,7 @@ from peeklock.broker.vocabulary.commands import (
     Disposition,
     ReceiveDeferred,
     ReceiveMode,
+    SequenceNumber,
     SubQueue,
     UpdateDisposition,
 )
@@ -38,7 +39,9 @@ def broker() -> Broker:
 
 
 def refusal(broker: Broker, *wanted: int) -> Exception:
-    command = ReceiveDeferred(Address("orders"), list(wanted), ReceiveMode.PEEK_LOCK, broker.reply_to())
+    command = ReceiveDeferred(
+        Address("orders"), list(map(SequenceNumber, wanted)), ReceiveMode.PEEK_LOCK, broker.reply_to()
+    )
     return broker.refused(command)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from peeklock.broker.queue.duplicates import Duplicates
 from peeklock.broker.vocabulary.changes import MessageIdSeen
-from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Send
+from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Send, SequenceNumber
 from peeklock.broker.vocabulary.effects import Accepted, Done
 from peeklock.broker.vocabulary.errors import QuotaExceeded
 from tests.broker.harness import EMPTY, MINUTE_MS, START_MS, Broker, arriving, numbers
@@ -122,7 +122,9 @@ def test_scheduling_a_duplicate_answers_the_first_number(broker: Broker) -> None
 
 
 def cancel(broker: Broker, *sequence_numbers: int, name: str = "orders") -> None:
-    broker.one(CancelScheduled(Address(name), list(sequence_numbers), broker.reply_to()), Done)
+    broker.one(
+        CancelScheduled(Address(name), list(map(SequenceNumber, sequence_numbers)), broker.reply_to()), Done
+    )
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -176,7 +178,7 @@ def test_the_fact_that_frees_an_id_wins_in_any_order_and_at_any_time(broker: Bro
     assert broker.namespace.still_holds(freed, broker.now_ms) is None
     for order, now_ms in itertools.product(((taken, freed), (freed, taken)), (0, START_MS)):
         restored = Duplicates(4, b"key", WINDOW_MS)
-        restored.restore(order, now_ms, {1})
+        restored.restore(order, now_ms, {SequenceNumber(1)})
         assert (len(restored), restored.waiting) == (0, {})
 
 
@@ -221,12 +223,12 @@ def test_a_sweep_goes_on_in_slices_while_ids_come(a_second: int) -> None:
     """Req: D-01, T-08"""
     ids = Duplicates(4, b"test", 20_000)
     for number in range(5 * a_second):
-        ids.note(ids.digest(b"%d" % number), number, number * 1_000 // a_second)
+        ids.note(ids.digest(b"%d" % number), SequenceNumber(number), number * 1_000 // a_second)
     now_ms = 24_000  # the first 4 seconds are past
     slices = 0
     while (due_ms := ids.next_ms()) is not None and due_ms <= now_ms:
         assert ids.purge(now_ms, 100) <= 2 * 100
-        ids.note(ids.digest(b"later %d" % slices), 1, now_ms)
+        ids.note(ids.digest(b"later %d" % slices), SequenceNumber(1), now_ms)
         ids.check()
         slices += 1
     assert slices > 5
@@ -251,7 +253,7 @@ def test_it_remembers_exactly_what_is_in_the_window(spread_ms: int) -> None:
         assert ids.first_number(digest, now_ms) == (None if first is None else first[1])
         if first is None:
             expected[digest] = (now_ms, number)
-            ids.note(digest, number, now_ms)
+            ids.note(digest, SequenceNumber(number), now_ms)
         now_ms += chance.randint(0, spread_ms)
         due_ms = ids.next_ms()
         if due_ms is not None and due_ms <= now_ms:
@@ -270,7 +272,7 @@ def test_an_id_in_the_window_costs_at_most_200_bytes() -> None:
     tracemalloc.start()
     try:
         for number in range(60_000):  # 40,000 of them in the window at a time
-            ids.note(ids.digest(b"%d" % number), number, START_MS + number // 2)
+            ids.note(ids.digest(b"%d" % number), SequenceNumber(number), START_MS + number // 2)
             if number % 1_000 == 999:
                 while (due_ms := ids.next_ms()) is not None and due_ms <= START_MS + number // 2:
                     ids.purge(START_MS + number // 2, 1_000)
@@ -284,12 +286,15 @@ def test_an_id_in_the_window_costs_at_most_200_bytes() -> None:
 def test_ids_that_come_after_the_clock_was_set_back_are_forgotten_in_time() -> None:
     """Req: D-01, T-08"""
     ids = Duplicates(4, b"test", 20_000)
-    first = [ids.note(ids.digest(b"%d" % number), number, START_MS + number) for number in range(1_000)]
+    first = [
+        ids.note(ids.digest(b"%d" % number), SequenceNumber(number), START_MS + number)
+        for number in range(1_000)
+    ]
     now_ms = START_MS - 15_000
     restored = Duplicates(4, b"test", 20_000)
     restored.restore(reversed(first), now_ms)
     for number in range(5_000):
-        restored.note(restored.digest(b"later %d" % number), number, now_ms + number)
+        restored.note(restored.digest(b"later %d" % number), SequenceNumber(number), now_ms + number)
     while (due_ms := restored.next_ms()) is not None and due_ms < START_MS + 20_000:
         restored.check()
         restored.purge(due_ms, 300)

@@ -23,12 +23,14 @@ from peeklock.broker.vocabulary.commands import (
     Disposition,
     Enlist,
     GetSessionState,
+    LockToken,
     Peek,
     ReceiveDeferred,
     ReceiveMode,
     Release,
     RenewSessionLock,
     Send,
+    SequenceNumber,
     SetCredit,
     SetSessionState,
     UpdateDisposition,
@@ -158,7 +160,7 @@ def test_nothing_is_delivered_under_a_lock_that_has_run_out(broker: Broker) -> N
     assert [view.delivery_count for view in broker.peek()] == [0, 0]
 
 
-Use = Callable[[Broker, bytes], Command]
+Use = Callable[[Broker, LockToken], Command]
 
 USES: dict[str, Use] = {
     "complete": lambda broker, token: Complete(4, token, broker.reply_to()),
@@ -171,13 +173,13 @@ USES: dict[str, Use] = {
     "get state": lambda broker, token: GetSessionState(WHERE, "a", broker.reply_to()),
     "set state": lambda broker, token: SetSessionState(WHERE, "a", b"x", broker.reply_to()),
     "by number": lambda broker, token: ReceiveDeferred(
-        WHERE, [1], ReceiveMode.PEEK_LOCK, broker.reply_to(), "a"
+        WHERE, [SequenceNumber(1)], ReceiveMode.PEEK_LOCK, broker.reply_to(), "a"
     ),
     "by token": lambda broker, token: UpdateDisposition(
         WHERE, [token], Disposition.COMPLETED, broker.reply_to()
     ),
     "by token, with the session": lambda broker, token: UpdateDisposition(
-        WHERE, [bytes(16)], Disposition.COMPLETED, broker.reply_to(), session_id="a"
+        WHERE, [LockToken(bytes(16))], Disposition.COMPLETED, broker.reply_to(), session_id="a"
     ),
 }
 
@@ -232,7 +234,7 @@ def test_another_connection_that_asks_is_no_use_of_the_holder(broker: Broker, us
 def test_a_peek_is_no_use(broker: Broker) -> None:
     """Req: G-02, S-11"""
     opened, _ = lapse(broker)
-    effects = broker.do(Peek(WHERE, 0, 10, LOTS, broker.reply_to(), "a"))
+    effects = broker.do(Peek(WHERE, SequenceNumber(0), 10, LOTS, broker.reply_to(), "a"))
     assert DetachLink not in kinds(effects)
     assert detached(broker.advance(DETACH_AFTER_MS)).link == opened.link
 

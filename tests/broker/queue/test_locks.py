@@ -9,6 +9,7 @@ from peeklock.broker.vocabulary.commands import (
     CloseLink,
     Complete,
     Disposition,
+    LockToken,
     RenewLocks,
     SubQueue,
     UpdateDisposition,
@@ -30,7 +31,7 @@ def broker() -> Broker:
 
 
 def disposition(
-    broker: Broker, *tokens: bytes, to: Disposition = Disposition.COMPLETED, dead: bool = False
+    broker: Broker, *tokens: LockToken, to: Disposition = Disposition.COMPLETED, dead: bool = False
 ) -> UpdateDisposition:
     sub_queue = SubQueue.DEAD_LETTER if dead else SubQueue.MAIN
     return UpdateDisposition(Address("orders", sub_queue), list(tokens), to, broker.reply_to(2), reason="why")
@@ -91,7 +92,7 @@ def test_renewal_of_several_locks_is_all_or_none(broker: Broker) -> None:
     broker.send()
     first, second = broker.receive(2)
     broker.jump(30_000)
-    command = RenewLocks(Address("orders"), [token(first), bytes(16)], broker.reply_to())
+    command = RenewLocks(Address("orders"), [token(first), LockToken(bytes(16))], broker.reply_to())
     assert isinstance(broker.refused(command), MessageLockLost)
     assert broker.renew(second, first) == [START_MS + 90_000] * 2
     broker.advance(30_000)
@@ -294,7 +295,9 @@ def test_a_disposition_of_several_is_all_or_none(broker: Broker) -> None:
     broker.send()
     broker.send()
     first, second = broker.receive(2)
-    assert isinstance(broker.refused(disposition(broker, token(first), bytes(16))), MessageLockLost)
+    assert isinstance(
+        broker.refused(disposition(broker, token(first), LockToken(bytes(16)))), MessageLockLost
+    )
     broker.do(disposition(broker, token(first), token(second), token(first)))
     assert broker.peek() == []
 

@@ -6,7 +6,7 @@ import pytest
 
 from peeklock.broker.queue.sequence_numbers import number_of, order_of, order_to_browse_from
 from peeklock.broker.vocabulary.changes import NumbersIssued
-from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Send
+from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Send, SequenceNumber
 from peeklock.broker.vocabulary.message import Message, MessageState
 from tests.broker.harness import EMPTY, START_MS, Broker, numbers
 
@@ -108,7 +108,7 @@ def test_deferred_scheduled_and_dead_letters_are_found_by_number_across_the_roll
     assert numbers(broker.peek()) == [LAST, 0, 3]
     assert numbers(broker.receive_deferred(0, LAST)) == [0, LAST]
     assert numbers(broker.peek_dead()) == [1, 2]
-    broker.do(CancelScheduled(Address("orders"), [3], broker.reply_to()))
+    broker.do(CancelScheduled(Address("orders"), [SequenceNumber(3)], broker.reply_to()))
     assert broker.view().scheduled_count == 0
 
 
@@ -196,7 +196,7 @@ def test_numbers_issued_are_told_once_for_each_queue_that_issued_some(broker: Br
     broker.namespace.apply(Send(4, Message(1), EMPTY, None), START_MS + 1)
     broker.namespace.apply(Send(other, Message(1), EMPTY, None), START_MS + 2)
     assert broker.namespace.numbers_issued() == [
-        NumbersIssued(4, 3, 3, START_MS + 1),
-        NumbersIssued(other, 2, 2, START_MS + 2),
+        NumbersIssued(4, 3, SequenceNumber(3), START_MS + 1),
+        NumbersIssued(other, 2, SequenceNumber(2), START_MS + 2),
     ]
     assert broker.namespace.numbers_issued() == []

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Schedule
+from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Schedule, SequenceNumber
 from peeklock.broker.vocabulary.effects import Done
 from peeklock.broker.vocabulary.errors import MessageNotFound, MessageSizeExceeded
 from peeklock.broker.vocabulary.message import Message, MessageState
@@ -21,7 +21,7 @@ def broker() -> Broker:
 
 
 def cancel(broker: Broker, *sequence_numbers: int) -> CancelScheduled:
-    return CancelScheduled(Address("orders"), list(sequence_numbers), broker.reply_to())
+    return CancelScheduled(Address("orders"), list(map(SequenceNumber, sequence_numbers)), broker.reply_to())
 
 
 def test_a_scheduled_send_is_not_receivable_before_its_time(broker: Broker) -> None:

@@ -22,6 +22,7 @@ from peeklock.broker.vocabulary.commands import (
     Peek,
     RenewSessionLock,
     Send,
+    SequenceNumber,
     SetSessionState,
 )
 from peeklock.broker.vocabulary.effects import (
@@ -61,7 +62,7 @@ def spellings(views: list[Any]) -> list[str]:
 
 
 def peeked(broker: Broker, session_id: str, number: int = 0) -> list[int]:
-    command = Peek(ORDERS, number, 99, LOTS, broker.reply_to(), session_id)
+    command = Peek(ORDERS, SequenceNumber(number), 99, LOTS, broker.reply_to(), session_id)
     return numbers(broker.one(command, MessagesFound).messages)
 
 

@@ -22,6 +22,7 @@ from peeklock.broker.vocabulary.commands import (
     RenewLocks,
     RenewSessionLock,
     Send,
+    SequenceNumber,
     SetCredit,
     SetSessionState,
     ShowSession,
@@ -329,10 +330,10 @@ def test_deferred_messages_are_fetched_under_the_lock_of_their_session(broker: B
     (view,) = broker.receive_deferred(1, session_id="a")
     broker.complete(view)
     mode = ReceiveMode.PEEK_LOCK
-    of_another = ReceiveDeferred(Address("orders"), [2], mode, broker.reply_to(), "a")
+    of_another = ReceiveDeferred(Address("orders"), [SequenceNumber(2)], mode, broker.reply_to(), "a")
     assert isinstance(broker.refused(of_another), MessageNotFound)
     broker.do(CloseLink(opened.link))
-    not_held = ReceiveDeferred(Address("orders"), [1], mode, broker.reply_to(), "a")
+    not_held = ReceiveDeferred(Address("orders"), [SequenceNumber(1)], mode, broker.reply_to(), "a")
     assert isinstance(broker.refused(not_held), SessionLockLost)
 
 
@@ -374,9 +375,9 @@ def test_a_deferred_message_of_a_session_is_not_found_without_naming_it(broker: 
     (delivery,) = broker.credit(broker.accept("a").link)
     broker.defer(delivery)
     where, mode = Address("orders"), ReceiveMode.PEEK_LOCK
-    error = broker.refused(ReceiveDeferred(where, [1], mode, broker.reply_to()))
+    error = broker.refused(ReceiveDeferred(where, [SequenceNumber(1)], mode, broker.reply_to()))
     assert isinstance(error, InvalidOperation)
-    error = broker.refused(ReceiveDeferred(where, [9], mode, broker.reply_to(), "a"))
+    error = broker.refused(ReceiveDeferred(where, [SequenceNumber(9)], mode, broker.reply_to(), "a"))
     assert isinstance(error, MessageNotFound)
 
 

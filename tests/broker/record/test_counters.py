@@ -8,7 +8,15 @@ from pathlib import Path
 
 import peeklock.broker
 from peeklock.broker.queue.counters import APPLICATION, REASONS, Counters
-from peeklock.broker.vocabulary.commands import Address, DeadLetter, DeleteEntity, LimitSending, Peek, Send
+from peeklock.broker.vocabulary.commands import (
+    Address,
+    DeadLetter,
+    DeleteEntity,
+    LimitSending,
+    Peek,
+    Send,
+    SequenceNumber,
+)
 from tests.broker.harness import EMPTY, MINUTE_MS, Broker, arriving
 
 
@@ -114,7 +122,7 @@ def test_requests_are_counted_by_operation_and_by_what_became_of_them() -> None:
     broker = Broker()
     broker.create()
     broker.send()
-    broker.do(Peek(Address("missing"), 0, 1, 1000, broker.reply_to()))
+    broker.do(Peek(Address("missing"), SequenceNumber(0), 1, 1000, broker.reply_to()))
     broker.do(LimitSending(lagging=True))
     broker.do(Send(4, arriving(), EMPTY, broker.reply_to()))
     requests = broker.namespace.requests()

@@ -12,7 +12,14 @@ from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties, Sections, scan
 from peeklock.amqp.types import Described, Symbol
 from peeklock.broker.queue.recorder import BODIES_BYTES_MAX, BODY_LEFT_OUT
-from peeklock.broker.vocabulary.commands import Address, CancelScheduled, Complete, RenewLocks, Send
+from peeklock.broker.vocabulary.commands import (
+    Address,
+    CancelScheduled,
+    Complete,
+    RenewLocks,
+    Send,
+    SequenceNumber,
+)
 from peeklock.broker.vocabulary.effects import Deliver, Done
 from peeklock.broker.vocabulary.events import FLUSH_MS, Event, EventType
 from peeklock.broker.vocabulary.message import Message, MessageState
@@ -191,7 +198,7 @@ def test_the_last_deferral_is_told_of_before_the_dead_letter(broker: Broker) -> 
 def test_a_scheduled_message_goes_on_under_a_new_number(broker: Broker) -> None:
     """Req: X-03"""
     broker.schedule(1_000, 2_000)
-    broker.one(CancelScheduled(Address("orders"), [2], broker.reply_to()), Done)
+    broker.one(CancelScheduled(Address("orders"), [SequenceNumber(2)], broker.reply_to()), Done)
     broker.advance(1_000)
     assert last(broker, EventType.ACTIVATED).related_number == 3
     assert last(broker, EventType.SCHEDULED).scheduled_at_ms == START_MS + 2_000

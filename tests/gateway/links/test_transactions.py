@@ -49,6 +49,7 @@ from peeklock.broker.vocabulary.commands import (
     Schedule,
     Send,
     SendBatch,
+    SequenceNumber,
     SetSessionState,
     UpdateDisposition,
 )
@@ -886,7 +887,7 @@ def test_a_schedule_within_a_transaction_is_enlisted_and_answered_with_its_numbe
     assert (enlist.connection_id, enlist.transaction_id) == (CONNECTION_ID, TXN)
     assert isinstance(enlist.command, Schedule)
     assert len(enlist.command.messages) == 2
-    rig.effect(MessagesScheduled(enlist.command.reply_to, [7, 8]))
+    rig.effect(MessagesScheduled(enlist.command.reply_to, [SequenceNumber(7), SequenceNumber(8)]))
     response = rig.response()
     assert (response.status, list(response.body["sequence-numbers"])) == (200, [7, 8])
     rig.request(sender, "com.microsoft:schedule-message", body, state=WITHIN)

@@ -26,6 +26,7 @@ from peeklock.broker.vocabulary.commands import (
     ReceiveMode,
     RenewLocks,
     Schedule,
+    SequenceNumber,
     SubQueue,
     UpdateDisposition,
 )
@@ -309,7 +310,7 @@ def test_schedule_reads_messages_and_answers_an_array_of_longs(
     )
     assert first.routing == Routing(None if message_id is None else encode(message_id), "s")
     assert second.scheduled_at_ms == rig.clock.now_ms  # no time given: now
-    rig.effect(MessagesScheduled(command.reply_to, [7, 8]))
+    rig.effect(MessagesScheduled(command.reply_to, [SequenceNumber(7), SequenceNumber(8)]))
     response = rig.response()
     assert (response.status, response.body) == (200, {"sequence-numbers": [7, 8]})
     golden = b"\xa1\x10sequence-numbers\xe0\x12\x02\x81" + (7).to_bytes(8, "big") + (8).to_bytes(8, "big")

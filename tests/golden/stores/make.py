@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import (
     ClaimRemoved,
     ClaimStored,
@@ -69,7 +70,8 @@ PAYLOADS = [b"first payload", b"", b"x" * 5000]
 
 def message(position: int, row: int, slot: int, state: MessageState = MessageState.ACTIVE) -> Message:
     made = Message(len(PAYLOADS[slot]), bare_offset=7)
-    made.position = made.sequence_number = position
+    made.position = position
+    made.sequence_number = SequenceNumber(position)
     made.enqueued_at_ms = 1_700_000_000_000 + position
     made.body_row, made.body_slot = row, slot
     made.state = state
@@ -87,18 +89,30 @@ def format_1() -> list[Batch]:
     deferred.overlay = b"\xc1\x01\x00"
     dead = message(2, 1, 1)
     dead.position = 1 << 63  # where sequence numbers have rolled over
-    dead.sequence_number = 0
-    dead.enqueued_sequence_number = 2
+    dead.sequence_number = SequenceNumber(0)
+    dead.enqueued_sequence_number = SequenceNumber(2)
     return [
         Batch(41, [ORDERS, EVERY_SETTING, DELETED]),
         Batch(42, [MessageStored(4, m) for m in (plain, gone, scheduled)], {1: PAYLOADS}),
-        Batch(43, [MessageIdSeen(8, b"0123456789abcdef", 1_700_000_000_000, 5), NumbersIssued(4, 4, 4, 9)]),
+        Batch(
+            43,
+            [
+                MessageIdSeen(8, b"0123456789abcdef", 1_700_000_000_000, SequenceNumber(5)),
+                NumbersIssued(4, 4, SequenceNumber(4), 9),
+            ],
+        ),
         Batch(
             44,
             [MessageRemoved(4, gone), MessageStored(5, dead), MessageStored(4, deferred)],
             {3: [b"dead row"]},
         ),
-        Batch(45, [EntityRemoved(3), NumbersIssued(4, 5, 5, 1_700_000_000_003)], {}, [3], truncate_before=42),
+        Batch(
+            45,
+            [EntityRemoved(3), NumbersIssued(4, 5, SequenceNumber(5), 1_700_000_000_003)],
+            {},
+            [3],
+            truncate_before=42,
+        ),
     ]
 
 
@@ -146,8 +160,8 @@ def format_2() -> list[Batch]:
                 MessageStored(19, old_state),
                 MessageStored(5, forwarded),
                 MessageStored(18, untransferred),
-                NumbersIssued(16, 4, 4, 9, tuple(range(16))),
-                NumbersIssued(19, 3, 3, 0),
+                NumbersIssued(16, 4, SequenceNumber(4), 9, tuple(range(16))),
+                NumbersIssued(19, 3, SequenceNumber(3), 0),
             ],
             {5: [STATE]},
         ),
@@ -156,7 +170,7 @@ def format_2() -> list[Batch]:
             [
                 MessageRemoved(19, old_state),
                 MessageStored(16, changed),
-                NumbersIssued(16, 5, 5, 1_700_000_000_003, PARTITIONS),
+                NumbersIssued(16, 5, SequenceNumber(5), 1_700_000_000_003, PARTITIONS),
             ],
         ),
     ]

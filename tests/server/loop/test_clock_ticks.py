@@ -12,6 +12,7 @@ from peeklock.broker.vocabulary.commands import (
     ClockStepped,
     CreateEntity,
     LinkId,
+    LockToken,
     OpenReceiver,
     ReceiveMode,
     Schedule,
@@ -80,7 +81,7 @@ async def turns_of_the_loop() -> None:
 
 async def started(machine: Machine) -> tuple[Shard, Connection, int]:
     """Start a shard with a receiver that has credit; the last value is its queue."""
-    namespace = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"test")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"test")
     engine, store = Engine(namespace, BodyCache(BUDGET_BYTES)), MemoryStore()
     await engine.recover(store, machine.clock.now_ms())
     shard = Shard(

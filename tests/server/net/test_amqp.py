@@ -20,7 +20,7 @@ from peeklock.amqp.messaging import BATCH_FORMAT
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.vocabulary.commands import CreateEntity
+from peeklock.broker.vocabulary.commands import CreateEntity, LockToken
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.engine.bodies import BodyCache
@@ -47,7 +47,7 @@ def with_shard(test: Callable[[Connect], Awaitable[None]]) -> None:
     """Run a test that is given a function: it makes a connection over a socket, and a future of its end."""
 
     async def run() -> None:
-        namespace = Namespace(limits=STANDARD, tokens=lambda: bytes(16), digest_key=b"test")
+        namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(bytes(16)), digest_key=b"test")
         engine, store = Engine(namespace, BodyCache()), MemoryStore()
         await store.open()
         await engine.recover(store, NOW_MS)
@@ -189,7 +189,7 @@ def with_pipe(
     """Run a test over an opened connection, on a loop in which no time passes but turns."""
 
     async def run() -> None:
-        namespace = Namespace(limits=STANDARD, tokens=lambda: bytes(16), digest_key=b"test")
+        namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(bytes(16)), digest_key=b"test")
         engine, store = Engine(namespace, BodyCache()), MemoryStore()
         await store.open()
         await engine.recover(store, NOW_MS)

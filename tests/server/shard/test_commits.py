@@ -22,6 +22,7 @@ from peeklock.broker.vocabulary.commands import (
     Command,
     CreateEntity,
     LinkId,
+    LockToken,
     OpenSender,
     ReplyTo,
     Send,
@@ -91,7 +92,7 @@ async def started(
     on_definitions: Callable[[Iterable[Change], int], None] = lambda facts, now_ms: None,
 ) -> tuple[Shard, list[Client], list[BaseException]]:
     """Return a shard with as many clients that have opened a sender, and what it says that failed."""
-    namespace = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"test")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"test")
     engine = Engine(namespace, BodyCache(BUDGET_BYTES))
     store = SqliteStore(
         folder,

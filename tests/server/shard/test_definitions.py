@@ -14,6 +14,7 @@ from peeklock.broker.vocabulary.commands import (
     Command,
     CreateEntity,
     DeleteEntity,
+    LockToken,
     RemoveRule,
     ReplyTo,
     UpdateEntity,
@@ -52,7 +53,7 @@ def changes(namespace: Namespace, *commands: Command) -> list[Change]:
 
 
 def test_each_change_of_an_entity_or_rule_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(b""), digest_key=b"")
     definitions = DefinitionLog()
     facts = changes(namespace, CreateEntity(QueueDescription("before"), REPLY_TO))
     definitions.take(facts, 1)
@@ -98,7 +99,7 @@ def test_each_change_of_an_entity_or_rule_is_a_line(caplog: pytest.LogCaptureFix
 
 def test_an_entity_that_was_idle_for_too_long_is_a_line(caplog: pytest.LogCaptureFixture) -> None:
     """Req: A-03."""
-    namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(b""), digest_key=b"")
     changes(namespace, CreateEntity(QueueDescription("reply", auto_delete_on_idle_ms=300_000), REPLY_TO))
     definitions = DefinitionLog()
     definitions.begin(namespace.entity_views())
@@ -108,7 +109,7 @@ def test_an_entity_that_was_idle_for_too_long_is_a_line(caplog: pytest.LogCaptur
 
 def test_an_entity_that_goes_while_the_broker_starts_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
     """Its removal was decided before the log knew of it, and is durable after."""
-    namespace = Namespace(limits=STANDARD, tokens=bytes, digest_key=b"")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(b""), digest_key=b"")
     changes(namespace, CreateEntity(QueueDescription("q"), REPLY_TO))
     facts = changes(namespace, DeleteEntity("q", REPLY_TO))
     definitions = DefinitionLog()

@@ -30,6 +30,7 @@ from peeklock.broker.vocabulary.commands import (
     DeleteEntity,
     DropConnection,
     LinkId,
+    LockToken,
     LookUp,
     OpenReceiver,
     OpenSender,
@@ -97,7 +98,7 @@ class Connection(KeepingConnection):
 async def started(
     *, free: int | None = None, cache_bytes: int = BUDGET_BYTES, **options: Any
 ) -> tuple[Shard, Namespace]:
-    namespace = Namespace(limits=STANDARD, tokens=lambda: os.urandom(16), digest_key=b"test")
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"test")
     engine, store = Engine(namespace, BodyCache(cache_bytes)), FaultyStore(MemoryStore(), free=free)
     await store.open()
     await engine.recover(store, NOW_MS)

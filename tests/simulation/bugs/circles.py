@@ -11,6 +11,7 @@ from peeklock.broker.entities.forwarding import HOPS_MAX, Forwarding
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.message import Message
 from tests.simulation.bugs.topics import WithFanOut
 from tests.simulation.world.sizes import COPIES_FOLLOWING_MAX
@@ -58,7 +59,7 @@ class LosingForwarding(Forwarding):
             super().pass_on(source, path, message, sections, out, **head)
         else:
             forwarded = out.forwarded(source, message, target.main.name)
-            out.passed_on(source, forwarded, target.main.next_position)
+            out.passed_on(source, forwarded, SequenceNumber(target.main.next_position))
 
 
 class SilentForwarding(Forwarding):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue.peek_lock import Holder
 from peeklock.broker.vocabulary.changes import Change
-from peeklock.broker.vocabulary.commands import Command, DropConnection, RenewLocks
+from peeklock.broker.vocabulary.commands import Command, DropConnection, LockToken, RenewLocks
 from peeklock.broker.vocabulary.effects import Effect
 
 
@@ -52,7 +52,7 @@ class UnmovedLocks(Namespace):
     """Leaves a renewed lock with the connection that took it."""
 
     def apply(self, command: Command, now_ms: int) -> tuple[list[Change], list[Effect]]:
-        before: dict[bytes, Holder] = {}
+        before: dict[LockToken, Holder] = {}
         if type(command) is RenewLocks:
             for queue in self._queues.values():
                 before.update(

@@ -23,7 +23,7 @@ from peeklock.broker.vocabulary.changes import (
     NumbersIssued,
     RuleStored,
 )
-from peeklock.broker.vocabulary.commands import Command, UpdateDisposition
+from peeklock.broker.vocabulary.commands import Command, LockToken, UpdateDisposition
 from peeklock.broker.vocabulary.effects import Deliver, Drained, Effect
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
@@ -311,7 +311,7 @@ class KeptLocks(Namespace):
                 message = effect.message
                 self._kept[effect.lock_token] = message.queue_id, message.position, effect.locked_until_ms
 
-    def _take_back(self, token: bytes, now_ms: int) -> None:
+    def _take_back(self, token: LockToken, now_ms: int) -> None:
         queue_id, position, until_ms = self._kept.pop(token, (0, 0, 0))
         message = self.find(queue_id, position)
         if message is not None and message.lock is None and until_ms > now_ms:

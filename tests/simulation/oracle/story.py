@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import EntityStored, NumbersIssued, RuleStored
 from peeklock.broker.vocabulary.descriptions import (
     Description,
@@ -104,7 +105,13 @@ class Story:
             nexts[change.queue_id] = max(least, change.position + 1)
         nexts.update(issued or {})
         numbers = [
-            NumbersIssued(queue_id, next_position, 99, 1_000, tuple((partitions or {}).get(queue_id, ())))
+            NumbersIssued(
+                queue_id,
+                next_position,
+                SequenceNumber(99),
+                1_000,
+                tuple((partitions or {}).get(queue_id, ())),
+            )
             for queue_id, next_position in sorted(nexts.items())
         ]
         batch = Snapshot(self.no, [*changes, *numbers], rows or {}, [], self.now_ms, self.now_ms)  # type: ignore[list-item]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.events import Event, EventType
 from peeklock.store.base import StoreDamaged
 from peeklock.store.encoding import event_rows
@@ -64,7 +65,7 @@ SOME = [
         None,
         "r",
         None,
-        b"t" * 16,
+        LockToken(b"t" * 16),
         None,
         0,
     )

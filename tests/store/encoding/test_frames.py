@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import (
     Change,
     MessageIdSeen,
@@ -41,8 +42,8 @@ def messages(draw: st.DrawFn) -> Message:
         scheduled_at_ms=draw(st.none() | NUMBER),
     )
     message.position = draw(POSITION)
-    message.sequence_number = draw(NUMBER)
-    message.enqueued_sequence_number = draw(NUMBER)
+    message.sequence_number = SequenceNumber(draw(NUMBER))
+    message.enqueued_sequence_number = SequenceNumber(draw(NUMBER))
     message.enqueued_at_ms = draw(NUMBER)
     message.expires_at_ms = draw(NUMBER)
     message.state = draw(st.sampled_from(MessageState))
@@ -181,9 +182,9 @@ def some_frame() -> bytes:
         message.dead_letter_source = "orders" if position > 2 else None
         changes.append(MessageStored(4, message))
     changes.append(MessageRemoved(5, message))
-    changes.append(NumbersIssued(4, 4, 4, 0))
-    changes.append(NumbersIssued(8, 4, 4, 0, tuple(range(16))))
-    changes.append(MessageIdSeen(4, bytes(16), 0, 1))
+    changes.append(NumbersIssued(4, 4, SequenceNumber(4), 0))
+    changes.append(NumbersIssued(8, 4, SequenceNumber(4), 0, tuple(range(16))))
+    changes.append(MessageIdSeen(4, bytes(16), 0, SequenceNumber(1)))
     return frames.encode(Batch(3, changes))
 
 
@@ -348,6 +349,9 @@ def test_the_ledger_knows_the_width_of_the_records() -> None:
         len(frames.encode(Batch(1, [MessageStored(4, m) for m in ms]))) for ms in ([other], [other, texts])
     ]
     assert frame[1] - frame[0] == journal.STORED_RECORD_BYTES + journal.extra_bytes(texts, {"sëssion 2"})
-    for numbers in (NumbersIssued(4, 1, 1, 0), NumbersIssued(4, 1, 1, 0, (1,) * 16)):
+    for numbers in (
+        NumbersIssued(4, 1, SequenceNumber(1), 0),
+        NumbersIssued(4, 1, SequenceNumber(1), 0, (1,) * 16),
+    ):
         assert grows_by(numbers) == journal.numbers_bytes(numbers)
-    assert grows_by(MessageIdSeen(4, bytes(16), 0, 0)) == journal.ID_RECORD_BYTES
+    assert grows_by(MessageIdSeen(4, bytes(16), 0, SequenceNumber(0))) == journal.ID_RECORD_BYTES

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.store.base import Batch, StoreDamaged, StoreGone
 from peeklock.store.check import DAMAGED, SOUND, check
 from peeklock.store.encoding.fold import Chain
@@ -349,7 +350,8 @@ def test_a_rescue_tells_bodies_that_were_known_to_be_damaged_apart(tmp_path: Pat
 def test_of_many_losses_some_are_named_and_the_rest_is_counted(more: int) -> None:
     """At the limits and one past."""
     last = 2 * (BATCHES_NAMED_MAX + more)
-    losses = Losses(last, list(range(1, last, 2)), bodies=[(4, n) for n in range(MESSAGES_NAMED_MAX + more)])
+    lost = [(4, SequenceNumber(number)) for number in range(MESSAGES_NAMED_MAX + more)]
+    losses = Losses(last, list(range(1, last, 2)), bodies=lost)
     batches, bodies = losses.lines(last, {1: "orders"})
     assert f", {2 * BATCHES_NAMED_MAX - 1}{' and 1 more' if more else ''}; the messages" in batches
     assert bodies.endswith(f"message {MESSAGES_NAMED_MAX - 1} of 'orders'{' and 1 more' if more else ''}")

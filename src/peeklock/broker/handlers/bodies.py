@@ -21,6 +21,7 @@ from peeklock.broker.queue.peek_lock import Lock
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
+from peeklock.broker.vocabulary.addresses import NOT_NUMBERED
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, SESSION_STATES, MessageStored
 from peeklock.broker.vocabulary.effects import LostBody
 from peeklock.broker.vocabulary.errors import ServiceBusError, SessionLockLost
@@ -139,4 +140,4 @@ def _lose_state(entities: Entities, entity_id: int, position: int, out: Outcome)
     if session is None or session.state is not record:
         return None
     sessions.lose_state(session, out)
-    return LostBody(f"{entity.name} (session states)", 0, record.session_id)
+    return LostBody(f"{entity.name} (session states)", NOT_NUMBERED, record.session_id)

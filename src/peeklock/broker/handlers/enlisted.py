@@ -21,6 +21,7 @@ from peeklock.broker.vocabulary.commands import (
     ReplyTo,
     Send,
     SendBatch,
+    SequenceNumber,
     UpdateDisposition,
 )
 from peeklock.broker.vocabulary.errors import InvalidOperation
@@ -43,7 +44,7 @@ class Cancelled:
     """A cancellation in a transaction: its messages stay scheduled until the commit, and may be activated."""
 
     queue_id: int
-    numbers: list[int]
+    numbers: list[SequenceNumber]
     reply_to: ReplyTo
 
 
@@ -117,7 +118,11 @@ class UsedPartitions:
         return used.partition
 
     def use(
-        self, entity: Entity, queue: MessageQueue, keys: Iterable[str | None], numbers: Iterable[int]
+        self,
+        entity: Entity,
+        queue: MessageQueue,
+        keys: Iterable[str | None],
+        numbers: Iterable[SequenceNumber],
     ) -> None:
         """Add the partition keys of messages to send and the numbers of messages to settle, all or none.
 

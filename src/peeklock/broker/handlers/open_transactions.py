@@ -10,7 +10,7 @@ from typing import Final
 
 from peeklock.broker.handlers.enlisted import Enlisted, UsedPartitions, count_of, size_of
 from peeklock.broker.queue.peek_lock import Lock
-from peeklock.broker.vocabulary.commands import LinkId, ReplyTo
+from peeklock.broker.vocabulary.commands import LinkId, ReplyTo, SequenceNumber
 from peeklock.broker.vocabulary.errors import ServiceBusError
 
 
@@ -61,7 +61,7 @@ class Transaction:
         self.deadline_ms = deadline_ms
         self.is_empty = True  # without an operation
         self.commands: list[Enlisted] = []  # in order
-        self.cancelled: set[tuple[int, int]] = set()  # (queue id, number) of scheduled messages
+        self.cancelled: set[tuple[int, SequenceNumber]] = set()  # (queue id, number) of scheduled messages
         self.entity_name: str | None = None  # of its top-level entity, in lower case
         self.partitions = UsedPartitions()
         self.locks: list[Lock] = []  # that its commands settle

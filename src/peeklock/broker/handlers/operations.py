@@ -25,7 +25,7 @@ from peeklock.broker.queue.peek_lock import Lock
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
-from peeklock.broker.vocabulary.commands import Disposition, ReceiveMode
+from peeklock.broker.vocabulary.commands import Disposition, LockToken, ReceiveMode
 from peeklock.broker.vocabulary.effects import Accepted, Effect, Settled
 from peeklock.broker.vocabulary.errors import (
     ArgumentOutOfRange,
@@ -326,14 +326,14 @@ class Operations:
         elif disposition is not Disposition.COMPLETED:
             settlement.require_change(lock, properties)
 
-    def _held(self, queue_id: int, token: bytes, now_ms: int) -> Lock:
+    def _held(self, queue_id: int, token: LockToken, now_ms: int) -> Lock:
         queue = self._queues.get(queue_id)
         lock = None if queue is None else queue.held(token, now_ms)
         if lock is None:
             self._lost(queue_id, token, now_ms)
         return lock
 
-    def _lost(self, queue_id: int, token: bytes, now_ms: int) -> NoReturn:
+    def _lost(self, queue_id: int, token: LockToken, now_ms: int) -> NoReturn:
         """Raise why a lock cannot be used (L-11): the obstacle of the entity, else that of the lock."""
         entity = self._entities.of_queue(queue_id)
         queue = self._queues.get(queue_id)
@@ -373,7 +373,7 @@ class Operations:
         until_ms = [wall.shown_ms(queue.renew(lock, holder, out)) for lock in locks]
         out.effects.append(do.LocksRenewed(command.reply_to, until_ms))
 
-    def _renewable(self, queue: MessageQueue, token: bytes, now_ms: int) -> Lock:
+    def _renewable(self, queue: MessageQueue, token: LockToken, now_ms: int) -> Lock:
         """Return a held lock, even if its settlement waits in a transaction."""
         lock = queue.locks.get(token)
         if lock is None or lock.until_ms() <= now_ms:
@@ -475,5 +475,5 @@ _DISPOSITIONS: dict[type, Disposition] = {
 }
 
 
-def _guid(token: bytes) -> str:
+def _guid(token: LockToken) -> str:
     return str(UUID(bytes_le=token)) if len(token) == 16 else token.hex()

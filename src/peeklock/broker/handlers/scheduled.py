@@ -17,6 +17,7 @@ from peeklock.broker.entities.entity import Entity
 from peeklock.broker.queue.browsing import scheduled_by_number
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import MessageStored
 from peeklock.broker.vocabulary.effects import ScheduledShifted
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, MessageNotFound
@@ -28,7 +29,7 @@ LATEST_MS = 253_402_300_799_999
 """End of the year 9999, the latest time that clients can schedule."""
 
 
-def check_cancel(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) -> None:
+def check_cancel(entity: Entity, queue: MessageQueue, numbers: Iterable[SequenceNumber]) -> None:
     """Check that all numbers can be cancelled. Raises: MessageNotFound, EntityDisabled."""
     if not entity.receives:
         entity.require_sending()
@@ -37,7 +38,7 @@ def check_cancel(entity: Entity, queue: MessageQueue, numbers: Iterable[int]) ->
             raise MessageNotFound(f"no scheduled message with sequence number {number} in '{queue.name}'")
 
 
-def cancel(queue: MessageQueue, numbers: Iterable[int], out: Outcome) -> None:
+def cancel(queue: MessageQueue, numbers: Iterable[SequenceNumber], out: Outcome) -> None:
     """Remove scheduled messages that were checked just now; a number given twice counts once."""
     queue.accessed_at_ms = out.now_ms
     for number in dict.fromkeys(numbers):

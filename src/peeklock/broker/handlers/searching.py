@@ -24,7 +24,7 @@ from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary import effects as do
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
-from peeklock.broker.vocabulary.commands import Address, Fetched, SubQueue
+from peeklock.broker.vocabulary.commands import Address, Fetched, SequenceNumber, SubQueue
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.effects import Fetch, Match
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound
@@ -47,7 +47,7 @@ ROUND_BYTES_MAX = 4 * 1024 * 1024
 BYTES_MAX = 16 * 1024 * 1024
 """Size of messages that ends a call."""
 
-_NONE_YET = -1
+_NONE_YET = SequenceNumber(-1)
 _UNREAD = Sections(b"")
 
 _Found = tuple[SearchCursor, MessageQueue, Message]

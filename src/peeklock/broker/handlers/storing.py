@@ -7,6 +7,7 @@ from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 
 SLICE_MESSAGES = 256
 """Messages of a batch or schedule in one step: at 3 to 25 us each 1 to 6 ms."""
@@ -21,7 +22,7 @@ class Storing:
         self.command = command
         self._queue = queue
         self._done = 0
-        self._numbers: list[int] = []
+        self._numbers: list[SequenceNumber] = []
         # Messages without a key go to one partition (S-03).
         self._turn = None if queue.partitions is None else queue.partitions.next_in_turn()
         self._forward_to = None

@@ -60,7 +60,7 @@ from peeklock.broker.queue.shared import Shared
 from peeklock.broker.queue.timers import FAR_MS, TimerKey
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
-from peeklock.broker.vocabulary.commands import LinkId, ReplyTo
+from peeklock.broker.vocabulary.commands import LinkId, ReplyTo, SequenceNumber
 from peeklock.broker.vocabulary.errors import (
     InvalidOperation,
     MessageNotFound,
@@ -251,7 +251,7 @@ class Transactions:
     ) -> None:
         """Check a command against the partition of the transaction. Raises: InvalidOperation."""
         keys: list[str | None] = []
-        numbers: list[int] = []
+        numbers: list[SequenceNumber] = []
         if isinstance(asked, WithMessages):
             routings = [message.routing for message, _ in messages_of(asked)]
             over = None if via is None else self._enlisting.other_entity(entity, via)
@@ -280,7 +280,7 @@ class Transactions:
         entity, queue = self._enlisting.entity_of(schedule.queue_id)
         queue.accessed_at_ms = now_ms
         partition = transaction.partitions.of(entity, queue)
-        numbers: list[int] = []
+        numbers: list[SequenceNumber] = []
         kept: list[tuple[Message, Sections]] = []
         for message, given in schedule.messages:
             number, sections = enqueue.number_ahead(

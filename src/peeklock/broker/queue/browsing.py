@@ -14,11 +14,16 @@ from peeklock.broker.queue.message_table import MessageTable
 from peeklock.broker.queue.peek_lock import Lock
 from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT, Partitions, order_to_browse_from
 from peeklock.broker.queue.wall_clock import WallClock
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.message import NEVER_MS, Message, MessageState, MessageView
 
 
 def browse(
-    queue: MessageQueue, from_number: int, count_max: int, bytes_max: int, session_id: str | None = None
+    queue: MessageQueue,
+    from_number: SequenceNumber,
+    count_max: int,
+    bytes_max: int,
+    session_id: str | None = None,
 ) -> list[MessageView]:
     """Return messages in any state by ascending number, at least one if there is one (S-11)."""
     views: list[MessageView] = []
@@ -100,7 +105,7 @@ def _of_partition(numbers: MessageTable, partitions: Partitions, partition: int)
         yield message
 
 
-def key_to_browse_from(queue: MessageQueue, number: int) -> int:
+def key_to_browse_from(queue: MessageQueue, number: SequenceNumber) -> int:
     """Return the lowest key of this number and higher ones."""
     main = queue.main
     if main.partitions is not None:
@@ -108,20 +113,20 @@ def key_to_browse_from(queue: MessageQueue, number: int) -> int:
     return order_to_browse_from(number, main.next_position)
 
 
-def _by_number(queue: MessageQueue, number: int) -> Message | None:
+def _by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
     if number < 0:
         return None
     key = queue.key_of(number)
     return queue.find(key) if queue.numbers is None else queue.numbers.get(key)
 
 
-def scheduled_by_number(queue: MessageQueue, number: int) -> Message | None:
+def scheduled_by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
     """Return the scheduled message with this sequence number."""
     message = _by_number(queue, number)
     return None if message is None or message.state is not MessageState.SCHEDULED else message
 
 
-def deferred_by_number(queue: MessageQueue, number: int) -> Message | None:
+def deferred_by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
     """Return the deferred message with this sequence number, unless it is locked."""
     message = _by_number(queue, number)
     if message is None or message.state is not MessageState.DEFERRED or message.lock is not None:

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.queue.delivery import PASS_OVER_MAX, PlainReadyQueue
-from peeklock.broker.vocabulary.commands import ReplyTo
+from peeklock.broker.vocabulary.commands import LockToken, ReplyTo
 from peeklock.broker.vocabulary.message import Message
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Claim:
 
     __slots__ = ("cursor", "done", "messages", "no", "size_bytes")
 
-    token: bytes | None = None
+    token: LockToken | None = None
     """Messages of a claim are not settled one by one."""
 
     def __init__(self, cursor: Cursor, no: int) -> None:

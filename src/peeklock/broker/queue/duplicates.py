@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable
 from hashlib import blake2b
 from operator import attrgetter
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import MessageIdSeen
 from peeklock.broker.vocabulary.quotas import DUPLICATE_IDS_MAX
 
@@ -67,7 +68,7 @@ class Duplicates:
         self.window_ms = window_ms
         self.count_max = count_max
         self.count = 0  # of ids remembered
-        self.waiting: dict[int, bytes] = {}  # digests of scheduled messages, by sequence number
+        self.waiting: dict[SequenceNumber, bytes] = {}  # digests of scheduled messages
         self._keyed = blake2b(digest_size=DIGEST_BYTES, key=key)
         self._shards: list[dict[bytes, int]] = [{}]  # seen_at_ms << 63 | sequence_number
         self._lost = [0]  # removed from each since it was copied
@@ -95,21 +96,21 @@ class Duplicates:
         hashed.update(message_id)
         return hashed.digest()
 
-    def first_number(self, digest: bytes, now_ms: int) -> int | None:
+    def first_number(self, digest: bytes, now_ms: int) -> SequenceNumber | None:
         """Return the number of the first message with this id, None if there was none within the window."""
         no = digest[0] & self._mask
         seen = self._shards[no].get(digest)
         if seen is None:
             return None
         if (seen >> _NUMBER_BITS) + self.window_ms > now_ms:
-            return seen & _NUMBER_MAX
+            return SequenceNumber(seen & _NUMBER_MAX)
         del self._shards[no][digest]  # the next `note` puts it at the end
         self._lost[no] += 1
         self.count -= 1
         return None
 
     def note(
-        self, digest: bytes, sequence_number: int, now_ms: int, instant_ms: int | None = None
+        self, digest: bytes, sequence_number: SequenceNumber, now_ms: int, instant_ms: int | None = None
     ) -> MessageIdSeen:
         """Remember an id that `first_number` did not find.
 
@@ -126,7 +127,7 @@ class Duplicates:
             self.queue_id, digest, now_ms if instant_ms is None else instant_ms, sequence_number
         )
 
-    def free(self, sequence_number: int) -> MessageIdSeen | None:
+    def free(self, sequence_number: SequenceNumber) -> MessageIdSeen | None:
         """Forget the id of a cancelled scheduled message; return None if another message has it."""
         digest = self.waiting.get(sequence_number)
         if digest is None:
@@ -181,7 +182,9 @@ class Duplicates:
             and (seen >> _NUMBER_BITS) + self.window_ms > now_ms
         )
 
-    def restore(self, changes: Iterable[MessageIdSeen], now_ms: int, scheduled: Container[int] = ()) -> None:
+    def restore(
+        self, changes: Iterable[MessageIdSeen], now_ms: int, scheduled: Container[SequenceNumber] = ()
+    ) -> None:
         """Load facts of the journal, in any order, that are still within the window.
 
         Args:
@@ -189,7 +192,7 @@ class Duplicates:
         """
         by_time = attrgetter("seen_at_ms")
         within: list[MessageIdSeen] = []
-        freed: set[tuple[bytes, int]] = set()
+        freed: set[tuple[bytes, SequenceNumber]] = set()
         for change in changes:
             if change.seen_at_ms == _FREED:
                 freed.add((change.digest, change.sequence_number))

@@ -22,6 +22,7 @@ from peeklock.broker.vocabulary.message import SHARED, SHARED_MAX, Message, Mess
 if TYPE_CHECKING:
     from peeklock.broker.queue.duplicates import Duplicates
     from peeklock.broker.queue.message_queue import MessageQueue
+    from peeklock.broker.vocabulary.addresses import SequenceNumber
 
 COPIES_MAX = 2_000
 """Copies by topics in one command, some 10 ms of work. Further messages are pending, for `advance`."""
@@ -43,7 +44,7 @@ def store(
     turn: int | None = None,
     partition: int | None = None,
     forward_to: str | None = None,
-) -> int:
+) -> SequenceNumber:
     """Store an arriving message, at once or scheduled, or pass it on; return its sequence number.
 
     A duplicate is dropped, and the number is that of the first message (D-01, S-01).
@@ -135,7 +136,7 @@ def number_ahead(
     partition: int | None,
     transaction_id: bytes,
     out: Outcome,
-) -> tuple[int, Sections | None]:
+) -> tuple[SequenceNumber, Sections | None]:
     """Number a message that a transaction schedules; `store_numbered` stores it with the commit.
 
     The counters must be durable before the number is answered.
@@ -281,20 +282,22 @@ def numbers_issued(queue: MessageQueue) -> NumbersIssued:
     return NumbersIssued(
         queue.queue_id,
         queue.next_position,
-        queue.next_position & SEQUENCE_NUMBER_MAX,  # as `number_of` has it
+        queue.next_position & SEQUENCE_NUMBER_MAX,  # type: ignore[arg-type]  # `number_of` without a call
         queue.last_enqueued_at_ms,
         () if queue.partitions is None else tuple(queue.partitions.nexts),
     )
 
 
-def _take_position(queue: MessageQueue, message: Message) -> int:
+def _take_position(queue: MessageQueue, message: Message) -> SequenceNumber:
     """Assign a message the next position; return its number without partitions."""
     message.position = position = queue.next_position
     queue.next_position = position + 1
     if not queue.numbers_dirty:
         queue.numbers_dirty = True
         queue.shared.issued.append(queue)
-    return position if position <= SEQUENCE_NUMBER_MAX else number_of(position)
+    if position > SEQUENCE_NUMBER_MAX:
+        return number_of(position)
+    return position  # type: ignore[return-value]  # no call for each send
 
 
 def _given_id(queue: MessageQueue, message: Message, sections: Sections) -> Sections:

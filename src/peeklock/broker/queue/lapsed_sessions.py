@@ -18,6 +18,7 @@ from peeklock.broker.queue.timers import FAR_MS
 
 if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
+    from peeklock.broker.vocabulary.addresses import LockToken
     from peeklock.broker.vocabulary.message import Message
 
 DETACH_AFTER_MS = 3_000
@@ -32,7 +33,7 @@ class LapsedSession:
 
     session = None
 
-    def __init__(self, key: str, session_id: str, tokens: list[bytes], detach_at_ms: int) -> None:
+    def __init__(self, key: str, session_id: str, tokens: list[LockToken], detach_at_ms: int) -> None:
         self.key = key  # folded id of the session
         self.session_id = session_id  # in the holder's spelling
         self.tokens = tokens  # of the message locks that ended with it
@@ -54,10 +55,10 @@ class LapsedSessions:
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[str, tuple[Consumer, LapsedSession]] = OrderedDict()
-        self._by_token: dict[bytes, Consumer] = {}
+        self._by_token: dict[LockToken, Consumer] = {}
 
     def add(
-        self, receiver: Consumer, key: str, session_id: str, tokens: list[bytes], now_ms: int
+        self, receiver: Consumer, key: str, session_id: str, tokens: list[LockToken], now_ms: int
     ) -> LapsedSession:
         """Keep a link, with its credit, after the lock of its session has lapsed."""
         lapsed = LapsedSession(key, session_id, tokens, now_ms + DETACH_AFTER_MS)
@@ -82,7 +83,7 @@ class LapsedSessions:
         found = self._by_key.get(key)
         return None if found is None else found[0]
 
-    def with_token(self, token: bytes) -> Consumer | None:
+    def with_token(self, token: LockToken) -> Consumer | None:
         """Return the link over which a message with this lock token was delivered."""
         return self._by_token.get(token)
 
@@ -113,7 +114,7 @@ class LapsedSessions:
         """Assert that the indexes agree."""
         at = [lapsed.detach_at_ms for _, lapsed in self._by_key.values()]
         assert at == sorted(at)
-        tokens: dict[bytes, Consumer] = {}
+        tokens: dict[LockToken, Consumer] = {}
         for key, (receiver, lapsed) in self._by_key.items():
             assert receiver.ready_queue is lapsed
             assert lapsed.key == key

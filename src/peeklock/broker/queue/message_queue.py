@@ -42,6 +42,7 @@ from peeklock.broker.vocabulary.message import ACTIVE, Message, MessageState
 
 if TYPE_CHECKING:
     from peeklock.broker.queue.cursors import Cursors
+    from peeklock.broker.vocabulary.addresses import LockToken, SequenceNumber
 
 FORWARDS_MAX = 4
 """Items of due work that a forwarded message counts: it makes as many hops at most (wire contract 10.1)."""
@@ -151,7 +152,7 @@ class MessageQueue:
             self.numbers = MessageTable()
         self.activation = Activation(self.scheduled)
         # Without sessions in the order in which they lapse: all last equally long.
-        self.locks: dict[bytes, Lock] = {}
+        self.locks: dict[LockToken, Lock] = {}
         self.ready_queue = delivery.PlainReadyQueue()  # unused in a queue with sessions
 
     @property
@@ -181,7 +182,7 @@ class MessageQueue:
         overlay: bytes | None,
         out: Outcome,
         why: EventType = EventType.DEAD_LETTERED,
-        token: bytes | None = None,
+        token: LockToken | None = None,
     ) -> None:
         """Move a stored, unlocked message to the dead-letter queue, or to where that forwards.
 
@@ -219,7 +220,7 @@ class MessageQueue:
 
     # Locks
 
-    def held(self, token: bytes, now_ms: int) -> Lock | None:
+    def held(self, token: LockToken, now_ms: int) -> Lock | None:
         """Return the lock with this token if it is held and can be settled; at exactly its end it is lost."""
         lock = self.locks.get(token)
         if lock is None or lock.transaction_id is not None or lock.holder.until_ms <= now_ms:
@@ -449,7 +450,7 @@ class MessageQueue:
         """Return the message at a position, in any state."""
         return self.active.get(position) or self.deferred.get(position) or self.scheduled.get(position)
 
-    def key_of(self, number: int) -> int:
+    def key_of(self, number: SequenceNumber) -> int:
         """Return the key of a number in `numbers`; without that table it is the position."""
         main = self.main
         if main.partitions is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.queue.links import Consumer, Receivers
 from peeklock.broker.queue.outcome import Outcome
+from peeklock.broker.vocabulary.addresses import NOT_NUMBERED
 from peeklock.broker.vocabulary.changes import (
     QUEUES_PER_ENTITY,
     SESSION_STATES,
@@ -289,7 +290,7 @@ class SessionStates:
 
     def numbers_issued(self) -> NumbersIssued:
         """Return the counter as a fact."""
-        return NumbersIssued(self.queue_id, self.next_position, 0, 0)
+        return NumbersIssued(self.queue_id, self.next_position, NOT_NUMBERED, 0)
 
     def _add_size(self, size_bytes: int) -> None:
         self.size_bytes += size_bytes

@@ -39,7 +39,7 @@ from peeklock.broker.queue.message_session import (
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.peek_lock import Lock
 from peeklock.broker.queue.session_ids import folded
-from peeklock.broker.vocabulary.commands import LinkId, SessionRequest
+from peeklock.broker.vocabulary.commands import LinkId, LockToken, SessionRequest
 from peeklock.broker.vocabulary.effects import DetachLink, LinkRefused, ReceiverOpened, SessionLockLapsed
 from peeklock.broker.vocabulary.errors import SessionCannotBeLocked, SessionLockLost, SessionWaitTimedOut
 from peeklock.broker.vocabulary.events import EventType
@@ -352,7 +352,7 @@ class MessageSessions:
         return len(tokens)
 
     def used(
-        self, session_id: str | None, tokens: Iterable[bytes], connection_id: int | None, out: Outcome
+        self, session_id: str | None, tokens: Iterable[LockToken], connection_id: int | None, out: Outcome
     ) -> None:
         """Detach the link that used a session after its lock lapsed, at once or with the lapse (C7).
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.broker.content.overlay import dead_letter_reason
 from peeklock.broker.queue.counters import APPLICATION, COUNTED, REASONS, Counters
+from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken, SequenceNumber
 from peeklock.broker.vocabulary.changes import Change
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.events import Event, EventType
@@ -156,9 +157,9 @@ class Outcome:
         self,
         queue: MessageQueue,
         message: Message,
-        first_number: int,
+        first_number: SequenceNumber,
         sections: Sections | None,
-        used_number: int = 0,
+        used_number: SequenceNumber = NOT_NUMBERED,
     ) -> None:
         """Count and record an accepted message that is not stored; see `Recorder.duplicate_dropped`.
 
@@ -220,7 +221,7 @@ class Outcome:
         reason: str | None = None,
         related: str | None = None,
         related_number: int = 0,
-        token: bytes | None = None,
+        token: LockToken | None = None,
         until_ms: int = 0,
     ) -> None:
         """Count and record another event of a message, which changes only its delivery count."""
@@ -240,7 +241,7 @@ class Outcome:
         message: Message,
         overlay: bytes | None,
         to: str | None,
-        token: bytes | None = None,
+        token: LockToken | None = None,
         kind: EventType = EventType.DEAD_LETTERED,
     ) -> None:
         """Count and record a dead letter; `kind` is EXPIRED for one whose time-to-live ended."""
@@ -258,7 +259,7 @@ class Outcome:
         """Return the event of a message that is about to be passed on; then `passed_on` or `fanned_out`."""
         return None if self._recorder is None else self._recorder.forwarded(queue, message, to)
 
-    def passed_on(self, queue: MessageQueue, forwarded: Event | None, number: int) -> None:
+    def passed_on(self, queue: MessageQueue, forwarded: Event | None, number: SequenceNumber) -> None:
         """Count and record a forward, with the number at the target."""
         queue.counters.forwarded += 1
         self.counters.forwarded += 1

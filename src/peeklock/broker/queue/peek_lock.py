@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from peeklock.broker.queue.timers import FAR_MS
+from peeklock.broker.vocabulary.addresses import LockToken
 
 if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from peeklock.broker.vocabulary.message import Message
 
 
-class Holder(dict[bytes, "Lock"]):
+class Holder(dict[LockToken, "Lock"]):
     """Locks by token that end together when their connection breaks: those of one link, or those that
     requests of one connection took or renewed (L-13)."""
 
@@ -33,14 +34,14 @@ class Lock:
 
     def __init__(
         self,
-        token: bytes,
+        token: LockToken,
         message: Message,
         queue: MessageQueue,
         locked_until_ms: int,
         holder: Holder,
         session: MessageSession | None = None,
     ) -> None:
-        self.token = token  # 16 bytes in .NET order
+        self.token = token
         self.message = message
         self.queue = queue
         self.locked_until_ms = locked_until_ms  # without a session

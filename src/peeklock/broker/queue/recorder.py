@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.timers import FAR_MS, TimerKey
 from peeklock.broker.vocabulary import events
+from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken, SequenceNumber
 from peeklock.broker.vocabulary.descriptions import KINDS, Description
 from peeklock.broker.vocabulary.events import Event, EventTuple, EventType
 
@@ -174,7 +175,7 @@ class Recorder:
         reason: str | None = None,
         related: str | None = None,
         related_number: int = 0,
-        token: bytes | None = None,
+        token: LockToken | None = None,
         until_ms: int = 0,
     ) -> None:
         """Record an event of a message, which changes only its delivery count."""
@@ -263,9 +264,9 @@ class Recorder:
         self,
         queue: MessageQueue,
         message: Message,
-        first_number: int,
+        first_number: SequenceNumber,
         sections: Sections,
-        used_number: int = 0,
+        used_number: SequenceNumber = NOT_NUMBERED,
     ) -> None:
         """Record an accepted message that was not stored.
 

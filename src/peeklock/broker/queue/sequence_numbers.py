@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from zlib import crc32
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
+
 SEQUENCE_NUMBER_MAX = (1 << 63) - 1
 _EPOCH = 1 << 63
 
@@ -25,9 +27,9 @@ _ORDER_BITS = 80
 """Of an order in a key: 2^32 roll-overs of a partition."""
 
 
-def number_of(order: int) -> int:
+def number_of(order: int) -> SequenceNumber:
     """Return the sequence number of an order: the same int object before the first roll-over."""
-    return order if order <= SEQUENCE_NUMBER_MAX else order & SEQUENCE_NUMBER_MAX
+    return SequenceNumber(order if order <= SEQUENCE_NUMBER_MAX else order & SEQUENCE_NUMBER_MAX)
 
 
 def order_of(number: int, issued: int, epoch: int = _EPOCH) -> int:
@@ -68,7 +70,7 @@ class Partitions:
         """Return the partition of a session id, partition key or message id; it never changes."""
         return crc32(key) % PARTITION_COUNT
 
-    def of_number(self, number: int) -> int:
+    def of_number(self, number: SequenceNumber) -> int:
         """Return the partition that issued a number."""
         return number >> _PARTITION_SHIFT
 
@@ -77,13 +79,14 @@ class Partitions:
         self._turn = (self._turn + 1) % PARTITION_COUNT
         return self._turn
 
-    def take(self, partition: int) -> int:
+    def take(self, partition: int) -> SequenceNumber:
         """Issue the next number of a partition."""
         order = self.nexts[partition]
         self.nexts[partition] = order + 1
-        return partition << _PARTITION_SHIFT | order & (_PARTITION_EPOCH - 1)
+        low = order & (_PARTITION_EPOCH - 1)
+        return partition << _PARTITION_SHIFT | low  # type: ignore[return-value]  # no call for each send
 
-    def key_of(self, number: int) -> int:
+    def key_of(self, number: SequenceNumber) -> int:
         """Return the key of the latest message with a number."""
         partition, low = number >> _PARTITION_SHIFT, number & (_PARTITION_EPOCH - 1)
         if partition >= PARTITION_COUNT:
@@ -94,7 +97,7 @@ class Partitions:
         """Return the lowest key of a partition."""
         return partition << _ORDER_BITS
 
-    def key_to_browse_from(self, number: int) -> int:
+    def key_to_browse_from(self, number: SequenceNumber) -> int:
         """Return the lowest key of this number and higher ones."""
         if number <= 0:
             return 0

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.queue.outcome import Outcome
+    from peeklock.broker.vocabulary.addresses import LockToken
     from peeklock.broker.vocabulary.message import Message
 
 
@@ -66,7 +67,9 @@ class Shared:
     forwarding: Forwarder
     """Set by `Entities`."""
 
-    def __init__(self, tokens: Callable[[], bytes], clock_step_limit_ms: int = CLOCK_STEP_LIMIT_MS) -> None:
+    def __init__(
+        self, tokens: Callable[[], LockToken], clock_step_limit_ms: int = CLOCK_STEP_LIMIT_MS
+    ) -> None:
         self.tokens = tokens
         self.timers = Timers()
         self.wall = WallClock(clock_step_limit_ms)

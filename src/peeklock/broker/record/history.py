@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
-from peeklock.broker.vocabulary.commands import Address, LinkId, SubQueue
+from peeklock.broker.vocabulary.commands import Address, LinkId, SequenceNumber, SubQueue
 from peeklock.broker.vocabulary.message import NEVER_MS, Message, MessageView
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Entry:
     """Number of those known."""
 
 
-Place = tuple[int, int]
+Place = tuple[int, SequenceNumber]
 """Queue id and sequence number; a message may get another record before it leaves."""
 
 Handed = tuple[int, int, int, "LinkId | None", "str | None", "Ending | None", int]

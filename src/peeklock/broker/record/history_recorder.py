@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.peek_lock import Lock
     from peeklock.broker.queue.timers import Timers
     from peeklock.broker.queue.wall_clock import WallClock
-    from peeklock.broker.vocabulary.commands import LinkId
+    from peeklock.broker.vocabulary.commands import LinkId, LockToken
     from peeklock.broker.vocabulary.message import Message, MessageView
 
 _ENDINGS: Final = {
@@ -123,7 +123,7 @@ class HistoryRecorder(Recorder):
         reason: str | None = None,
         related: str | None = None,
         related_number: int = 0,
-        token: bytes | None = None,
+        token: LockToken | None = None,
         until_ms: int = 0,
     ) -> None:
         place = queue.queue_id, message.sequence_number

@@ -1,6 +1,6 @@
 """The values that cross the broker's border. They know nothing of queues, entities or handlers.
 
-addresses            Names of links, of answers and of queues.
+addresses            Names of links, answers, messages, locks and queues.
 changes              The facts that a store keeps.
 commands             Requests to the broker; the next two are parts of it.
 definition_commands  Commands about entities and rules.

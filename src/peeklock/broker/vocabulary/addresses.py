@@ -1,10 +1,10 @@
-"""Names of links, of answers and of queues. All are opaque values that a node can send to another."""
+"""Names of links, answers, messages, locks and queues. A node can send them to another."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, NewType
 
 OWN_CONNECTION_ID = 0
 """Connection id of the process's own commands; those of peers begin at 1."""
@@ -33,6 +33,15 @@ class ReplyTo(NamedTuple):
 
 NOWHERE = ReplyTo(OWN_CONNECTION_ID, NO_LINK, 0)
 """Placeholder until the caller sets where the answer goes, or for a command without an answer."""
+
+SequenceNumber = NewType("SequenceNumber", int)
+"""Names a message in its queue. Its position there is another number."""
+
+NOT_NUMBERED = SequenceNumber(0)
+"""Placeholder until the broker numbers a message, or where there is no message."""
+
+LockToken = NewType("LockToken", bytes)
+"""Names the lock of a delivery: a GUID in .NET order. A delivery without a lock has one too, as its tag."""
 
 
 class SubQueue(Enum):

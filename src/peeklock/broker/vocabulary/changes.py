@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
 from peeklock.broker.vocabulary.message import Message
 
@@ -41,7 +42,7 @@ class NumbersIssued:
 
     queue_id: int
     next_position: int
-    next_sequence_number: int
+    next_sequence_number: SequenceNumber
     last_enqueued_at_ms: int
     partitions: tuple[int, ...] = ()
     """Of a partitioned queue: the next number of each partition, without the roll-over."""
@@ -56,7 +57,7 @@ class MessageIdSeen:
     """Keyed, 16 bytes."""
     seen_at_ms: int
     """0 = the id is free again: its message was cancelled before it was enqueued."""
-    sequence_number: int
+    sequence_number: SequenceNumber
     """Of the first message; answers the scheduling of a duplicate (S-01)."""
 
 

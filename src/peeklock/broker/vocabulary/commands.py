@@ -17,7 +17,9 @@ from peeklock.broker.vocabulary.addresses import NOWHERE as NOWHERE
 from peeklock.broker.vocabulary.addresses import OWN_CONNECTION_ID as OWN_CONNECTION_ID
 from peeklock.broker.vocabulary.addresses import Address as Address
 from peeklock.broker.vocabulary.addresses import LinkId as LinkId
+from peeklock.broker.vocabulary.addresses import LockToken as LockToken
 from peeklock.broker.vocabulary.addresses import ReplyTo as ReplyTo
+from peeklock.broker.vocabulary.addresses import SequenceNumber as SequenceNumber
 from peeklock.broker.vocabulary.addresses import SubQueue as SubQueue
 from peeklock.broker.vocabulary.definition_commands import AddRule as AddRule
 from peeklock.broker.vocabulary.definition_commands import CreateEntity as CreateEntity
@@ -120,7 +122,7 @@ class DropConnection:
 
     connection_id: int
     broken: bool
-    undelivered: list[tuple[int, bytes]] = field(default_factory=list)
+    undelivered: list[tuple[int, LockToken]] = field(default_factory=list)
     """Queue ids and lock tokens of messages that were not sent: available again, not counted (L-16)."""
 
 
@@ -183,9 +185,9 @@ class SendTo:
 @dataclass(slots=True)
 class Complete:
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
-    further: list[bytes] | tuple[()] = ()
+    further: list[LockToken] | tuple[()] = ()
     """Lock tokens of the deliveries that follow in one disposition; see `Send.further`."""
 
     def after(self, count: int) -> Complete | None:
@@ -199,7 +201,7 @@ class Complete:
 @dataclass(slots=True)
 class Abandon:
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
     properties: Mapping[str, Any] | None = None
     """Application properties to change; None is stored as null."""
@@ -210,7 +212,7 @@ class Defer:
     """Set a message aside until its number is requested, counted (L-08, L-10)."""
 
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
     properties: Mapping[str, Any] | None = None
 
@@ -218,7 +220,7 @@ class Defer:
 @dataclass(slots=True)
 class DeadLetter:
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
     reason: str | None = None
     description: str | None = None
@@ -230,7 +232,7 @@ class Release:
     """Make a message available again, not counted (L-08), to other receivers first."""
 
     queue_id: int
-    lock_token: bytes
+    lock_token: LockToken
     reply_to: ReplyTo | None
 
 
@@ -242,7 +244,7 @@ class RenewLocks:
     """-> LocksRenewed. All or none."""
 
     address: Address
-    lock_tokens: list[bytes]
+    lock_tokens: list[LockToken]
     reply_to: ReplyTo
 
 
@@ -251,7 +253,7 @@ class Peek:
     """-> MessagesFound by ascending sequence number, in any state (S-11)."""
 
     address: Address
-    from_sequence_number: int
+    from_sequence_number: SequenceNumber
     count_max: int
     bytes_max: int
     reply_to: ReplyTo
@@ -273,7 +275,7 @@ class CancelScheduled:
     """-> Done. All or none: MessageNotFound if one is not scheduled (any more)."""
 
     address: Address
-    sequence_numbers: list[int]
+    sequence_numbers: list[SequenceNumber]
     reply_to: ReplyTo
 
 
@@ -283,7 +285,7 @@ class ReceiveDeferred:
     with sessions the connection must hold the session, whose lock they are under (G-05)."""
 
     address: Address
-    sequence_numbers: list[int]
+    sequence_numbers: list[SequenceNumber]
     mode: ReceiveMode
     reply_to: ReplyTo
     session_id: str | None = None
@@ -303,7 +305,7 @@ class UpdateDisposition:
     """Settle by lock token -> Done. All or none. Of a session, only its holder may (L-14)."""
 
     address: Address
-    lock_tokens: list[bytes]
+    lock_tokens: list[LockToken]
     disposition: Disposition
     reply_to: ReplyTo
     reason: str | None = None

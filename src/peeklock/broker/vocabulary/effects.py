@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from peeklock.broker.vocabulary.addresses import Address, LinkId, ReplyTo
+from peeklock.broker.vocabulary.addresses import Address, LinkId, ReplyTo, SequenceNumber
 from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
 from peeklock.broker.vocabulary.errors import ServiceBusError
 from peeklock.broker.vocabulary.extension_commands import SearchCursor
@@ -111,7 +111,7 @@ class LostBody:
 
     queue_name: str
     """Its queue before."""
-    sequence_number: int
+    sequence_number: SequenceNumber
     session_id: str | None
 
 
@@ -178,7 +178,7 @@ class ScheduledShifted:
 @dataclass(slots=True)
 class MessagesScheduled:
     reply_to: ReplyTo
-    sequence_numbers: list[int]
+    sequence_numbers: list[SequenceNumber]
 
 
 @dataclass(slots=True)

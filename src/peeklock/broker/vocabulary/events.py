@@ -12,6 +12,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
+from peeklock.broker.vocabulary.addresses import LockToken
+
 FLUSH_MS = 1_000
 """How long an event waits at most for a batch."""
 
@@ -138,7 +140,7 @@ class Event(NamedTuple):
     link_name: str | None
     """Name of the receiver's link on the wire; with DELIVERED and events of sessions."""
     transaction_id: bytes | None
-    lock_token: bytes | None
+    lock_token: LockToken | None
     head: bytes | None
     """Of a new message: the encoded properties section, or the whole message where bodies are captured."""
     connection_lost: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from peeklock.broker.vocabulary.addresses import Address, ReplyTo
+from peeklock.broker.vocabulary.addresses import Address, ReplyTo, SequenceNumber
 
 if TYPE_CHECKING:
     from peeklock.rules.filters import Filter
@@ -83,7 +83,7 @@ class SearchCursor:
     """How far a search has come; opaque to the client."""
 
     address: Address
-    sequence_number: int
+    sequence_number: SequenceNumber
     """Of the last message examined; -1 = none of this queue."""
 
 
@@ -125,7 +125,7 @@ class ShiftScheduled:
     reply_to: ReplyTo
     address: Address | None
     """A queue or topic; None = all."""
-    sequence_numbers: tuple[int, ...] | None
+    sequence_numbers: tuple[SequenceNumber, ...] | None
     """Of the queue with the address; None = all."""
     by_ms: int | None
     """Shift, negative = earlier; None = enqueue now, in the order of numbers."""

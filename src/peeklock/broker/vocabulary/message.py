@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
+from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken
+
 NEVER_MS = 0
 """`expires_at_ms` of a message without its own time-to-live: the entity's default applies."""
 COPIES_FOLLOWING_MAX = 10_000
@@ -75,7 +77,7 @@ class Hold(Protocol):
     """Holder of a message: the lock of a receiver, or the claim of a cursor."""
 
     @property
-    def token(self) -> bytes | None:
+    def token(self) -> LockToken | None:
         """The lock token; None for a claim."""
 
 
@@ -159,8 +161,8 @@ class Message:
         self.position = (
             0  # order of retrieval in its queue and key of the journal; never reused, no roll-over
         )
-        self.sequence_number = 0
-        self.enqueued_sequence_number = 0
+        self.sequence_number = NOT_NUMBERED
+        self.enqueued_sequence_number = NOT_NUMBERED
         self.enqueued_at_ms = 0
         self.expires_at_ms = NEVER_MS
         self.lead_ms = 0  # how much later than its arrival it is stamped: the clock went back
@@ -224,7 +226,7 @@ class MessageView:
     """A message as one reader sees it, at the time of the command."""
 
     message: Message
-    lock_token: bytes | None
+    lock_token: LockToken | None
     """16 bytes in .NET order; None if the message is only browsed."""
     locked_until_ms: int
     """UTC ms; 0 if not locked, or under the session's lock. Without a token the lock is another reader's."""

@@ -19,6 +19,7 @@ from peeklock.amqp.types import SENDER
 from peeklock.broker.vocabulary.commands import (
     DELIVERY_BYTES,
     LinkId,
+    LockToken,
     ReceiveMode,
     Release,
     ReplyTo,
@@ -130,9 +131,9 @@ class ReceiverEndpoint:
         self._outbox: deque[Deliver | Drained | Answer] = deque()
         # Payloads of what waits in the outbox, by lock token: a message that is gone from its queue meanwhile
         # (received and deleted, or completed by another after its lock lapsed) can be read nowhere else.
-        self._kept: dict[bytes, bytes] = {}
+        self._kept: dict[LockToken, bytes] = {}
         self._missing: dict[int, list[Deliver]] = {}  # body row -> deliveries that wait for it
-        self._tokens: dict[int, bytes] = {}  # lock tokens of this link's unsettled deliveries
+        self._tokens: dict[int, LockToken] = {}  # lock tokens of this link's unsettled deliveries
         # What to answer when it is not `accepted`. In transactions a client may settle one delivery twice
         # before the first answer: the second time is refused, in its turn.
         self._echoes: dict[int, deque[DeliveryState]] = {}
@@ -334,7 +335,7 @@ class ReceiverEndpoint:
         if self.locks_in is not None and effect.lock_token is not None:
             self.context.commands.append(Release(self.locks_in, effect.lock_token, None))
 
-    def take_undelivered(self) -> list[tuple[int, bytes]]:
+    def take_undelivered(self) -> list[tuple[int, LockToken]]:
         """Return queue id and lock token of locked messages that wait here, and drop them."""
         waiting, self._outbox = self._outbox, deque()
         queue_id = self.locks_in
@@ -355,11 +356,11 @@ class ReceiverEndpoint:
 
     # Settlement
 
-    def token(self, delivery_id: int) -> bytes:
+    def token(self, delivery_id: int) -> LockToken:
         """Return the lock token of an unsettled delivery."""
         return self._tokens[delivery_id]
 
-    def take_token(self, delivery_id: int) -> bytes:
+    def take_token(self, delivery_id: int) -> LockToken:
         """Return the lock token of a delivery, and forget the delivery: it is being settled."""
         if self._within:
             self._within.pop(delivery_id, None)

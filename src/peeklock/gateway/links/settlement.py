@@ -31,6 +31,7 @@ from peeklock.broker.vocabulary.commands import (
     Complete,
     DeadLetter,
     Defer,
+    LockToken,
     Release,
     ReplyTo,
 )
@@ -67,14 +68,14 @@ def settle(
     emit = context.commands.append
     if state is ACCEPTED and not event.settled:
         # Fast path: accepted, and an answer wanted.
-        number, behind, further = NO_LINK, 0, list[bytes]()  # further tokens of the last command
+        number, behind, further = NO_LINK, 0, list[LockToken]()  # further tokens of the last command
         for delivery_id in _known(context, unsettled, event, now_ms):
             link = unsettled.pop(delivery_id)
             if link.number == number and delivery_id == behind and len(further) < RUN_MAX - 1:
                 further.append(link.take_token(delivery_id))
             else:
                 assert link.queue_id is not None
-                number, further = link.number, list[bytes]()
+                number, further = link.number, list[LockToken]()
                 asked = ReplyTo(context.connection_id, number, delivery_id)
                 emit(Complete(link.queue_id, link.take_token(delivery_id), asked, further))
             behind = delivery_id + 1
@@ -197,21 +198,21 @@ def _echo(state: DeliveryState) -> DeliveryState:
     return state
 
 
-def _complete(queue_id: int, token: bytes, state: Any, reply_to: ReplyTo | None) -> Complete:
+def _complete(queue_id: int, token: LockToken, state: Any, reply_to: ReplyTo | None) -> Complete:
     return Complete(queue_id, token, reply_to)
 
 
-def _release(queue_id: int, token: bytes, state: Any, reply_to: ReplyTo | None) -> Release:
+def _release(queue_id: int, token: LockToken, state: Any, reply_to: ReplyTo | None) -> Release:
     return Release(queue_id, token, reply_to)
 
 
-def _modify(queue_id: int, token: bytes, state: Modified, reply_to: ReplyTo | None) -> Abandon | Defer:
+def _modify(queue_id: int, token: LockToken, state: Modified, reply_to: ReplyTo | None) -> Abandon | Defer:
     """`undeliverable-here` alone tells defer from abandon (wire contract 4.2)."""
     kind = Defer if state.undeliverable_here else Abandon
     return kind(queue_id, token, reply_to, _text_keys(state.message_annotations))
 
 
-def _dead_letter(queue_id: int, token: bytes, state: Rejected, reply_to: ReplyTo | None) -> DeadLetter:
+def _dead_letter(queue_id: int, token: LockToken, state: Rejected, reply_to: ReplyTo | None) -> DeadLetter:
     reason = description = None
     properties: Mapping[str, Any] | None = None
     if state.error is not None:
@@ -243,12 +244,12 @@ def _take_text(properties: dict[str, Any], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-_ENLISTABLE: dict[type, Callable[[int, bytes, Any, ReplyTo | None], EnlistedSettlement]] = {
+_ENLISTABLE: dict[type, Callable[[int, LockToken, Any, ReplyTo | None], EnlistedSettlement]] = {
     Accepted: _complete,
     Modified: _modify,
     Rejected: _dead_letter,
 }
-_SETTLERS: dict[type, Callable[[int, bytes, Any, ReplyTo | None], Settlement]] = {
+_SETTLERS: dict[type, Callable[[int, LockToken, Any, ReplyTo | None], Settlement]] = {
     **_ENLISTABLE,
     Released: _release,
 }

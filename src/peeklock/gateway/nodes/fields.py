@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peeklock.broker.content.routing import ID_LENGTH_MAX
-from peeklock.broker.vocabulary.commands import ReplyTo
+from peeklock.broker.vocabulary.commands import LockToken, ReplyTo, SequenceNumber
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ArgumentOutOfRange
 from peeklock.gateway.context import GatewayLimits
 
@@ -108,23 +108,23 @@ def sequence(body: Body, key: str) -> list[Any]:
     return value
 
 
-def integers(body: Body, key: str) -> list[int]:
-    """Read a sequence of integers."""
-    values = sequence(body, key)
+def sequence_numbers(body: Body) -> list[SequenceNumber]:
+    """Read sequence numbers."""
+    values = sequence(body, "sequence-numbers")
     if any(not isinstance(value, int) or isinstance(value, bool) for value in values):
-        raise ArgumentInvalid(f"An element of '{key}' is not an integer.")
-    return [int(value) for value in values]
+        raise ArgumentInvalid("An element of 'sequence-numbers' is not an integer.")
+    return [SequenceNumber(int(value)) for value in values]
 
 
-def tokens(body: Body) -> list[bytes]:
+def tokens(body: Body) -> list[LockToken]:
     """Read lock tokens into .NET's byte order, which is the broker's (and the delivery tag's)."""
     found = []
     for value in sequence(body, "lock-tokens"):
         if isinstance(value, uuid.UUID):
-            found.append(value.bytes_le)
+            found.append(LockToken(value.bytes_le))
         elif isinstance(value, str):
             try:
-                found.append(uuid.UUID(value).bytes_le)
+                found.append(LockToken(uuid.UUID(value).bytes_le))
             except ValueError:
                 raise ArgumentInvalid("A lock token is not a GUID.") from None
         else:

@@ -15,6 +15,7 @@ from peeklock.amqp.messaging import Sections
 from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
 from peeklock.auth import AuthorizationError, Right
 from peeklock.broker.vocabulary import commands, effects
+from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -201,7 +202,7 @@ def _session_id(request: Request, scope: Scope) -> str | None:
 
 
 def _read_peek(request: Request, scope: Scope) -> commands.Command:
-    first = max(0, fields.integer(request.body, "from-sequence-number"))
+    first = SequenceNumber(max(0, fields.integer(request.body, "from-sequence-number")))
     count = min(fields.positive(request.body, "message-count"), scope.limits.reply_count_max)
     session_id = _session_id(request, scope)
     bytes_max = scope.limits.reply_bytes_max
@@ -217,12 +218,12 @@ def _read_schedule(request: Request, scope: Scope) -> commands.Command:
 
 
 def _read_cancel(request: Request, scope: Scope) -> commands.Command:
-    numbers = fields.integers(request.body, "sequence-numbers")
+    numbers = fields.sequence_numbers(request.body)
     return commands.CancelScheduled(request.node.address, numbers, scope.reply_to)
 
 
 def _read_deferred(request: Request, scope: Scope) -> commands.Command:
-    numbers = fields.integers(request.body, "sequence-numbers")
+    numbers = fields.sequence_numbers(request.body)
     session_id = _session_id(request, scope)
     mode = commands.ReceiveMode.PEEK_LOCK
     if request.body.get("receiver-settle-mode") is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
+from typing import Any
 
 from peeklock.broker.vocabulary.changes import MessageStored
 from peeklock.broker.vocabulary.message import COPIES_FOLLOWING_MAX, SHARED, SHARED_MAX, Message, MessageState
@@ -71,7 +72,7 @@ def messages(
 
 
 def _messages(
-    queue_id: int, positions: Sequence[int], records: Iterable[Sequence[int]], overlays: Mapping[int, bytes]
+    queue_id: int, positions: Sequence[int], records: Iterable[Sequence[Any]], overlays: Mapping[int, bytes]
 ) -> list[MessageStored]:
     """Return messages without texts. Equal neighbours share one int object: it saves 100 bytes each."""
     new = Message.__new__
@@ -95,11 +96,15 @@ def _messages(
             last_expires = expires
         if size != last_size:
             last_size = SHARED[size] if size < SHARED_MAX else size
+        if number == position:
+            number = position
+        if first_number == position:
+            first_number = position
         m = new(Message)
         m.queue_id = queue_id
         m.position = position
-        m.sequence_number = position if number == position else number
-        m.enqueued_sequence_number = position if first_number == position else first_number
+        m.sequence_number = number
+        m.enqueued_sequence_number = first_number
         m.enqueued_at_ms = last_enqueued
         m.expires_at_ms = last_expires
         m.lead_ms = 0
