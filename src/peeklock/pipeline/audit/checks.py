@@ -68,7 +68,7 @@ class Check(IntEnum):
     LOST = 32, "A message that has not ended is in its entity at the end."
     LEFT_BEHIND = 33, "A message that has ended is not in its entity at the end."
     SENT_LOST = 34, "A message whose send was acknowledged to a client was enqueued."
-    SENT_TWICE = 35, "A message is enqueued as often as clients sent it, and not when its send was refused."
+    SENT_TWICE = 35, "A message is enqueued at most as often as clients sent it, and not for a refused send."
     RECEIVED_UNKNOWN = 36, "A message that a client received was enqueued."
     COMPLETION_LOST = 37, "A message whose completion was acknowledged to a client was completed."
 
