@@ -265,7 +265,7 @@ class TestSchema:
         with pytest.raises(SchemaMismatch) as refused:
             find_columns([("body", "binary"), ("sesionId", "string")], None)
         assert "'sesionId'" in str(refused.value)
-        assert "'sessionId' meant" in str(refused.value)
+        assert "Did you mean 'sessionId'?" in str(refused.value)
         assert all(name in str(refused.value) for name in COLUMNS)
 
     def test_columns_that_the_broker_sets_may_be_there_with_nulls_only(self) -> None:
