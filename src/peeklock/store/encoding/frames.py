@@ -93,15 +93,18 @@ _RECORDS = {
 _LAST_KINDS = (NUMBERS, PARTITIONED_NUMBERS, ID_SEEN)
 """Kinds of the runs behind those of messages, in their order in a frame."""
 
+_place = itemgetter(0)
+
+_id_fields = attrgetter("digest", "seen_at_ms", "sequence_number")
 _counters = attrgetter("queue_id", "next_position", "next_sequence_number", "last_enqueued_at_ms")
 
 
 def encode(batch: Batch, previous: int = 0) -> bytes:
     """Return the frame of a batch, its messages as they are now; `previous`: checksum of the one before."""
     no, pack = batch.no, records.STORED_RECORD.pack
-    runs: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)  # by place in _LAST_KINDS and queue
+    runs: dict[tuple[int, int], list[bytes]] = {}  # by place in _LAST_KINDS and queue
     stored: defaultdict[int, list[bytes]] = defaultdict(list)  # records by queue
-    with_texts: defaultdict[int, list[bytes]] = defaultdict(list)
+    with_texts: dict[int, list[bytes]] = {}
     removed: defaultdict[int, list[int]] = defaultdict(list)  # positions by queue
     texts: dict[str | None, int] = {None: 0}  # and their places
     variable: list[MessageStored] = []
@@ -132,15 +135,15 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
                 stored[queue_id].append(record)
             else:
                 places = [texts.setdefault(text, len(texts)) for text in (m.session_id, m.dead_letter_source)]
-                with_texts[queue_id].append(record + records.PLACES.pack(*places))
+                with_texts.setdefault(queue_id, []).append(record + records.PLACES.pack(*places))
         elif type(change) is MessageRemoved:
             removed[change.queue_id].append(change.message.position)
         elif type(change) is MessageIdSeen:
-            record = _ID_RECORD.pack(change.digest, change.seen_at_ms, change.sequence_number)
-            runs[2, change.queue_id].append(record)
+            runs.setdefault((2, change.queue_id), []).append(_ID_RECORD.pack(*_id_fields(change)))
         elif type(change) is NumbersIssued:
             place = 1 if change.partitions else 0
-            runs[place, 0].append(_NUMBERS[place].pack(*_counters(change), *change.partitions))
+            numbers = _NUMBERS[place].pack(*_counters(change), *change.partitions)
+            runs.setdefault((place, 0), []).append(numbers)
         else:
             assert type(change) in definitions.KINDS, f"a store cannot keep {change!r}"
     parts = [_CHECKED_HEAD.pack(no, previous)]
@@ -151,7 +154,7 @@ def encode(batch: Batch, previous: int = 0) -> bytes:
             parts += (_RUN.pack(kind, queue_id, len(found)), *found)
     for queue_id, gone in removed.items():
         parts += (_RUN.pack(REMOVED, queue_id, len(gone)), struct.pack(f"<{len(gone)}Q", *gone))
-    for place, queue_id in sorted(runs, key=itemgetter(0)):
+    for place, queue_id in sorted(runs, key=_place) if len(runs) > 1 else runs:
         found = runs[place, queue_id]
         parts += (_RUN.pack(_LAST_KINDS[place], queue_id, len(found)), *found)
     checked = b"".join(parts)
