@@ -55,7 +55,7 @@ def test_a_job_runs_under_spark_submit(log: pa.Table, tmp_path: Path) -> None:
         folder=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "What passed" in done.stdout
+    assert "Totals" in done.stdout
     assert (tmp_path / "metrics.png").exists()
     assert pq.ParquetDataset(tmp_path / "metrics").read().num_rows == len(fold_minutes(log))
 

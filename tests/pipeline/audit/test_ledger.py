@@ -204,4 +204,4 @@ class TestVerdict:
         lost = next(check for check in told["checks"] if check["check"] == "lost")
         assert lost["violations"] == verdict.findings[Check.LOST].count
         assert lost["samples"][0]["entity"]
-        assert lost["promise"] == "A message that has not ended is there at the end."
+        assert lost["promise"] == "A message that has not ended is in its entity at the end."
