@@ -136,7 +136,7 @@ def one_round(kind: Kind, count: int) -> dict[str, float]:
         # Credit comes in small steps, as from receivers that keep up.
         for total in range(10, count // len(links) + 10, 10):
             for link in links:
-                deliveries.extend(core.apply(SetCredit(link, total, 1 << 60), NOW_MS)[1])  # type: ignore[arg-type]
+                deliveries.extend(core.apply(SetCredit(link, total, 1 << 60), NOW_MS)[1])  # type: ignore[arg-type]  # the first effect is a delivery, the link is open
 
     figures = {"send": timed(count, send), "deliver": timed(count, deliver)}
     completions = [
@@ -179,7 +179,7 @@ def round_trip(kind: Kind, count: int) -> float:
     def cycle() -> None:
         for command in commands:
             effects = core.apply(command, NOW_MS)[1]
-            core.apply(Complete(QUEUE_ID, effects[1].lock_token, ReplyTo(1, 1, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]
+            core.apply(Complete(QUEUE_ID, effects[1].lock_token, ReplyTo(1, 1, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]  # the first effect is a delivery, the link is open
 
     return timed(count, cycle)
 
@@ -198,7 +198,7 @@ def hand_out(count: int) -> float:
             link = LinkId(1, number)
             core.apply(OpenReceiver(link, Address("orders"), ReceiveMode.PEEK_LOCK, request), NOW_MS)
             (delivered, _) = core.apply(SetCredit(link, 10, 1 << 60, drain=True), NOW_MS)[1]
-            core.apply(Complete(QUEUE_ID, delivered.lock_token, ReplyTo(*link, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]
+            core.apply(Complete(QUEUE_ID, delivered.lock_token, ReplyTo(*link, 0)), NOW_MS)  # type: ignore[union-attr, arg-type]  # the first effect is a delivery, the link is open
             core.apply(CloseLink(link), NOW_MS)
 
     figure = timed(count, cycle)

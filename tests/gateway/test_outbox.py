@@ -187,7 +187,7 @@ def test_credit_behind_a_settlement_does_not_overtake_it(rig: Harness) -> None:
     rig.pump()
     asked = [command for command in rig.commands if isinstance(command, SetCredit | Abandon)]
     assert [type(command) for command in asked[-3:]] == [SetCredit, Abandon, SetCredit]
-    assert [command.deliveries_max for command in asked[-3::2]] == [1, 2]  # type: ignore[union-attr]
+    assert [command.deliveries_max for command in asked[-3::2]] == [1, 2]  # type: ignore[union-attr]  # these two are of SetCredit
 
 
 def test_two_flows_in_one_read_let_waiting_replies_use_only_the_last(rig: Harness) -> None:

@@ -133,7 +133,7 @@ def test_a_session_may_be_empty_or_named_by_the_empty_text(rig: LiveHarness) -> 
 def test_a_session_by_any_spelling_of_its_id(rig: LiveHarness, broker: InProcessBroker) -> None:
     """Req: C27. The answer is in the spelling asked for, described as the Go client has it."""
     send(rig, message("1", "Ab"), message("2", "aB"), message("other", "c"))
-    handle = ask_for(rig, Described(ULong(0x137000000C), "AB"), credit=9)  # type: ignore[arg-type]
+    handle = ask_for(rig, Described(ULong(0x137000000C), "AB"), credit=9)  # type: ignore[arg-type]  # not a session id on purpose
     attached = rig.take_event(LinkAttached)
     assert isinstance(attached.source, Source)
     assert attached.source.filter == {FILTER: Described(ULong(0x137000000C), "AB")}

@@ -390,7 +390,7 @@ def test_all_that_amqp_says_of_a_message_is_shown(broker: HttpBroker) -> None:
     ],
 )
 def test_every_kind_of_body_is_bytes(broker: HttpBroker, body: dict[str, object], shown: bytes) -> None:
-    payload = encode_message(**body)  # type: ignore[arg-type]
+    payload = encode_message(**body)  # type: ignore[arg-type]  # keyword arguments of a table
     broker.ask(lambda reply_to: SendTo(Address("q"), [take_in(payload, True)], reply_to))
     assert lock(broker).body == shown
 

@@ -21,5 +21,5 @@ def test_a_history_is_kept_in_development_mode_or_when_asked_for(
     auth: frozenset[str], given: int | None, size: int
 ) -> None:
     settings: dict[str, object] = {"auth": auth, "history": given}
-    made = Settings(None, None, "localhost", 0, 0, "memory", None, None, "standard", None, **settings)  # type: ignore[arg-type]
+    made = Settings(None, None, "localhost", 0, 0, "memory", None, None, "standard", None, **settings)  # type: ignore[arg-type]  # keyword arguments of a table
     assert made.history_size == size

@@ -17,7 +17,7 @@ FORWARDS = {"forward_to": "jobs"}
 
 def in_partition(position: int, partition: int, order: int, **changed: object) -> Record:
     number = partition << PARTITION_SHIFT | order
-    return record(position, sequence_number=number, enqueued_sequence_number=number, **changed)  # type: ignore[arg-type]
+    return record(position, sequence_number=number, enqueued_sequence_number=number, **changed)  # type: ignore[arg-type]  # keyword arguments of several types
 
 
 def counters(**nexts: int) -> dict[int, list[int]]:
@@ -126,7 +126,7 @@ def test_an_id_counts_also_where_it_only_passes() -> None:
 
 def passed(uid: int, **changed: object) -> Record:
     """Make the record of a message that was sent to `orders` and forwarded to `jobs` at once."""
-    return record(uid, queue_id=OTHER, hops=1, **changed)  # type: ignore[arg-type]
+    return record(uid, queue_id=OTHER, hops=1, **changed)  # type: ignore[arg-type]  # keyword arguments of several types
 
 
 def test_a_forwarded_message_is_where_it_was_forwarded_to() -> None:

@@ -75,13 +75,13 @@ class Recovery:
             kind = type(change)
             if kind is MessageStored:
                 message = change.message  # type: ignore[union-attr]  # see `kind`
-                known = records.get(change.queue_id)  # type: ignore[union-attr]
+                known = records.get(change.queue_id)  # type: ignore[union-attr]  # see `kind`
                 if known is not None:
                     known[message.position] = message
             elif kind is MessageRemoved:
-                known = records.get(change.queue_id)  # type: ignore[union-attr]
+                known = records.get(change.queue_id)  # type: ignore[union-attr]  # see `kind`
                 if known is not None:
-                    known.pop(change.message.position, None)  # type: ignore[union-attr]
+                    known.pop(change.message.position, None)  # type: ignore[union-attr]  # see `kind`
             elif isinstance(change, NumbersIssued):
                 self._counters[change.queue_id] = change
             elif isinstance(change, MessageIdSeen):

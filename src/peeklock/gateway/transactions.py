@@ -56,7 +56,7 @@ class Transactions:
         via = None
         if transaction is not None and transaction.channel == channel:
             via = self.via_entity(channel)
-        self._commands.append(Enlist(self._connection_id, transaction_id, command, via))  # type: ignore[arg-type]
+        self._commands.append(Enlist(self._connection_id, transaction_id, command, via))  # type: ignore[arg-type]  # checked by who asks
 
     def spoil(self, transaction_id: bytes, refusal: Exception) -> None:
         """Keep a transaction from its commit: a part of it was refused that wants no answer."""

@@ -165,7 +165,8 @@ class Receives:
         """Count a request that waits for messages; return its refusal if there are too many."""
         if self._links >= RECEIVES_MAX:
             refusal = f"{RECEIVES_MAX} requests wait for messages, the maximum; try again later"
-            return asked.exchange.refusal(ServerBusy(refusal))  # type: ignore[no-any-return]
+            refused: Response = asked.exchange.refusal(ServerBusy(refusal))
+            return refused
         self._links += 1
         self._last += 1
         return None

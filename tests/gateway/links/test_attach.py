@@ -47,8 +47,8 @@ def test_a_sender_is_opened_and_its_attach_echoed_byte_for_byte(rig: Harness, ad
     assert (attached.name, attached.role, attached.max_message_size) == ("my sender", Role.RECEIVER, SIZE_MAX)
     assert attached.target is not None
     assert attached.source is not None
-    assert attached.target.address == address  # type: ignore[union-attr]
-    assert attached.source.address == "client"  # type: ignore[union-attr]
+    assert attached.target.address == address  # type: ignore[union-attr]  # neither is None here
+    assert attached.source.address == "client"  # type: ignore[union-attr]  # neither is None here
     assert (attached.snd_settle_mode, attached.rcv_settle_mode) == (0, 0)
 
 
@@ -282,7 +282,7 @@ def test_a_management_node_is_accepted_when_its_entity_is_there(rig: Harness, ad
         attached = rig.take_event(LinkAttached)
         terminus = attached.target if role is Role.SENDER else attached.source
         assert terminus is not None
-        assert terminus.address == address  # type: ignore[union-attr]
+        assert terminus.address == address  # type: ignore[union-attr]  # neither is None here
 
 
 def test_a_management_node_of_a_missing_entity_is_refused(rig: Harness) -> None:

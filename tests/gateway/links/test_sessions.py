@@ -260,7 +260,7 @@ def test_the_filter_is_answered_in_the_form_it_came(
 def test_a_receiver_without_a_session_is_told_nothing_of_one(rig: Harness) -> None:
     rig.receiver()
     attached = rig.take_event(LinkAttached)
-    assert (attached.properties, attached.source.filter) == ({}, None)  # type: ignore[union-attr]
+    assert (attached.properties, attached.source.filter) == ({}, None)  # type: ignore[union-attr]  # it has a source
 
 
 @pytest.mark.parametrize(

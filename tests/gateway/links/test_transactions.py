@@ -963,7 +963,7 @@ def test_a_sender_via_an_entity_names_its_destination_with_each_message(rig: Har
     rig.transfer(handle, section(0x75, message_bytes()), message_format=BATCH_FORMAT)
     assert rig.take(SendBatch).destination == Address("audit")
     rig.transfer(handle, message_bytes(), state=WITHIN)
-    command = rig.take(Enlist).command  # type: ignore[assignment]
+    command = rig.take(Enlist).command  # type: ignore[assignment]  # it is a settlement
     assert command.destination == Address("audit")
 
 

@@ -150,7 +150,7 @@ def test_a_session_filter_is_a_wish_or_a_refusal(value: Any, timeout: Any, sessi
     assert 0 <= command.session.wait_until_ms - rig.clock.now_ms <= 86_400_000
     opened = ReceiverOpened(command.link, QUEUE_ID, session_id=session_id, locked_until_ms=1)
     rig.effect(opened)
-    answered = rig.take_event(LinkAttached).source.filter[FILTER]  # type: ignore[union-attr, index]
+    answered = rig.take_event(LinkAttached).source.filter[FILTER]  # type: ignore[union-attr, index]  # it has a source with a filter
     assert (answered.value if isinstance(answered, Described) else answered) == session_id
     assert isinstance(answered, Described) == isinstance(value, Described)
     assert not any(isinstance(event, LinkDetached) for event in rig.events)

@@ -114,7 +114,7 @@ class Story:
             )
             for queue_id, next_position in sorted(nexts.items())
         ]
-        batch = Snapshot(self.no, [*changes, *numbers], rows or {}, [], self.now_ms, self.now_ms)  # type: ignore[list-item]
+        batch = Snapshot(self.no, [*changes, *numbers], rows or {}, [], self.now_ms, self.now_ms)  # type: ignore[list-item]  # changes of several types
         self.checker.committed(batch, self.now_ms)
 
     def deliver(

@@ -356,7 +356,7 @@ def test_a_full_disk_gives_up_its_ballast_and_the_write_is_done_again(tmp_path: 
             ballast.unlink()
             return True
 
-        store._ballast.release = release  # type: ignore[method-assign]
+        store._ballast.release = release  # type: ignore[method-assign]  # replaced to see the call
         assert store._writer is not None
         await store._writer.submit(lambda: writer.execute("PRAGMA max_page_count = 20").fetchall())
         await store.commit(batch(2, 1_000_000))
