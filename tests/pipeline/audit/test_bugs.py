@@ -53,6 +53,13 @@ seeds make of a disordered session. With 10 logs, one in 50 changes of the histo
 
 SEEDS_MAX = 200
 
+SEEN_BEFORE = {
+    "disordered-session": (31, 48, 55, 63, 82, 86, 129, 135, 154, 156),
+    "split-session": (9, 24, 36, 42, 43, 49, 50, 54, 57, 59),
+}
+"""Seeds that showed a bug when this was written. They are tried first: most others show nothing, and to
+search them took 70 s of the 115 s of this test."""
+
 
 @pytest.mark.long
 @pytest.mark.timeout(480)
@@ -64,7 +71,8 @@ def test_planted_bugs_are_found_and_named(spark: Any, tmp_path: Path) -> None:
     for bug in SEEN:
         can_show = WHERE.get(bug)
         wanted = DELIVERIES if bug in IN_DELIVERIES else LOGS
-        for seed in range(SEEDS_MAX):  # each seed once: it names the log's namespace
+        seeds = dict.fromkeys((*SEEN_BEFORE.get(bug, ()), *range(SEEDS_MAX)))
+        for seed in seeds:  # each seed once: it names the log's namespace
             if seed in logs or (can_show is not None and not can_show(seed)):
                 continue
             failure = run_seed(seed, bug=bug, events=tmp_path / bug).failure
