@@ -181,7 +181,8 @@ class Broker:
         if not settings.auth and self._given_authority is None and not is_loopback(settings.host):
             raise StartFailed(
                 f"--host {settings.host} can be reached by other machines, and without --auth everybody "
-                "knows the key: use --auth sas for keys of your own, or --auth off for no authentication"
+                "knows the key: use --auth sas for keys of your own, --auth development if everybody may "
+                "know it, or --auth off for no authentication"
             )
         try:
             return AuthorityManager(

@@ -13,7 +13,7 @@ from peeklock.broker.vocabulary.effects import EntityView, Failed
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.hosts import HostNames
 from peeklock.server import log
-from peeklock.server.settings import Settings, StartFailed
+from peeklock.server.settings import CONFIG_VARIABLE, Settings, StartFailed
 from peeklock.server.shard.shard import Shard
 
 if TYPE_CHECKING:
@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 
 def read_configuration(settings: Settings) -> Config | None:
     """Read the file; first of all, so that a bad one leaves nothing behind. Raises: StartFailed."""
-    if settings.config is None:
+    if settings.config is None and settings.config_json is None:
         return None
-    from peeklock.config.file import read_config
+    from peeklock.config.file import EMULATOR_DEFAULTS, parse_config, read_config
     from peeklock.config.form import ConfigError
 
+    defaults = EMULATOR_DEFAULTS if settings.emulator_defaults else None
     try:
-        return read_config(settings.config)
+        if settings.config is not None:
+            return read_config(settings.config, defaults)
+        assert settings.config_json is not None
+        return parse_config(settings.config_json.encode(), defaults)
     except ConfigError as failure:
-        raise StartFailed(f"{settings.config}: {failure}") from failure
+        raise StartFailed(f"{_place(settings)}: {failure}") from failure
 
 
 async def apply(config: Config, shard: Shard, settings: Settings, hosts: HostNames) -> None:
@@ -57,11 +61,15 @@ async def apply(config: Config, shard: Shard, settings: Settings, hosts: HostNam
         if refused:
             raise ConfigError(*refused)
     except ConfigError as failure:
-        raise StartFailed(f"{settings.config}: {failure}") from failure
+        raise StartFailed(f"{_place(settings)}: {failure}") from failure
     done = counted(steps)
     for name, count in config.counts().items():
         figures = {"created": done[name, False], "changed": done[name, True]}
         log.info("configuration followed", {"kind": name, "in_file": count, **figures})
+
+
+def _place(settings: Settings) -> str:
+    return CONFIG_VARIABLE if settings.config is None else str(settings.config)
 
 
 async def _rules_of(

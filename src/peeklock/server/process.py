@@ -16,6 +16,7 @@ from peeklock import __version__
 from peeklock.auth import Authority
 from peeklock.server import log
 from peeklock.server.app import Broker
+from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.net.sockets import raise_descriptor_limit
 from peeklock.server.settings import Settings
 
@@ -78,8 +79,11 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> None:
         f"{authority.connection_string_key}{plain} (administration: port {broker.http_port})"
     )
     if authority.warning:
-        log.warning(authority.warning, {"do": "--auth sas gives keys of your own"})
-        click.echo(f"peeklock: {authority.warning}; --auth sas gives keys of your own")
+        warning = authority.warning
+        if settings.is_development and not is_loopback(settings.host):
+            warning = f"{warning}, also from other machines"
+        log.warning(warning, {"do": "--auth sas gives keys of your own"})
+        click.echo(f"peeklock: {warning}; --auth sas gives keys of your own")
     if "sas" in settings.auth:
         click.echo(f"peeklock: show the keys with: peeklock keys list {settings.data}")
     log.info(

@@ -29,9 +29,10 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return lines
 
 
-def test_development_mode_knows_the_emulator_s_key_and_says_what_it_is() -> None:
+@pytest.mark.parametrize("modes", [(), ("development",)])
+def test_development_mode_knows_the_emulator_s_key_and_says_what_it_is(modes: tuple[Any, ...]) -> None:
     """Req: R-04."""
-    guard = AuthorityManager(frozenset(), None, None)
+    guard = AuthorityManager(frozenset(modes), None, None)
     assert guard.authority.authorize_key(ROOT, "SAS_KEY_VALUE").rights == set(Right)
     assert "everybody knows" in guard.warning
     assert "SAS_KEY_VALUE" in guard.connection_string_key

@@ -40,7 +40,7 @@ class AuthorityManager:
         """Make the authority.
 
         Args:
-            modes: how clients authenticate; empty = development mode.
+            modes: how clients authenticate; empty = `development`.
             data: the folder with the keys; needed for `sas`.
             authority: one made elsewhere, instead of that of the `modes`.
             web_tokens: verifies JSON web tokens; None = none are accepted.
@@ -63,7 +63,7 @@ class AuthorityManager:
             self.authority = OpenAuthority()
             self.warning = "authorization is off: every client that reaches this broker has all rights"
             self.connection_string_key = f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey=any;"
-        elif not modes:
+        elif not modes & _SECRETS:
             self.authority = Authority.development()
             self.warning = "development mode: everybody knows this key, and it has all rights"
             self.connection_string_key = (
