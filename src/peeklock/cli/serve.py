@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from peeklock.cli.options import reported
-from peeklock.cli.sources import setting_options
+from peeklock.cli.sources import setting_options, settings_file_of
 
 if TYPE_CHECKING:
     from peeklock.server.settings import CaptureSettings, Settings
@@ -40,6 +40,7 @@ def serve(context: click.Context, /, **given: Any) -> None:
     from peeklock.server.settings import CONFIG_VARIABLE, Settings
 
     given["auth"], given["delete_lock"] = frozenset(given["auth"]), given["delete_lock"] is not None
+    given["settings_file"] = settings_file_of(context)
     given["config_json"] = os.environ.get(CONFIG_VARIABLE) or None
     if given["data"] is None and given["durability"] != "memory":
         given["data"] = _ask_for_folder()

@@ -48,6 +48,11 @@ def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def settings_file_of(context: click.Context) -> Path | None:
+    """Return the settings file that was read."""
+    return context.meta[_LINES][0] if _LINES in context.meta else None
+
+
 class SettingOption(click.Option):
     """An option that knows its setting."""
 

@@ -66,6 +66,7 @@ async def run(broker: Broker, settings: Settings, process_started: float) -> int
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.ask_to_stop)
     loop.add_signal_handler(signal.SIGUSR1, broker.accept_clock)
+    loop.add_signal_handler(signal.SIGHUP, broker.reload.ask)
     _announce(broker, settings, time.monotonic() - process_started)
     return await broker.stopped()
 

@@ -87,6 +87,8 @@ class Settings:
     """Start with what can be read of a damaged store."""
     config_json: str | None = None
     """The content of a configuration file, instead of `config`."""
+    settings_file: Path | None = None
+    """The file that some of these come from."""
     emulator_defaults: bool = False
     """New entities of the configuration get the emulator's defaults."""
 
