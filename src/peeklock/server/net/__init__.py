@@ -11,6 +11,7 @@ http_bodies    Bodies of requests while they arrive.
 http_dispatch  Which part of the broker answers a request.
 operator_pages Which page an operator asks for, and who may see it.
 probes         The pages that probes ask for.
+metrics_pages  The pages that Prometheus asks for.
 http_wait      A request that waits for messages, or reads a stream of them.
 hub            Unanswered HTTP requests, as a connection to the shard.
 websocket      AMQP over WebSocket.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from peeklock import __version__
 from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.hosts import HostNames
@@ -32,7 +33,9 @@ from peeklock.server.shard.shard import Shard
 
 if TYPE_CHECKING:
     from peeklock.admin.api import Administration
+    from peeklock.metrics.table import Metric
     from peeklock.server.net.http_dispatch import HttpContext
+    from peeklock.server.net.metrics_pages import MetricsPages
     from peeklock.server.net.operator_pages import OperatorPages
 
 RULE_KEY_BYTES = 32
@@ -66,6 +69,8 @@ class Protocols:
     """Returns the figures for `/health`."""
     stops: Callable[[], bool]
     """Whether the broker stops."""
+    capture_backlog_bytes: Callable[[], int | None]
+    """Returns what waits for the event log; None = there is none."""
 
     def __post_init__(self) -> None:
         self._buffers = Buffers.of_memory(memory_bytes(), TIERS[self.settings.tier])
@@ -73,6 +78,8 @@ class Protocols:
         self._first_uses: set[str] = set()
         self._throttle = AuthThrottle()
         self._last_id = 0
+        self._opened = 0
+        """AMQP connections since the start."""
         self._http_context: HttpContext | None = None
         self._all_closed = asyncio.Event()
         self.connections: dict[int, AmqpConnection] = {}
@@ -95,6 +102,7 @@ class Protocols:
     def amqp(self) -> asyncio.Protocol:
         """Return the protocol of a new AMQP connection."""
         connection_id = self._new_id()
+        self._opened += 1
         connection = self.connections[connection_id] = AmqpConnection(
             connection_id, self.shard, self.turns, self._gateway, self._closed, self._buffered
         )
@@ -173,8 +181,34 @@ class Protocols:
         from peeklock.server.net.operator_pages import OperatorPages, Page
         from peeklock.server.net.probes import health_page
 
-        rows = (Page("/health", Access.ANYBODY, health_page(self.health)),)
+        metrics = self._metrics_pages()
+        rows = (
+            Page("/health", Access.ANYBODY, health_page(self.health)),
+            Page("/metrics", Access.FIGURES, metrics.totals),
+            Page("/metrics/entities", Access.FIGURES, metrics.entities),
+        )
         return OperatorPages(rows, asks_for_keys=self.authority_manager.origin_policy.asks_for_secret)
+
+    def _metrics_pages(self) -> MetricsPages:
+        from peeklock.server.net.metrics_pages import MetricsPages
+
+        settings = self.settings
+        build = {"version": __version__, "durability": settings.durability, "tier": settings.tier}
+        return MetricsPages(self.namespace, self.shard, self.turns, self.clock.now_ms, self._gauges, build)
+
+    def _gauges(self) -> dict[Metric, float | int]:
+        from peeklock.metrics import table
+
+        gauges: dict[Metric, float | int] = {
+            table.CONNECTIONS: len(self.connections),
+            table.OPENED: self._opened,
+            table.CLOSED: self._opened - len(self.connections),
+            table.BUFFERED: self._buffered.size_bytes,
+            table.DEFECTS: self.defects.count,
+        }
+        if (backlog := self.capture_backlog_bytes()) is not None:
+            gauges[table.CAPTURE_BACKLOG] = backlog
+        return gauges
 
     def _administration(self, note: Note) -> Administration:
         from peeklock.admin.api import Administration
