@@ -27,6 +27,9 @@ from peeklock.metrics.table import (
     Metric,
 )
 
+PART_LINES = 5_000
+"""Of a page, joined in one turn: half a millisecond. Our choice."""
+
 STATES = ("active", "deferred", "scheduled", "dead_lettered")
 
 _PER_ENTITY = tuple(metric for metric in METRICS if metric.per_entity)
@@ -170,12 +173,14 @@ class EntityPage:
             ages.append(f"{series.oldest}{age_s(entity.oldest_enqueued_at_ms, self._now_ms)}\n")
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the page in parts, one for each metric; call it once all entities are added."""
+        """Yield the page in parts, each in a turn of its own; call it once all entities are added."""
         if self._match is None:
             self._series.keep(self._shown)
         for metric, lines in self._lines.items():
             if lines:
-                yield (head(metric, self._form) + "".join(lines)).encode()
+                yield head(metric, self._form).encode()
+            for first in range(0, len(lines), PART_LINES):
+                yield "".join(lines[first : first + PART_LINES]).encode()
         yield self._form.end.encode()
 
 

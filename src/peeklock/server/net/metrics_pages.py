@@ -48,7 +48,8 @@ class MetricsPages:
 
     async def totals(self, request: PageRequest) -> Response:
         """Answer `/metrics`."""
-        return _response(await self._totals_page(_format(request)), _format(request))
+        form = _format(request)
+        return Response(200, form.value, await self._totals_page(form))
 
     async def _totals_page(self, form: Format) -> bytes:
         shard, now_ms = self.shard, self.now_ms()
@@ -109,7 +110,7 @@ class MetricsPages:
             for part in page.parts():
                 parts.append(part)
                 await self._turn()
-        return _response(b"".join(parts), form)
+        return Response(200, form.value, more=tuple(parts))
 
     async def _matching(self, page: EntityPage, entities: list[EntityFigures]) -> list[EntityFigures]:
         found = []
@@ -129,10 +130,6 @@ class MetricsPages:
 
 def _format(request: PageRequest) -> Format:
     return Format.accepted(request.headers.get("accept", ""))
-
-
-def _response(body: bytes, form: Format) -> Response:
-    return Response(200, form.value, body)
 
 
 def _process() -> dict[Metric, float | int]:
