@@ -122,7 +122,9 @@ class JwtVerifier:
         self._check_audience(claims)
         expires_at_ms = _check_times(claims, now_ms)
         path = split_resource(audience)[1]
-        return Grant(implied(self._rights(claims, path)), path, expires_at_ms)
+        roles = self._roles(claims)
+        rights = {one.right for role in roles for one in settings.roles[role] if within(path, one.path)}
+        return Grant(implied(rights), path, expires_at_ms, name=", ".join(roles))
 
     def _verified(self, token: str) -> bytes:
         """Return the payload of a token with a valid signature."""
@@ -151,20 +153,21 @@ class JwtVerifier:
                 "for that audience."
             )
 
-    def _rights(self, claims: Mapping[str, Any], path: str) -> set[Right]:
+    def _roles(self, claims: Mapping[str, Any]) -> list[str]:
+        """Return the known roles of a token. Raises: ClaimMissing."""
         held = _find_claim(claims, self._settings.roles_claim)
         if isinstance(held, str):
             # One role, or a list of words as in OAuth's `scope`.
             held = [held] if held in self._settings.roles else held.split()
         names = {name for name in held if isinstance(name, str)} if isinstance(held, list) else set()
-        roles = [rights for name, rights in self._settings.roles.items() if name in names]
+        roles = [name for name in self._settings.roles if name in names]
         if not roles:
             raise ClaimMissing(
                 "Unauthorized access. The token has no known role in its claim "
                 f"'{self._settings.roles_claim}'. Known roles are those of the table [roles] in the broker's "
                 "--jwt file, or Azure's if the file has no such table."
             )
-        return {one.right for rights in roles for one in rights if within(path, one.path)}
+        return roles
 
 
 def _read_header(token: str) -> tuple[str, str | None]:

@@ -66,6 +66,8 @@ class Grant:
     """UTC ms from which it is void; None = as long as the connection lasts."""
     proof: Proof | None = None
     """None = not from a key of ours."""
+    name: str = field(default="", compare=False)
+    """Of the rule as it is spelled, or of the roles of a web token, for the operator; empty = anybody."""
 
     def covers(self, path: str) -> bool:
         """Whether a path (lower case, no outer slashes) is this grant's or below it."""

@@ -170,10 +170,16 @@ class Protocols:
     def _pages(self) -> OperatorPages:
         """Make the table of the operator's pages: a row for each."""
         from peeklock.api.access import Access
+        from peeklock.server.net.connection_pages import ConnectionPages
         from peeklock.server.net.operator_pages import OperatorPages, Page
         from peeklock.server.net.probes import health_page
 
-        rows = (Page("/health", Access.ANYBODY, health_page(self.health)),)
+        pages = ConnectionPages(self.connections, self.namespace, self.shard.now_ms, self.turns)
+        rows = (
+            Page("/health", Access.ANYBODY, health_page(self.health)),
+            Page("/connections", Access.MANAGE, pages.show),
+            Page("/connections/", Access.MANAGE, pages.close, "DELETE"),
+        )
         return OperatorPages(rows, asks_for_keys=self.authority_manager.origin_policy.asks_for_secret)
 
     def _administration(self, note: Note) -> Administration:
