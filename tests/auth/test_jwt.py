@@ -21,6 +21,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from peeklock.auth import (
     AudienceNotCovered,
+    Authority,
     AuthorizationError,
     ClaimMissing,
     Grant,
@@ -43,7 +44,15 @@ from peeklock.auth.jwk import (
     read_jwks,
     read_keys,
 )
-from peeklock.auth.jwt import SKEW_MS_MAX, TOKEN_LENGTH_MAX, JwtSettings, JwtVerifier, RoleRight
+from peeklock.auth.jwt import (
+    DEFAULT_AUDIENCES,
+    DEFAULT_ROLES,
+    SKEW_MS_MAX,
+    TOKEN_LENGTH_MAX,
+    JwtSettings,
+    JwtVerifier,
+    RoleRight,
+)
 
 NOW_S = 1_700_000_000
 NOW_MS = NOW_S * 1000
@@ -147,7 +156,8 @@ def authorize(text: str, audience: str = "amqps://localhost/Orders", **changed: 
 )
 def test_each_algorithm_is_taken_with_its_kind_of_key(alg: str, key: str) -> None:
     """Req: R-04"""
-    assert authorize(token(key=key, alg=alg)) == Grant(ALL, "orders", (NOW_S + 3600) * 1000)
+    grant = authorize(token(key=key, alg=alg))
+    assert dataclasses.replace(grant, proof=None) == Grant(ALL, "orders", (NOW_S + 3600) * 1000)
 
 
 def test_no_other_algorithm_is_known() -> None:
@@ -723,3 +733,34 @@ def test_garbage_holds_no_keys(text: bytes) -> None:
 
 def test_no_key_shows_itself() -> None:
     assert "public=" not in repr(keys(jwk("rsa"))[0])
+
+
+# Settings that change while a grant is held
+
+
+OTHER_OWNER = {OWNER: (RoleRight(Right.SEND),)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "upheld"),
+    [
+        ({}, True),
+        ({"issuer": "https://other.example.com"}, False),
+        ({"audiences": frozenset({"api://other"})}, False),
+        ({"audiences": DEFAULT_AUDIENCES | {"api://other"}}, True),
+        ({"roles": OTHER_OWNER}, False),
+        ({"roles": {**DEFAULT_ROLES, "new": (RoleRight(Right.SEND),)}}, True),
+        ({"keys": ()}, False),
+        ({"keys": keys(jwk("rsa"), jwk("p256"))}, True),
+    ],
+)
+def test_a_grant_is_upheld_as_long_as_its_token_would_get_it(changed: dict[str, Any], upheld: bool) -> None:
+    authority = Authority(web_tokens=verifier())
+    grant = authority.authorize(token(), "amqps://localhost/Orders", NOW_MS)
+    before = authority.version
+    known = keys(*(jwk(name) for name in ALL_KINDS))
+    authority.set_web_tokens(
+        JwtVerifier(dataclasses.replace(JwtSettings(ISSUER), **changed), lambda kid: known)
+    )
+    assert authority.version > before
+    assert authority.upholds(grant) is upheld

@@ -16,7 +16,7 @@ from peeklock.auth import (
     TokenTypeUnsupported,
     generate,
 )
-from peeklock.auth.rights import scopes, within
+from peeklock.auth.rights import TokenProof, scopes, within
 
 NOW_MS = 1_700_000_000_000
 SEND = frozenset({Right.SEND})
@@ -162,6 +162,9 @@ def test_a_key_shown_directly_is_looked_up_among_the_rules_of_now() -> None:
 class _WebTokens:
     def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
         return Grant(SEND, "orders", now_ms + 1)
+
+    def upholds(self, grant: Grant, proof: TokenProof) -> bool:
+        return True
 
 
 def test_kinds_of_token_can_be_switched_off() -> None:

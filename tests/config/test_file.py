@@ -23,6 +23,7 @@ from peeklock.broker.vocabulary.descriptions import (
     TopicDescription,
 )
 from peeklock.config.file import (
+    EMULATOR_DEFAULTS,
     FILE_BYTES_MAX,
     Config,
     format_config,
@@ -923,3 +924,19 @@ def test_as_many_queues_as_the_service_has_fit_into_a_file() -> None:
     )
     one, two = (len(format_config([queue] * count, {}).encode()) for count in (1, 2))
     assert one + 9_999 * (two - one) <= FILE_BYTES_MAX
+
+
+def test_defaults_of_the_emulator_are_for_what_the_file_leaves_out() -> None:
+    namespace = {
+        "Name": "ns",
+        "Queues": [{"Name": "q", "Properties": {"MaxDeliveryCount": 7}}],
+        "Topics": [{"Name": "t", "Subscriptions": [{"Name": "s"}]}],
+    }
+    text = json.dumps({"UserConfig": {"Namespaces": [namespace]}}).encode()
+    queue, topic, subscription = (
+        entity.description for entity in parse_config(text, EMULATOR_DEFAULTS).entities
+    )
+    assert (queue.max_delivery_count, queue.default_ttl_ms) == (7, 3_600_000)
+    assert topic.default_ttl_ms == 3_600_000
+    assert (subscription.max_delivery_count, subscription.default_ttl_ms) == (3, 3_600_000)
+    assert parse_config(text).entities[2].description.max_delivery_count == 10

@@ -12,6 +12,8 @@ import click
 import pytest
 
 from peeklock.cli import main
+from peeklock.cli.settings_table import SETTINGS
+from peeklock.cli.sources import SettingOption
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -40,7 +42,8 @@ def _options() -> Iterator[tuple[str, str]]:
     assert isinstance(main, click.Group)
     for name, command in main.commands.items():
         for parameter in command.params:
-            if isinstance(parameter, click.Option):
+            # Settings have a page of their own, made from their table.
+            if isinstance(parameter, click.Option) and not isinstance(parameter, SettingOption):
                 for option in parameter.opts:
                     yield name, option
 
@@ -56,7 +59,8 @@ def test_each_option_has_its_entry(command: str, option: str) -> None:
 
 
 def test_no_entry_is_for_an_option_that_is_gone() -> None:
-    known = {option for _, option in _options()} | {"--help", "--version"}
+    settings = {f"--{setting.name}" for setting in SETTINGS}
+    known = {option for _, option in _options()} | settings | {"--help", "--version"}
     assert set(re.findall(r"`(--[a-z-]+)", COMMAND_LINE)) <= known
 
 

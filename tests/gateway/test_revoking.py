@@ -7,6 +7,7 @@ import pytest
 from peeklock.amqp.events import ConnectionClosed, LinkDetached
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority, Grant, KeysUnavailable, OpenAuthority, Right, SasRule, generate
+from peeklock.auth.rights import TokenProof
 from peeklock.broker.vocabulary.commands import CloseLink, LookUp, OpenReceiver
 from peeklock.broker.vocabulary.effects import EntityFound, ReceiverOpened
 from peeklock.gateway.admission import one_namespace
@@ -167,6 +168,9 @@ def test_keys_of_ours_that_are_not_there_are_not_held_against_the_peer() -> None
     class NoKeysYet:
         def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
             raise KeysUnavailable("ServerBusy: Please try again.")
+
+        def upholds(self, grant: Grant, proof: TokenProof) -> bool:
+            raise AssertionError("no grant was given")
 
     authority = Authority(web_tokens=NoKeysYet())
     rig = Harness(mechanism="ANONYMOUS", authority=authority, limits=GatewayLimits(refusals_max=3))

@@ -19,6 +19,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
+    ServiceBusError,
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
@@ -330,3 +331,30 @@ def test_a_wrong_file_ends_the_start_with_what_to_do(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 1
     assert f"peeklock: --jwt: {tmp_path / 'jwt.toml'}: `isuer`: unknown key" in ended.stderr
+
+
+def test_a_role_that_loses_a_right_loses_the_links_and_no_other_does(tmp_path: Path, issuer: Issuer) -> None:
+    """Req: R-04"""
+    file = tmp_path / "jwt.toml"
+    file.write_text(f'issuer = "{issuer.url}"\n{ROLES}')
+    api = Api("sync")
+    with BrokerProcess(tmp_path, ["--durability=os", "--auth=jwt", f"--jwt={file}"]) as process:
+        with _administration(process, Credential(issuer, "boss")) as administration:
+            administration.create_queue("orders")
+            administration.create_queue("results")
+        with (
+            _client(api, process, Credential(issuer, "worker")) as worker,
+            _client(api, process, Credential(issuer, "boss")) as boss,
+            worker.get_queue_sender("results") as ended,
+            boss.get_queue_sender("results") as steady,
+        ):
+            ended.send_messages(ServiceBusMessage("before"))
+            steady.send_messages(ServiceBusMessage("before"))
+            file.write_text(file.read_text().replace(', "Send:results"', ""))
+            until = time.monotonic() + 15
+            with pytest.raises(ServiceBusError):  # noqa: PT012  # the change is noticed between two of them
+                while time.monotonic() < until:
+                    ended.send_messages(ServiceBusMessage("with a right that is gone soon"))
+                    time.sleep(0.1)
+            steady.send_messages(ServiceBusMessage("after"))
+        assert "web tokens followed" in process.log.read_text()

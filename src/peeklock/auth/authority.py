@@ -11,7 +11,17 @@ from dataclasses import replace
 from typing import Protocol
 
 from peeklock.auth.errors import AuthorizationError, KeyRefused, TokenTypeUnsupported
-from peeklock.auth.rights import ALL_RIGHTS, Grant, Proof, SasRule, belongs, implied, normal_path, scopes
+from peeklock.auth.rights import (
+    ALL_RIGHTS,
+    Grant,
+    Proof,
+    SasRule,
+    TokenProof,
+    belongs,
+    implied,
+    normal_path,
+    scopes,
+)
 from peeklock.auth.sas import SasToken, check, is_sas, split_resource
 
 DEVELOPMENT_KEY_NAME = "RootManageSharedAccessKey"
@@ -27,6 +37,9 @@ class WebTokens(Protocol):
 
     def authorize(self, token: str, audience: str, now_ms: int) -> Grant:
         """Verify a token for an audience, a URI or a bare path. Raises: AuthorizationError."""
+
+    def upholds(self, grant: Grant, proof: TokenProof) -> bool:
+        """Return whether the token behind a grant would still get its rights."""
 
 
 class Authority:
@@ -55,7 +68,7 @@ class Authority:
         self._signatures = signatures
         self._web_tokens = web_tokens
         self.version = 0
-        """Counts the changes of rules that may end grants."""
+        """Counts the changes that may end grants."""
         by_path: dict[str, list[SasRule]] = {}
         for rule in rules:
             by_path.setdefault(rule.path, []).append(rule)
@@ -87,6 +100,11 @@ class Authority:
                 self.version += 1
             if not self._rules[name]:
                 del self._rules[name]
+
+    def set_web_tokens(self, web_tokens: WebTokens) -> None:
+        """Replace the verifier of JSON web tokens: others are accepted now."""
+        self._web_tokens = web_tokens
+        self.version += 1
 
     def authorize(self, token: str, audience: str, now_ms: int, token_type: str = SAS_TOKEN_TYPE) -> Grant:
         """Verify a token for an audience, a URI or a bare path.
@@ -149,10 +167,12 @@ class Authority:
         return by_key
 
     def upholds(self, grant: Grant) -> bool:
-        """Whether the rule and the key of a grant still exist and carry its rights."""
+        """Whether the rule and the key, or the token, of a grant are still accepted and carry its rights."""
         proof = grant.proof
         if proof is None:
             return True
+        if isinstance(proof, TokenProof):
+            return self._web_tokens is not None and self._web_tokens.upholds(grant, proof)
         rule = self._rules.get(proof.name, {}).get(proof.path)
         return rule is not None and proof.key in rule.keys and grant.rights <= implied(rule.rights)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from peeklock.auth.errors import (
     TokenTypeUnsupported,
 )
 from peeklock.auth.jwk import ALGORITHMS, KEY_ID_LENGTH_MAX, Key, read_object
-from peeklock.auth.rights import ALL_RIGHTS, Grant, Right, implied, within
+from peeklock.auth.rights import ALL_RIGHTS, Grant, Right, TokenProof, implied, within
 from peeklock.auth.sas import split_resource
 
 TOKEN_LENGTH_MAX = 16 * 1024
@@ -109,7 +109,7 @@ class JwtVerifier:
             IssuerRefused, AudienceNotCovered, TokenExpired, TokenNotYetValid: genuine, but not acceptable.
             ClaimMissing: none of its roles is known.
         """
-        payload = self._verified(token)
+        payload, key = self._verified(token)
         try:
             claims = read_object(payload)
         except ValueError as failure:
@@ -119,15 +119,25 @@ class JwtVerifier:
             raise IssuerRefused(
                 f"InvalidIssuer: Only tokens issued by '{settings.issuer}' are accepted here."
             )
-        self._check_audience(claims)
+        audiences = self._audiences(claims)
         expires_at_ms = _check_times(claims, now_ms)
         path = split_resource(audience)[1]
         roles = self._roles(claims)
-        rights = {one.right for role in roles for one in settings.roles[role] if within(path, one.path)}
-        return Grant(implied(rights), path, expires_at_ms, name=", ".join(roles))
+        proof = TokenProof(settings.issuer, audiences, roles, key)
+        return Grant(self._rights(roles, path), path, expires_at_ms, proof, ", ".join(sorted(roles)))
 
-    def _verified(self, token: str) -> bytes:
-        """Return the payload of a token with a valid signature."""
+    def upholds(self, grant: Grant, proof: TokenProof) -> bool:
+        """Return whether the token behind a grant would still get its rights; keys of the issuer may go."""
+        settings = self._settings
+        return (
+            proof.issuer == settings.issuer
+            and not settings.audiences.isdisjoint(proof.audiences)
+            and (settings.keys is None or proof.key in settings.keys)
+            and grant.rights <= self._rights(proof.roles, grant.path)
+        )
+
+    def _verified(self, token: str) -> tuple[bytes, Key]:
+        """Return the payload of a token with a valid signature, and the key that verified it."""
         algorithm, kid = _read_header(token)
         for key in self._keys(kid):
             # A key without an id may be the one that the token names.
@@ -136,12 +146,13 @@ class JwtVerifier:
                     payload: bytes = self._signatures.decode(token, key.public, algorithms=[algorithm])
                 except PyJWTError:
                     continue
-                return payload
+                return payload, key
         raise SignatureInvalid(
             "InvalidSignature: The token has an invalid signature, or its issuer has no such key."
         )
 
-    def _check_audience(self, claims: Mapping[str, Any]) -> None:
+    def _audiences(self, claims: Mapping[str, Any]) -> frozenset[str]:
+        """Return those of a token that is for us."""
         named = claims.get("aud")
         audiences = [named] if isinstance(named, str) else named
         if not isinstance(audiences, list) or not all(isinstance(one, str) for one in audiences):
@@ -152,15 +163,20 @@ class JwtVerifier:
                 f"InvalidAudience: The token was issued for another audience than '{wanted}': request one "
                 "for that audience."
             )
+        return frozenset(audiences)
 
-    def _roles(self, claims: Mapping[str, Any]) -> list[str]:
-        """Return the known roles of a token. Raises: ClaimMissing."""
+    def _rights(self, roles: Iterable[str], path: str) -> frozenset[Right]:
+        rights = (one for name in roles for one in self._settings.roles.get(name, ()))
+        return implied({one.right for one in rights if within(path, one.path)})
+
+    def _roles(self, claims: Mapping[str, Any]) -> frozenset[str]:
+        """Return the known roles of a token. Raises: ClaimMissing, if there are none."""
         held = _find_claim(claims, self._settings.roles_claim)
         if isinstance(held, str):
             # One role, or a list of words as in OAuth's `scope`.
             held = [held] if held in self._settings.roles else held.split()
         names = {name for name in held if isinstance(name, str)} if isinstance(held, list) else set()
-        roles = [name for name in self._settings.roles if name in names]
+        roles = frozenset(names & self._settings.roles.keys())
         if not roles:
             raise ClaimMissing(
                 "Unauthorized access. The token has no known role in its claim "

@@ -56,6 +56,20 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenProof:
+    """What a web token has said behind a grant, so that it can be revoked when the accepted tokens change."""
+
+    issuer: str
+    audiences: frozenset[str]
+    roles: frozenset[str]
+    """The names that the broker knew."""
+    key: object = field(repr=False)
+    """The issuer's key that verified it (`jwk.Key`)."""
+    path: str = ""
+    """The roles are the namespace's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """Rights for a path and everything below it, until a time."""
 
@@ -64,10 +78,10 @@ class Grant:
     """Lower case, no slash at either end; empty = the whole namespace."""
     expires_at_ms: int | None
     """UTC ms from which it is void; None = as long as the connection lasts."""
-    proof: Proof | None = None
-    """None = not from a key of ours."""
+    proof: Proof | TokenProof | None = None
+    """None = from neither key nor token."""
     name: str = field(default="", compare=False)
-    """Of the rule as it is spelled, or of the roles of a web token, for the operator; empty = anybody."""
+    """Of the rule as it is spelled, or of the token's roles, for the operator; empty = anybody."""
 
     def covers(self, path: str) -> bool:
         """Whether a path (lower case, no outer slashes) is this grant's or below it."""

@@ -1,6 +1,8 @@
 """The command line: `peeklock serve | check | export | demo | ca | keys | pipeline`.
 
-serve    `serve`: the options of a broker, checked against each other.
+serve    `serve`: the settings of a broker, checked against each other.
+settings_table  All settings: their options, variables, keys and help.
+sources  Where the value of a setting comes from: command line, environment, settings file, default.
 stores   `check` and `export`: a data folder, read while a broker may run on it.
 keys     `keys`: the namespace's shared access keys.
 extras   `ca`, `demo`, and `pipeline`, whose commands are imported when they are asked for.
@@ -55,6 +57,8 @@ def main() -> None:
     Trust its TLS:        peeklock ca ./data
     Verify a data folder: peeklock check ./data
     Save its entities:    peeklock export ./data > Config.json
+
+    `serve` reads its settings from options, from variables PEEKLOCK_... and from a file.
     """
 
 

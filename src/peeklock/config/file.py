@@ -2,10 +2,11 @@
 
 The form is that of the public Service Bus emulator (its `Schema/Config-schema.json`):
 `UserConfig.Namespaces[0].{Name, Queues[], Topics[].Subscriptions[].Rules[]}`, each but the rules with `Name`
-and `Properties`, and `UserConfig.Logging.Type`. There are three deliberate differences: a setting that the
-file leaves out gets the service's default (MaxDeliveryCount 10, not the emulator's 3); ranges are the
-service's, so that an entity is the same here as in Azure; settings that the emulator's schema lacks have
-their names in the administration API. `Logging` is checked and has no effect: logs go to standard error.
+and `Properties`, and `UserConfig.Logging.Type`. There are three deliberate differences: a setting that
+the file leaves out gets the service's default (MaxDeliveryCount 10, not the emulator's 3) unless the caller
+asks for the emulator's; ranges are the service's, so that an entity is the same here as in Azure; settings
+that the emulator's schema lacks have their names in the administration API. `Logging` is checked and has no
+effect: logs go to standard error.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,9 @@ bytes. Our choice."""
 EMULATOR_NAMESPACE = "sbemulatorns"
 """The only namespace that the emulator accepts, and our default."""
 
+EMULATOR_DEFAULTS: Mapping[str, Any] = {"default_ttl_ms": 3_600_000, "max_delivery_count": 3}
+"""Defaults of the emulator that are not the service's, by field of a description."""
+
 NO_RULES = "None"
 """Value of `Rules` for a subscription without any. Our choice: for the emulator an empty list means the
 default rule, and programs that write its file write empty lists."""
@@ -64,7 +68,7 @@ class EntityConfig:
     path: str
     """Its JSON path: `UserConfig.Namespaces[0].Queues[1]`."""
     bare: Description
-    """Its name and kind, with the default of every setting."""
+    """Its name and kind, with the default of every setting: what a new one gets."""
     settings: Mapping[str, Any]
     """Field of the description -> value, as far as the file names them."""
     rules: tuple[RuleConfig, ...] | None = None
@@ -100,21 +104,27 @@ class Config:
         return {**counts, "rule": rules} if rules else dict(counts)
 
 
-def read_config(file: Path) -> Config:
-    """Return the content of a file. Raises: ConfigError, also if it cannot be read."""
+def read_config(file: Path, defaults: Mapping[str, Any] | None = None) -> Config:
+    """Return the content of a file. Raises: ConfigError, also for OSError. See `parse_config`."""
     try:
         with file.open("rb") as opened:
             data = opened.read(FILE_BYTES_MAX + 1)
     except OSError as failure:
         raise ConfigError(f"cannot be read: {failure.strerror or failure}") from failure
-    return parse_config(data)
+    return parse_config(data, defaults)
 
 
-def parse_config(data: bytes) -> Config:
-    """Return a configuration. Raises: ConfigError with all problems."""
+def parse_config(data: bytes, defaults: Mapping[str, Any] | None = None) -> Config:
+    """Return a configuration. Raises: ConfigError with all problems.
+
+    Args:
+        data: the file's content.
+        defaults: settings of new entities that leave them out, by field, as `EMULATOR_DEFAULTS`; a kind
+            without such a setting is left alone. None = the service's.
+    """
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"is larger than {FILE_BYTES_MAX} bytes")
-    return _Reader().read(load(data))
+    return _Reader(defaults or {}).read(load(data))
 
 
 # Writing
@@ -173,7 +183,8 @@ _LOGGING_TYPES = ("File", "Console", "File,Console", "Console,File")
 class _Reader:
     """Walks the file and collects its problems."""
 
-    def __init__(self) -> None:
+    def __init__(self, defaults: Mapping[str, Any]) -> None:
+        self._defaults = defaults
         self._form = Form()
         self._entities: list[EntityConfig] = []
         self._names = Taken(self._form)
@@ -224,7 +235,7 @@ class _Reader:
         settings = self._settings(entity, path, kind)
         if name is not None:
             self._names.take(name, path)
-            self._entities.append(EntityConfig(path, kind(name), settings))
+            self._entities.append(EntityConfig(path, self._with_defaults(kind(name)), settings))
         return entity, name
 
     def _subscription(self, value: Any, path: str, topic_name: str | None) -> None:
@@ -237,7 +248,11 @@ class _Reader:
         if name is not None and topic_name is not None:
             bare = SubscriptionDescription(topic_name, name)
             self._names.take(name, path, within=bare.name.removesuffix(name))
-            self._entities.append(EntityConfig(path, bare, settings, rules))
+            self._entities.append(EntityConfig(path, self._with_defaults(bare), settings, rules))
+
+    def _with_defaults(self, bare: Description) -> Description:
+        has = {field.name for field in fields(bare)}
+        return replace(bare, **{name: value for name, value in self._defaults.items() if name in has})
 
     def _rules(self, subscription: Mapping[str, Any], path: str) -> tuple[RuleConfig, ...] | None:
         if subscription.get("Rules") == NO_RULES:

@@ -2,7 +2,10 @@
 
 process        Event loop, signals, and the line that says the broker is ready.
 app            The order in which a broker's parts are made, started and stopped.
-configuration  The configuration file, applied at start.
+configuration  The configuration file, applied at start and when it changes.
+followed_files  Which files a broker follows, and what each one changes.
+reload         Looks at these files: each second, and on SIGHUP.
+follow         Notices that a file has changed.
 storage        The store, opened or rescued at start.
 export         `peeklock export`.
 repair         `peeklock check`.

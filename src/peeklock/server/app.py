@@ -22,11 +22,11 @@ from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.changes import Change
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped, LockToken
 from peeklock.broker.vocabulary.quotas import TIERS
-from peeklock.config.hosts import HostNames
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server import configuration, log, storage
+from peeklock.server.followed_files import followed_files
 from peeklock.server.keys.authority_manager import AuthorityManager, is_loopback
 from peeklock.server.keys.keys import KeysRefused
 from peeklock.server.line_limits import DefectLog, RefusalLog
@@ -42,9 +42,8 @@ from peeklock.server.shard.shard import Shard
 from peeklock.store.base import Store, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.auth.authority import WebTokens
     from peeklock.server.capture import Capture
-    from peeklock.server.keys.jwt_keys import JwtKeys
+    from peeklock.server.keys.token_issuer import TokenIssuer
 
 ANSWERS_S_MAX = 3.0
 """How long a stop commits and answers what was begun before it closes connections. Our choice: a thousand
@@ -103,7 +102,7 @@ class Broker:
         self._refusals = RefusalLog(self._clock.now_ms)
         self._history = History(settings.history_size) if settings.history_size else None
         self._capture: Capture | None = None
-        self._jwt_keys: JwtKeys | None = None
+        self._token_issuer: TokenIssuer | None = None
         self.defects = DefectLog(self._clock.now_ms)
         self.amqp_port = 0
         self.http_port = 0
@@ -132,13 +131,20 @@ class Broker:
         )
         try:
             if config is not None:
-                hosts = HostNames(settings.own_names)
-                await configuration.apply(config, self.shard, settings, hosts)
+                await configuration.apply(config, self.shard, settings)
             self._definitions.begin(namespace.entity_views())
             self.authority_manager.begin(namespace.entity_views())
             name = "sbemulatorns" if config is None else config.namespace  # as the emulator's
             self._make_capture(name)
             await self._listen(name, store)
+            self.reload = followed_files(
+                settings,
+                self.shard,
+                authority_manager=self.authority_manager,
+                ports=self.ports,
+                token_issuer=self._token_issuer,
+                namespace=name,
+            )
         except StartFailed:
             await self.shard.stop()
             raise
@@ -151,17 +157,17 @@ class Broker:
         """Serve until asked to stop or unable to continue, then stop; return the exit status."""
         if self._capture is not None:
             self._capture.start()  # not before: it would delay the start
-        if self._jwt_keys is not None:
-            await self._jwt_keys.start()
-        parts = (self._tick(), self.ports.follow_tls(), _load_protocols())
+        if self._token_issuer is not None:
+            await self._token_issuer.start()
+        parts = (self._tick(), self.ports.follow_tls(), self.reload.run(), _load_protocols())
         running = [asyncio.get_running_loop().create_task(part) for part in parts]
         for task in running:
             task.add_done_callback(tell_failure)
         await self._stopping.wait()
         for task in running:
             task.cancel()
-        if self._jwt_keys is not None:
-            await self._jwt_keys.stop()
+        if self._token_issuer is not None:
+            await self._token_issuer.stop()
         self.ports.close()
         if self._failure is not None:
             # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
@@ -181,27 +187,28 @@ class Broker:
         if not settings.auth and self._given_authority is None and not is_loopback(settings.host):
             raise StartFailed(
                 f"--host {settings.host} can be reached by other machines, and without --auth everybody "
-                "knows the key: use --auth sas for keys of your own, or --auth off for no authentication"
+                "knows the key: use --auth sas for keys of your own, --auth development if everybody may "
+                "know it, or --auth off for no authentication"
             )
         try:
+            self._token_issuer = issuer = self._make_token_issuer()
+            web_tokens = None if issuer is None else issuer.verifier
             return AuthorityManager(
-                settings.auth, settings.data, self._given_authority, self._web_tokens(), settings.own_names
+                settings.auth, settings.data, self._given_authority, web_tokens, settings.own_names
             )
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
 
-    def _web_tokens(self) -> WebTokens | None:
+    def _make_token_issuer(self) -> TokenIssuer | None:
         if self._settings.jwt is None:
             return None
-        from peeklock.auth.jwt import JwtVerifier
-        from peeklock.server.keys.jwt_keys import JwtFileInvalid, JwtKeys, load_jwt
+        from peeklock.server.keys.jwt_keys import JwtFileInvalid
+        from peeklock.server.keys.token_issuer import TokenIssuer
 
         try:
-            settings = load_jwt(self._settings.jwt)
+            return TokenIssuer(self._settings.jwt, self._clock.now_ms)
         except JwtFileInvalid as failure:
             raise StartFailed(f"--jwt: {failure}") from failure
-        self._jwt_keys = JwtKeys(settings, self._clock.now_ms)
-        return JwtVerifier(settings, self._jwt_keys)
 
     def _make_namespace(self) -> Namespace:
         settings = self._settings
@@ -264,7 +271,7 @@ class Broker:
     # Running
 
     async def _tick(self) -> None:
-        parts = (self.shard, self._definitions, self.authority_manager, self._refusals, self.defects)
+        parts = (self.shard, self._definitions, self._refusals, self.defects)
         while True:
             await tick_round(self.protocols.connections, self._clock.now_ms, asyncio.sleep, TICK_S)
             self._follow_clock(self._clock.adjust())

@@ -1,9 +1,10 @@
-"""The configuration file at the start of a broker: read, and applied to its namespace."""
+"""The configuration file: read, and applied to the namespace, at the start and when it changes."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,42 +14,94 @@ from peeklock.broker.vocabulary.effects import EntityView, Failed
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.hosts import HostNames
 from peeklock.server import log
-from peeklock.server.settings import Settings, StartFailed
+from peeklock.server.settings import CONFIG_VARIABLE, Settings, StartFailed
 from peeklock.server.shard.shard import Shard
 
 if TYPE_CHECKING:
     from peeklock.config.file import Config
+    from peeklock.config.reconcile import Step
+
+
+PAGE = 250
+"""Entities that are listed in one turn of a broker that serves clients."""
+
+COMMANDS = 50
+"""In one turn and one commit of a reload. Our choice: they take 3 ms, with the log lines of the changes."""
 
 
 def read_configuration(settings: Settings) -> Config | None:
     """Read the file; first of all, so that a bad one leaves nothing behind. Raises: StartFailed."""
-    if settings.config is None:
+    if settings.config is None and settings.config_json is None:
         return None
-    from peeklock.config.file import read_config
+    from peeklock.config.file import EMULATOR_DEFAULTS, parse_config, read_config
     from peeklock.config.form import ConfigError
 
+    defaults = EMULATOR_DEFAULTS if settings.emulator_defaults else None
     try:
-        return read_config(settings.config)
+        if settings.config is not None:
+            return read_config(settings.config, defaults)
+        assert settings.config_json is not None
+        return parse_config(settings.config_json.encode(), defaults)
     except ConfigError as failure:
-        raise StartFailed(f"{settings.config}: {failure}") from failure
+        raise StartFailed(f"{_place(settings)}: {failure}") from failure
 
 
-async def apply(config: Config, shard: Shard, settings: Settings, hosts: HostNames) -> None:
-    """Make the namespace agree with the file. Raises: StartFailed."""
-    from peeklock.config.form import ConfigError
-    from peeklock.config.reconcile import counted, reconcile
+async def follow(config: Config, shard: Shard, settings: Settings) -> None:
+    """Make the namespace of a running broker agree with the file, in slices. Raises: StartFailed."""
+    existing = await _existing(shard, PAGE)
+    rules = await _rules_of(config, shard, existing)
+    steps = await asyncio.to_thread(_steps, config, existing, rules, settings)
+    await _do(steps, config, shard, settings, COMMANDS)
 
+
+async def apply(config: Config, shard: Shard, settings: Settings) -> None:
+    """Make the namespace agree with the file, at the start: a crash leaves all of it or nothing.
+
+    Raises: StartFailed.
+    """
     if shard.is_deleting:
         await shard.catch_up()  # the file may name what a stop left half deleted
-    try:
-        existing: list[EntityView] = []
-        for kind in EntityKind:
-            found: Any = await shard.submit(partial(ListEntities, kind, 0, sys.maxsize))
+    existing = await _existing(shard, sys.maxsize)
+    steps = _steps(config, existing, await _rules_of(config, shard, existing), settings)
+    await _do(steps, config, shard, settings, sys.maxsize)
+
+
+async def _existing(shard: Shard, page: int) -> list[EntityView]:
+    existing: list[EntityView] = []
+    for kind in EntityKind:
+        first = len(existing)
+        while True:
+            found: Any = await shard.submit(partial(ListEntities, kind, len(existing) - first, page))
             existing += found.entities
-        rules = await _rules_of(config, shard, existing)
-        steps = reconcile(config, existing, rules, TIERS[settings.tier], hosts)
-        # All at once, so in one commit: a crash leaves all of it or nothing.
-        answers = await asyncio.gather(*(shard.submit(step) for step in steps))
+            if len(found.entities) < page:
+                break
+    return existing
+
+
+def _steps(
+    config: Config,
+    existing: list[EntityView],
+    rules: dict[str, list[RuleDescription]],
+    settings: Settings,
+) -> list[Step]:
+    from peeklock.config.form import ConfigError
+    from peeklock.config.reconcile import reconcile
+
+    try:
+        return reconcile(config, existing, rules, TIERS[settings.tier], HostNames(settings.own_names))
+    except ConfigError as failure:
+        raise StartFailed(f"{_place(settings)}: {failure}") from failure
+
+
+async def _do(steps: list[Step], config: Config, shard: Shard, settings: Settings, at_once: int) -> None:
+    """Run the commands, so many in a turn and a commit. Raises: StartFailed."""
+    from peeklock.config.form import ConfigError
+    from peeklock.config.reconcile import counted
+
+    answers = []
+    for part in _parts(steps, at_once):
+        answers += await asyncio.gather(*(shard.submit(step) for step in part))
+    try:
         refused = [
             f"{step.path}: {answer.error}"
             for step, answer in zip(steps, answers, strict=True)
@@ -57,11 +110,20 @@ async def apply(config: Config, shard: Shard, settings: Settings, hosts: HostNam
         if refused:
             raise ConfigError(*refused)
     except ConfigError as failure:
-        raise StartFailed(f"{settings.config}: {failure}") from failure
+        raise StartFailed(f"{_place(settings)}: {failure}") from failure
     done = counted(steps)
     for name, count in config.counts().items():
         figures = {"created": done[name, False], "changed": done[name, True]}
         log.info("configuration followed", {"kind": name, "in_file": count, **figures})
+
+
+def _place(settings: Settings) -> str:
+    return CONFIG_VARIABLE if settings.config is None else str(settings.config)
+
+
+def _parts(steps: list[Step], size: int) -> Iterator[list[Step]]:
+    for first in range(0, len(steps), size):
+        yield steps[first : first + size]
 
 
 async def _rules_of(

@@ -16,6 +16,7 @@ from peeklock import __version__
 from peeklock.auth import Authority
 from peeklock.server import log
 from peeklock.server.app import Broker
+from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.net.sockets import raise_descriptor_limit
 from peeklock.server.settings import Settings
 
@@ -65,6 +66,7 @@ async def run(broker: Broker, settings: Settings, process_started: float) -> int
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, broker.ask_to_stop)
     loop.add_signal_handler(signal.SIGUSR1, broker.accept_clock)
+    loop.add_signal_handler(signal.SIGHUP, broker.reload.ask)
     _announce(broker, settings, time.monotonic() - process_started)
     return await broker.stopped()
 
@@ -78,8 +80,11 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> None:
         f"{authority.connection_string_key}{plain} (administration: port {broker.http_port})"
     )
     if authority.warning:
-        log.warning(authority.warning, {"do": "--auth sas gives keys of your own"})
-        click.echo(f"peeklock: {authority.warning}; --auth sas gives keys of your own")
+        warning = authority.warning
+        if settings.is_development and not is_loopback(settings.host):
+            warning = f"{warning}, also from other machines"
+        log.warning(warning, {"do": "--auth sas gives keys of your own"})
+        click.echo(f"peeklock: {warning}; --auth sas gives keys of your own")
     if "sas" in settings.auth:
         click.echo(f"peeklock: show the keys with: peeklock keys list {settings.data}")
     log.info(

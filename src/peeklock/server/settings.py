@@ -10,9 +10,12 @@ from typing import Literal
 from peeklock.broker.queue.graces import LOCK_GRACE_MS
 from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS
 
-AuthMode = Literal["off", "sas", "jwt"]
+AuthMode = Literal["off", "sas", "jwt", "development"]
 Durability = Literal["fsync", "os", "memory"]
 Policy = Literal["block", "drop-and-say"]
+
+CONFIG_VARIABLE = "CONFIG_JSON"
+"""The environment variable that may have the content of the configuration file."""
 
 HISTORY = 1_000
 """Messages remembered in development mode. Our choice: 10 MB at most, with bodies of 4 KiB."""
@@ -67,7 +70,7 @@ class Settings:
     capture: CaptureSettings | None = None
     """None = no event log."""
     auth: frozenset[AuthMode] = frozenset()
-    """Empty = development mode: the emulator's well-known key has all rights."""
+    """Empty = `development`, on a loopback address only: the emulator's well-known key has all rights."""
     jwt: Path | None = None
     """File with the accepted JSON web tokens; None = none are accepted."""
     allow_plaintext: bool = False
@@ -82,6 +85,17 @@ class Settings:
     """Listen on 5671, 443 and 80 too."""
     accept_loss: bool = False
     """Start with what can be read of a damaged store."""
+    config_json: str | None = None
+    """The content of a configuration file, instead of `config`."""
+    settings_file: Path | None = None
+    """The file that some of these come from."""
+    emulator_defaults: bool = False
+    """New entities of the configuration get the emulator's defaults."""
+
+    @property
+    def is_development(self) -> bool:
+        """Whether the emulator's well-known key has all rights."""
+        return not self.auth or "development" in self.auth
 
     @property
     def own_names(self) -> tuple[str, ...]:
@@ -91,4 +105,4 @@ class Settings:
     @property
     def history_size(self) -> int:
         """Messages remembered after they left; 0 = none."""
-        return self.history if self.history is not None else 0 if self.auth else HISTORY
+        return self.history if self.history is not None else HISTORY if self.is_development else 0

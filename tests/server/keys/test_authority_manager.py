@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from peeklock.broker.vocabulary.changes import EntityRemoved, EntityStored
 from peeklock.broker.vocabulary.descriptions import AuthorizationRule, QueueDescription, TopicDescription
 from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
+from peeklock.server.follow import Outcome
 from peeklock.server.keys.authority_manager import AuthorityManager, is_loopback
 from peeklock.server.keys.keys import KeyFile, KeysRefused
 
@@ -29,9 +31,10 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     return lines
 
 
-def test_development_mode_knows_the_emulator_s_key_and_says_what_it_is() -> None:
+@pytest.mark.parametrize("modes", [(), ("development",)])
+def test_development_mode_knows_the_emulator_s_key_and_says_what_it_is(modes: tuple[Any, ...]) -> None:
     """Req: R-04."""
-    guard = AuthorityManager(frozenset(), None, None)
+    guard = AuthorityManager(frozenset(modes), None, None)
     assert guard.authority.authorize_key(ROOT, "SAS_KEY_VALUE").rights == set(Right)
     assert "everybody knows" in guard.warning
     assert "SAS_KEY_VALUE" in guard.connection_string_key
@@ -88,12 +91,11 @@ def test_it_follows_the_file_of_the_keys(tmp_path: Path, logged: list[tuple[str,
     logged.clear()
     file = KeyFile(tmp_path)
     (root,) = file.load()
-    guard.tick(NOW)
+    assert asyncio.run(guard.look(False)) is Outcome.UNCHANGED
     assert logged == []
     rotated = file.rotate(ROOT, revoke=True)
-    guard.tick(NOW + 500)  # it looks once a second
     guard.authority.authorize_key(ROOT, root.primary_key)
-    guard.tick(NOW + 1000)
+    assert asyncio.run(guard.look(False)) is Outcome.FOLLOWED
     with pytest.raises(KeyRefused):
         guard.authority.authorize_key(ROOT, root.primary_key)
     guard.authority.authorize_key(ROOT, rotated.primary_key)
@@ -116,8 +118,8 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once(
         file.path.chmod(0o644)
     else:
         file.path.write_text(bad)
-    for second in range(5):
-        guard.tick(NOW + 1000 * second)
+    for _ in range(5):
+        assert asyncio.run(guard.look(False)) is Outcome.REFUSED
     assert [event for event, _ in logged] == ["the keys stay as they were"]
     guard.authority.authorize_key(ROOT, root.primary_key)
 

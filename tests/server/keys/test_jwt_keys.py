@@ -60,7 +60,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 def test_a_file_with_an_issuer_alone_has_the_service_s_defaults(write: Callable[..., Path]) -> None:
     """Req: R-04"""
-    settings = load_jwt(write('issuer = "https://id.example.com/tenant/v2.0"'))
+    settings = load_jwt(write('issuer = "https://id.example.com/tenant/v2.0"'))[0]
     assert settings == JwtSettings("https://id.example.com/tenant/v2.0", DEFAULT_AUDIENCES, "roles")
     assert settings.roles == DEFAULT_ROLES
     assert settings.keys is None
@@ -83,7 +83,7 @@ def test_a_file_with_everything_is_read(write: Callable[..., Path]) -> None:
             """,
             keys=json.dumps(with_keys).encode(),
         )
-    )
+    )[0]
     assert settings.issuer == "my issuer"
     assert settings.audiences == {"api://one", "api://two"}
     assert settings.roles_claim == "realm_access.roles"
@@ -154,7 +154,7 @@ def test_a_wrong_file_is_refused_with_what_to_do(
         large=b" " * (FILE_BYTES_MAX + 1),
     )
     with pytest.raises(JwtFileInvalid) as refused:
-        load_jwt(file)
+        load_jwt(file)[0]
     assert told in str(refused.value)
     assert str(tmp_path) in str(refused.value)
     assert "secret@" not in str(refused.value)
@@ -527,7 +527,7 @@ def test_keys_of_a_file_are_never_fetched(issuer: Issuer, write: Callable[..., P
 
     async def scenario() -> None:
         file = write(f'issuer = "{issuer.url}"\nkeys = "k"', k=json.dumps(issuer.jwks()).encode())
-        settings = load_jwt(file)
+        settings = load_jwt(file)[0]
         clock = ManualClock()
         keys = JwtKeys(settings, clock)
         await keys.start()
@@ -551,7 +551,7 @@ def test_the_documented_file_is_read_and_each_key_of_it_explained(write: Callabl
     chapter = (Path(__file__).parents[3] / "docs/how-to/web-tokens.md").read_text()
     # The second one, of a broker without an issuer, is followed by the tests of the guide.
     example, _ = re.findall(r"```toml\n(.*?)```", chapter, re.DOTALL)
-    assert load_jwt(write(example)).roles["operator"] == (RoleRight(Right.MANAGE),)
+    assert load_jwt(write(example))[0].roles["operator"] == (RoleRight(Right.MANAGE),)
     explained = set(re.findall(r"^\| `\[?(\w+)\]?` \|", chapter, re.MULTILINE))
     assert explained == {"issuer", "audience", "keys", "roles_claim", "roles"}
     for algorithm in ALGORITHMS:

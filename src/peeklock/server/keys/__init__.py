@@ -3,4 +3,5 @@
 authority_manager  The authority of the running broker, kept up to date.
 keys               The file of the namespace's shared access rules, `keys.json`.
 jwt_keys           The file that `--jwt` names, and the keys of the issuer of JSON web tokens.
+token_issuer       That issuer as its file describes it now.
 """

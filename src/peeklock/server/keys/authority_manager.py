@@ -16,14 +16,12 @@ from peeklock.broker.vocabulary.changes import Change, EntityRemoved, EntityStor
 from peeklock.broker.vocabulary.descriptions import Description
 from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
+from peeklock.server.follow import Outcome
 from peeklock.server.keys.keys import KeyFile, KeysRefused
 from peeklock.server.origins import OriginPolicy
 from peeklock.server.settings import AuthMode
 
 _SECRETS: frozenset[AuthMode] = frozenset({"sas", "jwt"})
-
-LOOK_MS = 1000
-"""Between two checks of the file of the keys."""
 
 
 class AuthorityManager:
@@ -40,7 +38,7 @@ class AuthorityManager:
         """Make the authority.
 
         Args:
-            modes: how clients authenticate; empty = development mode.
+            modes: how clients authenticate; empty = `development`.
             data: the folder with the keys; needed for `sas`.
             authority: one made elsewhere, instead of that of the `modes`.
             web_tokens: verifies JSON web tokens; None = none are accepted.
@@ -49,7 +47,7 @@ class AuthorityManager:
         Raises: KeysRefused.
         """
         self._file: KeyFile | None = None
-        self._look_at_ms = 0
+        self._refused = False
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
         """Printed at start; empty = none."""
@@ -63,7 +61,7 @@ class AuthorityManager:
             self.authority = OpenAuthority()
             self.warning = "authorization is off: every client that reaches this broker has all rights"
             self.connection_string_key = f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey=any;"
-        elif not modes:
+        elif not modes & _SECRETS:
             self.authority = Authority.development()
             self.warning = "development mode: everybody knows this key, and it has all rights"
             self.connection_string_key = (
@@ -89,20 +87,20 @@ class AuthorityManager:
             elif isinstance(change, EntityRemoved) and change.entity_id in self._paths:
                 self.authority.set_rules(self._paths.pop(change.entity_id), ())
 
-    def tick(self, now_ms: int) -> None:
-        """Follow the file of the keys; a file with a fault changes nothing."""
-        if self._file is None or now_ms < self._look_at_ms:
-            return
-        self._look_at_ms = now_ms + LOOK_MS
-        if not self._file.changed():
-            return
+    async def look(self, at_once: bool) -> Outcome:
+        """Follow the file of the keys; one with a fault changes nothing. It is always whole."""
+        if self._file is None or not self._file.changed():
+            return Outcome.REFUSED if self._refused else Outcome.UNCHANGED
         try:
             rules = self._file.load()
         except KeysRefused as failure:
+            self._refused = True
             log.error("the keys stay as they were", {"reason": str(failure)})
-            return
+            return Outcome.REFUSED
+        self._refused = False
         self.authority.set_rules("", rules)
         log.info("keys followed", {"file": str(self._file.path), "rules": [rule.name for rule in rules]})
+        return Outcome.FOLLOWED
 
     def _set(self, entity_id: int, description: Description) -> None:
         if description.authorization_rules:

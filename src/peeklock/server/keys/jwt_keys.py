@@ -68,9 +68,13 @@ class FetchFailed(Exception):
     """The issuer's keys could not be fetched; the message names the URL and what happened."""
 
 
-def load_jwt(file: Path) -> JwtSettings:
-    """Read the file that `--jwt` names, and the file with keys that it names. Raises: JwtFileInvalid."""
-    return _JwtFile(file).settings()
+def load_jwt(file: Path) -> tuple[JwtSettings, list[Path]]:
+    """Read the file that `--jwt` names, and the file with keys that it names; return both files too.
+
+    Raises: JwtFileInvalid.
+    """
+    read = _JwtFile(file)
+    return read.settings(), read.files
 
 
 class JwtKeys:
@@ -291,6 +295,8 @@ class _JwtFile:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self.files = [file]
+        """What was read."""
         try:
             self._table: dict[str, Any] = tomllib.loads(self._read(file).decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
@@ -363,6 +369,7 @@ class _JwtFile:
         if not _is_text(given):
             raise self._wrong("keys", "give the path of a file with a JWKS document or PEM public keys")
         file = self._file.parent / given
+        self.files.append(file)
         try:
             found = read_keys(self._read(file))
         except KeysInvalid as failure:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from peeklock.config.hosts import host_of
 from peeklock.server import log
+from peeklock.server.follow import Outcome
 from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.line_limits import Note
 from peeklock.server.net.listener import Listener, ProtocolFactory
@@ -65,6 +66,7 @@ class Ports:
         """Whether plain connections are accepted on every address."""
         self._load_now = False
         """The TLS files were missing or damaged before `open`."""
+        self._looks = asyncio.Lock()
 
     async def open(self) -> None:
         """Make the TLS files, which clients read once the broker is ready; listen. Raises: StartFailed."""
@@ -151,11 +153,19 @@ class Ports:
                 )
         while True:
             await asyncio.sleep(LOOK_S)
+            await self.look_at_tls()
+
+    async def look_at_tls(self) -> Outcome:
+        """Follow the TLS files now."""
+        async with self._looks:
             if self._listener.tls_fails:
                 await self._listener.prepare_tls()
             context: ssl.SSLContext | None = await asyncio.to_thread(self._files.follow)
             if context is not None:
                 self._listener.use(context)
+                return Outcome.FOLLOWED
+            wrong = self._listener.tls_fails or self._files.refused
+            return Outcome.REFUSED if wrong else Outcome.UNCHANGED
 
     def _shows_ours_to_others(self) -> bool:
         """Return whether other machines see our certificate: its names matter then, and TLS is certain."""

@@ -73,6 +73,8 @@ class TlsFiles:
         """Names in our own certificate when it was loaded last."""
         self._seen: list[tuple[int, int, int]] | None = None
         """State of the files when they were read last; None = they have not been read."""
+        self.refused = False
+        """Whether the present files cannot be used."""
         self._kept_at_s = 0.0
 
     def load(self, now_s: float | None = None) -> ssl.SSLContext:
@@ -145,12 +147,13 @@ class TlsFiles:
         try:
             context = self.load(now_s)
         except OSError as failure:  # ssl.SSLError is one
-            self._seen, self._kept_at_s = stamps, now_s
+            self._seen, self._kept_at_s, self.refused = stamps, now_s, True
             log.error(
                 "the TLS files cannot be used; the old pair stays in use",
-                {"reason": str(failure), "do": "correct them; they are checked every minute"},
+                {"reason": str(failure), "do": "correct them; they are checked every minute, and on SIGHUP"},
             )
             return None
+        self.refused = False
         if self._seen == seen:
             return None
         files = [str(file) for file in self._files()[:2]]

@@ -1,0 +1,390 @@
+"""The settings of `peeklock serve`, one table: options, environment variables, keys of the settings file.
+
+A row has all that its option, its variable, its key and its line in docs/reference/settings.md need.
+`sources` says where the values come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import click
+
+from peeklock.cli.options import (
+    EXISTING_FILE,
+    NEW_FOLDER,
+    byte_count,
+    folder,
+    grace_ms,
+    host_name,
+    hours_ms,
+    tls_name,
+)
+
+Scope = Literal["process", "namespace"]
+
+PREFIX = "PEEKLOCK_"
+
+_PORT = click.IntRange(0, 65535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting."""
+
+    name: str
+    """Of the option, without dashes before it, and of the key in the settings file."""
+    field: str
+    """Of `server.settings.Settings`."""
+    topic: str
+    """The part of the reference that it stands in."""
+    scope: Scope
+    """Whether it holds for the process or for one namespace."""
+    help: str
+    more: str = ""
+    """Markdown that the reference adds to the help: links."""
+    type: click.ParamType[Any] | None = None
+    """None = text."""
+    parse: Callable[[str], Any] | None = None
+    """Raises: ValueError."""
+    default: Any = None
+    default_text: str = ""
+    """For the reference, if the default is not the value itself."""
+    metavar: str | None = None
+    repeatable: bool = False
+    flag: bool = False
+    secret: bool = False
+    """`PEEKLOCK_..._FILE` may name a file that has the value."""
+    reloads: bool = False
+    """The file that it names is read again when it changes."""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.replace("-", "_").upper()
+
+    @property
+    def is_path(self) -> bool:
+        return isinstance(self.type, click.Path)
+
+
+SETTINGS = (
+    Setting(
+        name="data",
+        field="data",
+        topic="Data",
+        scope="namespace",
+        type=NEW_FOLDER,
+        parse=folder,
+        help="Folder for all data, created if missing. Only one broker can use it at a time. Required "
+        "unless --durability memory.",
+    ),
+    Setting(
+        name="config",
+        field="config",
+        topic="Data",
+        scope="namespace",
+        type=EXISTING_FILE,
+        reloads=True,
+        help="Create or update the entities in this file at start; its format is that of the Service Bus "
+        "emulator's Config.json. Nothing is ever deleted.",
+        more="See [Config.json](config-json.md). The variable `CONFIG_JSON` may have its content instead.",
+    ),
+    Setting(
+        name="emulator-defaults",
+        field="emulator_defaults",
+        topic="Data",
+        scope="namespace",
+        flag=True,
+        help="Give entities of the configuration that leave them out the emulator's time-to-live of 1 "
+        "hour and its MaxDeliveryCount of 3, instead of Azure's unlimited time-to-live and 10.",
+    ),
+    Setting(
+        name="durability",
+        field="durability",
+        topic="Data",
+        scope="namespace",
+        type=click.Choice(["fsync", "os", "memory"]),
+        default="fsync",
+        help="What an acknowledgement guarantees. fsync: the message is on stable storage. os: the "
+        "operating system has it, so it survives a kill of the broker but not a power cut. memory: "
+        "nothing is kept.",
+    ),
+    Setting(
+        name="min-free",
+        field="min_free_bytes",
+        topic="Data",
+        scope="process",
+        parse=byte_count,
+        metavar="BYTES",
+        default_text="1 GiB or 5 %, the smaller",
+        help="Refuse sends while the volume has less free space.",
+        more="Settling goes on: see [a full disk](../explanation/durability.md#a-full-disk).",
+    ),
+    Setting(
+        name="accept-loss",
+        field="accept_loss",
+        topic="Data",
+        scope="namespace",
+        flag=True,
+        help="If the store is damaged, start with what can be read, log what is lost, and set the damaged "
+        "files aside in DATA. By default a broker with a damaged store does not start.",
+        more="See [Recover a store](../how-to/recover-a-store.md).",
+    ),
+    Setting(
+        name="history",
+        field="history",
+        topic="Data",
+        scope="namespace",
+        type=click.IntRange(0, 100_000),
+        metavar="N",
+        default_text="1000 in development mode, else 0",
+        help="Remember the last N messages that left, and who took each, for `GET /$api/v1/history`; 0 = "
+        "none.",
+        more="Each takes up to 10 KB of memory. See [history](../how-to/api.md#history).",
+    ),
+    Setting(
+        name="host",
+        field="host",
+        topic="Network",
+        scope="process",
+        default="127.0.0.1",
+        help="Address to listen on, or a name: then all its addresses. An address that other machines can "
+        "reach requires --auth.",
+    ),
+    Setting(
+        name="amqp-port",
+        field="amqp_port",
+        topic="Network",
+        scope="process",
+        type=_PORT,
+        default=5672,
+        help="AMQP port; 0 picks a free one.",
+        more="The ready line shows it.",
+    ),
+    Setting(
+        name="http-port",
+        field="http_port",
+        topic="Network",
+        scope="process",
+        type=_PORT,
+        default=5300,
+        help="Port for administration, messages over HTTP and GET /health, by HTTP or HTTPS; 0 picks a "
+        "free one.",
+        more="Every port accepts AMQP, HTTP, WebSocket and TLS, so both options may name the same port.",
+    ),
+    Setting(
+        name="usual-ports",
+        field="usual_ports",
+        topic="Network",
+        scope="process",
+        flag=True,
+        help="Listen on 5671, 443 and 80 too, for clients whose port cannot be set.",
+        more="If port 80 is in use, the broker logs a warning and starts without it.",
+    ),
+    Setting(
+        name="auth",
+        field="auth",
+        topic="Access",
+        scope="namespace",
+        type=click.Choice(["off", "sas", "jwt", "development"]),
+        repeatable=True,
+        default_text="development, on a loopback address only",
+        help="How clients authenticate; repeatable, to accept both sas and jwt. sas: keys in "
+        "DATA/keys.json (see `peeklock keys`) and in authorization rules of entities. jwt: JSON web "
+        "tokens, as --jwt defines. off: not at all. development: the emulator's well-known key has all "
+        "rights, which is the default where only this machine can connect.",
+        more="See [Secure a broker](../how-to/secure.md#choose-what-clients-must-present).",
+    ),
+    Setting(
+        name="jwt",
+        field="jwt",
+        topic="Access",
+        scope="namespace",
+        type=EXISTING_FILE,
+        reloads=True,
+        help="TOML file that defines the accepted JSON web tokens: issuer, audience, keys, roles.",
+        more="See [Accept JSON web tokens](../how-to/web-tokens.md).",
+    ),
+    Setting(
+        name="allow-plaintext",
+        field="allow_plaintext",
+        topic="Access",
+        scope="process",
+        flag=True,
+        help="Accept connections without TLS from other machines; by default only from this one.",
+    ),
+    Setting(
+        name="tls-cert",
+        field="tls_cert",
+        topic="Access",
+        scope="process",
+        type=EXISTING_FILE,
+        reloads=True,
+        help="PEM certificate chain for TLS, reloaded when the file changes. By default a local authority "
+        "in the data folder signs a certificate (see `peeklock ca`).",
+        more="See [TLS](../how-to/secure.md#tls).",
+    ),
+    Setting(
+        name="tls-key",
+        field="tls_key",
+        topic="Access",
+        scope="process",
+        type=EXISTING_FILE,
+        reloads=True,
+        help="PEM private key of --tls-cert.",
+    ),
+    Setting(
+        name="tls-name",
+        field="tls_names",
+        topic="Access",
+        scope="process",
+        parse=tls_name,
+        metavar="NAME",
+        repeatable=True,
+        help="Add a DNS name or IP address to the certificate of the local authority; repeatable. "
+        "HOST:PORT adds both HOST and HOST:PORT, which the Go client checks.",
+        more="`*.example.org` is a name, too. See [Go](clients.md#go).",
+    ),
+    Setting(
+        name="host-name",
+        field="host_names",
+        topic="Access",
+        scope="process",
+        parse=host_name,
+        metavar="NAME",
+        repeatable=True,
+        help="Without authentication, HTTP and WebSocket requests are accepted for localhost and IP "
+        "addresses only; this accepts a further DNS name. Repeatable.",
+        more="See [Web pages in a browser](../explanation/security.md#web-pages-in-a-browser).",
+    ),
+    Setting(
+        name="tier",
+        field="tier",
+        topic="Behaviour",
+        scope="namespace",
+        type=click.Choice(["basic", "standard", "premium"]),
+        default="standard",
+        help="Service tier whose limits apply: message size, time-to-live, features.",
+        more="See [Tiers](entities.md#tiers).",
+    ),
+    Setting(
+        name="resource-lock",
+        field="delete_lock",
+        topic="Behaviour",
+        scope="namespace",
+        type=click.Choice(["CanNotDelete"], case_sensitive=False),
+        metavar="[CanNotDelete]",
+        help="Lock the namespace. CanNotDelete: requests to delete a queue, topic or subscription are "
+        "refused; AutoDeleteOnIdle still applies, and rules can be deleted.",
+    ),
+    Setting(
+        name="lock-grace",
+        field="lock_grace_ms",
+        topic="Behaviour",
+        scope="namespace",
+        parse=grace_ms,
+        default="5",
+        metavar="SECONDS",
+        help="How long the message locks of a broken connection are kept, so that its client can "
+        "reconnect and settle. 0: not at all; lapse: until the locks expire.",
+        more="See [When a connection "
+        "breaks](../explanation/clocks-and-connections.md#when-a-connection-breaks).",
+    ),
+    Setting(
+        name="clock-step-limit",
+        field="clock_step_limit_ms",
+        topic="Behaviour",
+        scope="process",
+        parse=hours_ms,
+        default="24",
+        metavar="HOURS",
+        help="Distrust the machine's clock when it jumps forwards by more: nothing expires and no "
+        "schedule fires because of the jump, until SIGUSR1 or a restart.",
+        more="See [When the clock is set](../explanation/clocks-and-connections.md#when-the-clock-is-set).",
+    ),
+    Setting(
+        name="enforce-quotas",
+        field="enforce_quotas",
+        topic="Behaviour",
+        scope="namespace",
+        flag=True,
+        help="Enforce MaxSizeInMegabytes of queues and topics (a topic counts its subscriptions), and the "
+        "tier's numbers of queues, topics, subscriptions and filters.",
+    ),
+    Setting(
+        name="capture",
+        field="capture",
+        topic="Event log",
+        scope="namespace",
+        type=NEW_FOLDER,
+        parse=folder,
+        help="Write an event log to this folder: the life of every message, as Parquet files. Needs pip "
+        "install 'peeklock[capture]'.",
+        more="The broker does not start if the folder cannot be written, overlaps `--data` or has the log "
+        "of another data folder. See [Event log](event-log.md).",
+    ),
+    Setting(
+        name="capture-bodies",
+        field="capture_bodies",
+        topic="Event log",
+        scope="namespace",
+        repeatable=True,
+        metavar="ENTITY",
+        help="Include bodies and properties of messages sent to this queue or topic; repeatable, * = all.",
+    ),
+    Setting(
+        name="capture-backlog",
+        field="capture_backlog_bytes",
+        topic="Event log",
+        scope="namespace",
+        parse=byte_count,
+        default=str(1024**3),
+        metavar="BYTES",
+        help="How much may wait to be written to the event log; at least 64 KiB.",
+    ),
+    Setting(
+        name="capture-policy",
+        field="capture_policy",
+        topic="Event log",
+        scope="namespace",
+        type=click.Choice(["block", "drop-and-say"]),
+        default="block",
+        help="When the backlog is full. block: refuse sends until half of it is written; drop-and-say: "
+        "drop the oldest events and log which.",
+    ),
+    Setting(
+        name="capture-interval",
+        field="capture_interval_s",
+        topic="Event log",
+        scope="namespace",
+        type=click.FloatRange(min=0.1),
+        default=10.0,
+        metavar="SECONDS",
+        help="Begin a new file of the event log after this time: files can be read when they are complete.",
+        more="A shorter interval makes more and smaller files.",
+    ),
+    Setting(
+        name="capture-keep-days",
+        field="capture_keep_days",
+        topic="Event log",
+        scope="namespace",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="DAYS",
+        default_text="all",
+        help="Delete files of the event log that are older.",
+        more="The newest file always stays.",
+    ),
+    Setting(
+        name="capture-keep-bytes",
+        field="capture_keep_bytes",
+        topic="Event log",
+        scope="namespace",
+        parse=byte_count,
+        metavar="BYTES",
+        default_text="all",
+        help="Delete the oldest files of the event log while all together are larger.",
+    ),
+)

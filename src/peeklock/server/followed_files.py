@@ -1,0 +1,111 @@
+"""Which files a broker follows while it runs, and what each one changes."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from peeklock.server import configuration, log
+from peeklock.server.follow import FileWatch, FollowedFiles, Look, Outcome
+from peeklock.server.keys.authority_manager import AuthorityManager
+from peeklock.server.net.ports import Ports
+from peeklock.server.reload import Reload
+from peeklock.server.settings import Settings, StartFailed
+from peeklock.server.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from peeklock.server.keys.token_issuer import TokenIssuer
+
+
+def followed_files(
+    settings: Settings,
+    shard: Shard,
+    *,
+    authority_manager: AuthorityManager,
+    ports: Ports,
+    token_issuer: TokenIssuer | None,
+    namespace: str,
+) -> Reload:
+    """Return what follows the files of a started broker."""
+    parts: dict[str, Look] = {}
+    if settings.config is not None:
+        read = partial(_read_configuration, settings, shard, namespace)
+        parts["config"] = FollowedFiles(FileWatch(settings.config), read).look
+    parts["keys"] = authority_manager.look
+    if token_issuer is not None:
+        parts["jwt"] = _FollowedIssuer(token_issuer, authority_manager).look
+    parts["tls"] = partial(_look_at_tls, ports)
+    if settings.settings_file is not None:
+        parts["settings"] = _SettingsFile(settings.settings_file).look
+    return Reload(parts)
+
+
+async def _read_configuration(settings: Settings, shard: Shard, namespace: str) -> str:
+    """Follow the configuration file; return why it was refused."""
+    try:
+        config = await asyncio.to_thread(configuration.read_configuration, settings)
+        assert config is not None
+        if config.namespace != namespace:
+            raise StartFailed(
+                f"{settings.config}: UserConfig.Namespaces[0].Name: is {config.namespace!r}, and the broker "
+                f"runs as {namespace!r}; restart it to rename the namespace"
+            )
+        await configuration.follow(config, shard, settings)
+    except StartFailed as failure:
+        log.error(
+            "the configuration file is not followed", {"reason": str(failure), "do": "correct the file"}
+        )
+        return str(failure)
+    return ""
+
+
+class _FollowedIssuer:
+    """The file that describes the issuer of web tokens; it may name another file, with keys."""
+
+    def __init__(self, issuer: TokenIssuer, authority_manager: AuthorityManager) -> None:
+        self._issuer = issuer
+        self._authority_manager = authority_manager
+        self._files: list[Path] = []
+        self._followed = self._follow()
+
+    def _follow(self) -> FollowedFiles:
+        self._files = self._issuer.files
+        return FollowedFiles(FileWatch(*self._files), self._read)
+
+    async def look(self, at_once: bool) -> Outcome:
+        found = await self._followed.look(at_once)
+        if found is Outcome.FOLLOWED and self._issuer.files != self._files:
+            self._followed = self._follow()
+        return found
+
+    async def _read(self) -> str:
+        from peeklock.server.keys.jwt_keys import JwtFileInvalid
+
+        try:
+            await self._issuer.read_again()
+        except JwtFileInvalid as failure:
+            fields = {"reason": str(failure), "do": "correct the file"}
+            log.error("the file of --jwt is not followed; the tokens accepted before still are", fields)
+            return str(failure)
+        self._authority_manager.authority.set_web_tokens(self._issuer.verifier)
+        log.info("web tokens followed", {"files": [str(file) for file in self._issuer.files]})
+        return ""
+
+
+async def _look_at_tls(ports: Ports, at_once: bool) -> Outcome:
+    """Look when asked: `Ports` looks by itself, as loading takes a thread and certificates change rarely."""
+    return await ports.look_at_tls() if at_once else Outcome.UNCHANGED
+
+
+class _SettingsFile:
+    """The settings file: a changed one needs a restart, and that is said when a reload is asked for."""
+
+    def __init__(self, file: Path) -> None:
+        self._watch = FileWatch(file)
+        self._changed = False
+
+    async def look(self, at_once: bool) -> Outcome:
+        self._changed = self._changed or (at_once and self._watch.changed(at_once=True))
+        return Outcome.RESTART if self._changed else Outcome.UNCHANGED
