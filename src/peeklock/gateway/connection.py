@@ -34,7 +34,7 @@ from peeklock.gateway.errors import Log, Reporter
 from peeklock.gateway.link_table import Handlers, LinkTable
 from peeklock.gateway.showing import client_of, link_views
 from peeklock.gateway.transactions import Transactions
-from peeklock.gateway.views import Client, ConnectionView
+from peeklock.gateway.views import Client, ConnectionView, LinkView
 
 OnDefect = Callable[[Exception, str], None]
 """Takes a defect and the tracking id that the client got. What it raises leaves the gateway."""
@@ -302,9 +302,13 @@ class Gateway:
 
     def view(self) -> ConnectionView:
         """Return what an operator sees of the connection."""
-        return ConnectionView(
-            self._client, self._claims.names, link_views(self._connection, self._links.links)
-        )
+        names: list[str] = []
+        links: list[LinkView] = []
+        try:
+            names, links = self._claims.names, link_views(self._connection, self._links.links)
+        except Exception as defect:
+            self._break(defect)
+        return ConnectionView(self._client, names, links)
 
     def shutdown(self, now_ms: int, why: str = "The broker is shutting down.") -> None:
         """Close the connection because the broker stops, or an operator says so; clients reconnect."""
