@@ -2,6 +2,7 @@
 
 ports             The ports of a broker, and their TLS files.
 listener          Accepted connections, until their first bytes choose a protocol.
+control           The control socket.
 sockets           Listening on every address of a host; the limit of file descriptors.
 protocols         Makes the protocol of each connection.
 amqp              AMQP between a transport and a gateway.

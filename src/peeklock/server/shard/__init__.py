@@ -6,5 +6,6 @@ store_calls    The commit and the reads under way.
 connections    The connections to which effects are handed.
 own_requests   Requests of this process itself, a connection without a peer.
 back_pressure  When sends are refused.
+vitals         Whether the broker lives and is ready.
 definitions    Log lines of created, changed and deleted entities and rules.
 """
