@@ -31,8 +31,9 @@ from peeklock.server.net.http_bodies import BodyBudget
 from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.listener import Listener
 from peeklock.server.net.operator_pages import OperatorPages, Page
-from peeklock.server.net.probes import health_page
+from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.shard.vitals import Vitals
 from peeklock.server.tls.contexts import CERTIFICATE_FILE, FOLDER
 from tests.server.contexts import server_context
 from tests.server.stepping import raised
@@ -98,14 +99,18 @@ class World:
     async def figures(self) -> Mapping[str, Any]:
         return self.health
 
+    def vitals(self) -> Vitals:
+        return Vitals(failed=False, idle_s=0.0, refused="ok")
+
     def http(self) -> HttpProtocol:
         loop = asyncio.get_running_loop()
+        probes = ProbePages(self.figures, self.vitals, lambda: self.stops)
         context = HttpContext(
             submit=self.submit,
             submit_for=self.ask,
             administration=lambda note: self._admin,
             pages=OperatorPages(
-                [Page("/health", Access.ANYBODY, health_page(self.figures))],
+                [Page("/health", Access.ANYBODY, probes.health)],
                 asks_for_keys=self.origin_policy.asks_for_secret,
             ),
             now_ms=now_ms,

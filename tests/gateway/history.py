@@ -345,10 +345,11 @@ def is_cut(rig: LiveHarness) -> None:
 
 
 def is_shut_down(rig: LiveHarness) -> None:
-    """Meet the end of the broker with links open."""
+    """Be looked at by the operator, then meet the end of the broker with links open."""
     rig.listen(credit=1)
     rig.sender()
     for connection in list(rig.broker.pump.connections.values()):
+        connection.gateway.view()
         connection.gateway.shutdown(rig.broker.clock.now_ms)
     rig.pump()
     rig.client.close()

@@ -38,6 +38,7 @@ OTHERS = (
     "next_deadline_ms",
     "data_to_send",
     "shutdown",
+    "view",
     "handle",
     "bodies_wanted",
     "bodies_arrived",

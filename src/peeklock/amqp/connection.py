@@ -416,22 +416,24 @@ class Connection:
     ) -> None:
         """Grant `credit` deliveries on a link we receive on, replacing what was left.
 
-        Raises:
-            LocalProtocolError: we send on this link, or it was not accepted yet.
+        Raises: LocalProtocolError if we send on this link, or it was not accepted yet.
         """
         if session := self._sessions.by_channel.get(channel):
             session.flow(handle, credit, drain, echo)
 
     def credit(self, channel: int, handle: int) -> int:
         """Return the deliveries that may still be sent on a link, by either end; 0 if it is gone."""
+        return self.counts(channel, handle)[0]
+
+    def counts(self, channel: int, handle: int) -> tuple[int, int]:
+        """Return a link's credit, and how many deliveries it has carried; (0, 0) if it is gone."""
         session = self._sessions.by_channel.get(channel)
-        return 0 if session is None else session.credit(handle)
+        return (0, 0) if session is None else session.counts(handle)
 
     def drained(self, channel: int, handle: int) -> None:
         """Answer a LinkFlow with drain: return the rest of the credit of a link we send on.
 
-        Raises:
-            LocalProtocolError: we receive on this link, or it was not accepted yet.
+        Raises: LocalProtocolError if we receive on this link, or it was not accepted yet.
         """
         if session := self._sessions.by_channel.get(channel):
             session.drained(handle)
@@ -452,8 +454,7 @@ class Connection:
         It waits while the session's window is closed. GONE (-1): the peer has ended the link; the event is on
         its way to the owner.
 
-        Raises:
-            LocalProtocolError: no credit, a tag over 32 bytes, or not a link that we send on.
+        Raises: LocalProtocolError without credit, for a tag over 32 bytes or a link that we receive on.
         """
         session = self._sessions.by_channel.get(channel)
         if session is None:

@@ -181,10 +181,10 @@ class Session:
     def _send_drained_flow(self, link: Link, echo: bool) -> None:
         self.incoming.flow(link, drain=True, echo=echo)
 
-    def credit(self, handle: int) -> int:
-        """Return the credit left on a link; see `Connection.credit`."""
+    def counts(self, handle: int) -> tuple[int, int]:
+        """Return credit and deliveries of a link; see `Connection.counts`."""
         link = self.links.by_handle.get(handle)
-        return 0 if link is None or link.state is LinkState.DETACH_SENT else link.credit
+        return (0, 0) if link is None or link.state is _DETACH_SENT else (link.credit, link.counted)
 
     def send(
         self,

@@ -1,21 +1,23 @@
 """The JSON API `/$api/v1/`, sans-IO: operations that the REST interface of Azure Service Bus lacks.
 
-api         the steps of a request: find, authorize, read, handle
-table       the table of operations; reads requests by it
-exchange    a request and its possible answers
-waits       requests that wait for the broker, and streams
-entities    operations on entities
-messages    operations on the messages of an entity
-locks       operations on locks: receive, renew, settle, stream
-sessions    operations on sessions
-search      operations on the messages of all entities
-scheduled   operations on scheduled messages: enqueue them earlier or later
-history     the operation on messages that left recently
-model       messages as JSON
-instants    instants as text
-schema      the part of JSON Schema that is used
-problems    statuses and names of problems
-openapi     the OpenAPI document
-access      who may see a page of the operator
-data_plane  the data plane in that document
+api             the steps of a request: find, authorize, read, handle
+table           the table of operations; reads requests by it
+exchange        a request and its possible answers
+waits           requests that wait for the broker, and streams
+entities        operations on entities
+messages        operations on the messages of an entity
+locks           operations on locks: receive, renew, settle, stream
+sessions        operations on sessions
+search          operations on the messages of all entities
+scheduled       operations on scheduled messages: enqueue them earlier or later
+history         the operation on messages that left recently
+model           messages as JSON
+instants        instants as text
+schema          the part of JSON Schema that is used
+problems        statuses and names of problems
+openapi         the OpenAPI document
+access          who may see a page of the operator
+connections     connections as JSON
+operator_pages  the operator's pages in the OpenAPI document
+data_plane      the data plane in that document
 """

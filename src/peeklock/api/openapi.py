@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peeklock import __version__
+from peeklock.api import operator_pages
 from peeklock.api.data_plane import PATHS
 from peeklock.api.exchange import EVENTS, JSON, PROBLEM
 from peeklock.api.schema import Schema, ref
@@ -52,10 +53,11 @@ def document(table: Table) -> dict[str, Any]:
         "info": {
             "title": "peeklock over HTTP",
             "version": __version__,
-            "description": "`/$api/v1/` is peeklock's own; the rest is Azure Service Bus's REST data plane.",
+            "description": "`/$api/v1/` and the operator's pages are peeklock's own; the rest is Azure "
+            "Service Bus's REST data plane.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": {**paths, **PATHS},
+        "paths": {**paths, **operator_pages.PATHS, **PATHS},
         "components": {
             "schemas": {**table.named, "Problem": PROBLEM_SCHEMA},
             "securitySchemes": {
@@ -64,7 +66,8 @@ def document(table: Table) -> dict[str, Any]:
                     "in": "header",
                     "name": "Authorization",
                     "description": "A shared access signature, or `Bearer` and a JSON web token.",
-                }
+                },
+                **operator_pages.SECURITY,
             },
         },
         "security": [{"token": []}],

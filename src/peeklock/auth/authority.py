@@ -148,7 +148,7 @@ class Authority:
             swapped = key.lower() in self._rules  # then `given` may be a key
             raise KeyRefused("Key name and key do not belong together.").of_key("" if swapped else given)
         path, rule = found
-        return Grant(implied(rule.rights), path, None, Proof(path, name, key))
+        return Grant(implied(rule.rights), path, None, Proof(path, name, key), rule.name)
 
     def _of_name(self, name: str) -> dict[str, tuple[str, SasRule]]:
         """Return path and rule by key: ten thousand entities may have a rule of one name.

@@ -124,7 +124,7 @@ class JwtVerifier:
         path = split_resource(audience)[1]
         roles = self._roles(claims)
         proof = TokenProof(settings.issuer, audiences, roles, key)
-        return Grant(self._rights(roles, path), path, expires_at_ms, proof)
+        return Grant(self._rights(roles, path), path, expires_at_ms, proof, ", ".join(sorted(roles)))
 
     def upholds(self, grant: Grant, proof: TokenProof) -> bool:
         """Return whether the token behind a grant would still get its rights; keys of the issuer may go."""

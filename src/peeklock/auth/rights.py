@@ -80,6 +80,8 @@ class Grant:
     """UTC ms from which it is void; None = as long as the connection lasts."""
     proof: Proof | TokenProof | None = None
     """None = from neither key nor token."""
+    name: str = field(default="", compare=False)
+    """Of the rule as it is spelled, or of the token's roles, for the operator; empty = anybody."""
 
     def covers(self, path: str) -> bool:
         """Whether a path (lower case, no outer slashes) is this grant's or below it."""

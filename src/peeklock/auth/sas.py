@@ -146,7 +146,7 @@ def check(
         )
     rule, key = fitting[0]
     proof = Proof(normal_path(rule.path), rule.name.lower(), key)
-    return Grant(implied(rule.rights), path, token.expires_at_ms, proof)
+    return Grant(implied(rule.rights), path, token.expires_at_ms, proof, rule.name)
 
 
 @lru_cache(maxsize=512)

@@ -1,12 +1,14 @@
-"""The command line: `peeklock serve | check | export | demo | ca | keys | pipeline`.
+"""The command line: `peeklock serve | health | connections | check | export | demo | ca | keys | pipeline`.
 
-serve    `serve`: the settings of a broker, checked against each other.
+serve           `serve`: the settings of a broker, checked against each other.
 settings_table  All settings: their options, variables, keys and help.
-sources  Where the value of a setting comes from: command line, environment, settings file, default.
-stores   `check` and `export`: a data folder, read while a broker may run on it.
-keys     `keys`: the namespace's shared access keys.
-extras   `ca`, `demo`, and `pipeline`, whose commands are imported when they are asked for.
-options  The DIR argument, parsers of option values, and how a failure is reported.
+sources         Where the value of a setting comes from: command line, environment, settings file, default.
+operate         `health` and `connections`: what a running broker does.
+running         How a command finds and asks a running broker.
+stores          `check` and `export`: a data folder, read while a broker may run on it.
+keys            `keys`: the namespace's shared access keys.
+extras          `ca`, `demo`, and `pipeline`, whose commands are imported when they are asked for.
+options         The DIR argument, parsers of option values, and how a failure is reported.
 
 A command imports what it alone needs when it runs: `serve` must be ready in 600 ms.
 """
@@ -21,6 +23,7 @@ import click
 from peeklock import __version__
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.keys import keys
+from peeklock.cli.operate import connections, health
 from peeklock.cli.serve import serve
 from peeklock.cli.stores import check, export
 
@@ -55,6 +58,8 @@ def main() -> None:
     Run a broker:         peeklock serve --data ./data
     Use your own keys:    peeklock serve --data ./data --auth sas, then peeklock keys list ./data
     Trust its TLS:        peeklock ca ./data
+    See how it is:        peeklock health --data ./data
+    See who is connected: peeklock connections --data ./data
     Verify a data folder: peeklock check ./data
     Save its entities:    peeklock export ./data > Config.json
 
@@ -62,5 +67,5 @@ def main() -> None:
     """
 
 
-for _command in (serve, check, export, demo, ca, keys, pipeline):
+for _command in (serve, health, connections, check, export, demo, ca, keys, pipeline):
     main.add_command(_command)

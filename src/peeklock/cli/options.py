@@ -18,6 +18,7 @@ DATA_FOLDER = click.argument(
 )
 EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 NEW_FOLDER = click.Path(file_okay=False)
+SOCKET = click.Path(path_type=Path, dir_okay=False)
 
 _NO_HOST = "is neither a DNS name (with xn-- where it is not ASCII) nor an IP address"
 

@@ -15,6 +15,7 @@ import click
 from peeklock.cli.options import (
     EXISTING_FILE,
     NEW_FOLDER,
+    SOCKET,
     byte_count,
     folder,
     grace_ms,
@@ -183,6 +184,18 @@ SETTINGS = (
         flag=True,
         help="Listen on 5671, 443 and 80 too, for clients whose port cannot be set.",
         more="If port 80 is in use, the broker logs a warning and starts without it.",
+    ),
+    Setting(
+        name="control",
+        field="control",
+        topic="Network",
+        scope="process",
+        type=SOCKET,
+        default_text="DATA/control.sock",
+        metavar="PATH",
+        help="Unix socket on which commands such as `peeklock health` reach this broker: for one without a "
+        "data folder, or whose path is too long for a socket (107 bytes). Only its owner can use it.",
+        more="See [A running broker](../how-to/ask-a-running-broker.md).",
     ),
     Setting(
         name="auth",

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from peeklock.auth.sas import generate
 from peeklock.client.errors import OptionError
 
 PLAIN_PORT: Final = 5672
@@ -91,6 +92,10 @@ class ConnectionString:
             ca_file,
             timeout_s,
         )
+
+    def token(self, resource: str, expires_at_ms: int) -> str:
+        """Return a token for a resource URI; a `signature` is one already, of its own resource."""
+        return self.signature or generate(resource, self.key_name, self.key, expires_at_ms)
 
 
 def _endpoint(text: str) -> tuple[str, int | None]:

@@ -11,6 +11,8 @@ context       what the parts of a connection share: limits, backlog, output
 inspection    an arriving message: its record, and the checks that need no state
 annotations   a message as a receiver gets it
 rewriting     changes to its sections: overlay, absolute-expiry-time
+showing       makes what an operator sees of a connection
+views         what an operator sees of it, as values
 claims        the grants of a connection, until they expire
 bounds        what a peer may make the broker hold
 address       addresses in all spellings

@@ -52,6 +52,11 @@ class Claims:
             self.shown = True
             self.token_checked_at_ms = now_ms
 
+    @property
+    def names(self) -> list[str]:
+        """The keys and roles behind the grants, sorted; empty = the peer showed none."""
+        return sorted({grant.name for grant in self._grants.values() if grant.name})
+
     def allow(self, path: str | None, right: Right | None, now_ms: int) -> bool:
         """Return whether a right (None: any) is held for a path (None: any)."""
         wall_ms = self.wall_ms(now_ms)

@@ -32,7 +32,9 @@ from peeklock.gateway.claims import Claims
 from peeklock.gateway.context import Backlog, Context, GatewayLimits, Output, Payloads
 from peeklock.gateway.errors import Log, Reporter
 from peeklock.gateway.link_table import Handlers, LinkTable
+from peeklock.gateway.showing import client_of, link_views
 from peeklock.gateway.transactions import Transactions
+from peeklock.gateway.views import Client, ConnectionView, LinkView
 
 OnDefect = Callable[[Exception, str], None]
 """Takes a defect and the tracking id that the client got. What it raises leaves the gateway."""
@@ -49,8 +51,9 @@ class Gateway:
     _stranger = True
     """The peer has shown no valid claim yet: `STRANGER_LIMITS` hold."""
     _over = False
-    _stopping = False
-    """The broker stops."""
+    _forced = False
+    """This end has closed it without a fault of the peer: the broker stops, or an operator said so."""
+    _client = Client()
     _broken = False
     """A defect of ours has ended the connection."""
 
@@ -280,7 +283,7 @@ class Gateway:
     @property
     def _ours(self) -> bool:
         """Whether this end has closed the connection."""
-        return self._stopping or self._admission.closed
+        return self._forced or self._admission.closed
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -297,12 +300,22 @@ class Gateway:
         """Whether the peer has ever shown a valid claim."""
         return self._claims.shown
 
-    def shutdown(self, now_ms: int) -> None:
-        """Close the connection because the broker stops; clients reconnect with a back-off."""
+    def view(self) -> ConnectionView:
+        """Return what an operator sees of the connection."""
+        names: list[str] = []
+        links: list[LinkView] = []
+        try:
+            names, links = self._claims.names, link_views(self._connection, self._links.links)
+        except Exception as defect:
+            self._break(defect)
+        return ConnectionView(self._client, names, links)
+
+    def shutdown(self, now_ms: int, why: str = "The broker is shutting down.") -> None:
+        """Close the connection because the broker stops, or an operator says so; clients reconnect."""
         if not self.closing:
-            self._stopping = True
+            self._forced = True
             try:
-                self._connection.close(AmqpError(CONNECTION_FORCED, "The broker is shutting down."))
+                self._connection.close(AmqpError(CONNECTION_FORCED, why))
             except Exception as defect:
                 self._break(defect)
 
@@ -396,6 +409,7 @@ class Gateway:
             self._over = True
 
     def _on_opened(self, event: ConnectionOpened, now_ms: int) -> None:
+        self._client = client_of(event)
         authority = self._admission.opened(event)
         if authority is not None:
             self._links.accept_tokens(authority, self._admission.token_refused)

@@ -145,6 +145,11 @@ class LinkTable:
             effects.TransactionEnded: self._transaction_ended,
         }
 
+    @property
+    def links(self) -> list[AnyLink]:
+        """The links that are open, or being opened."""
+        return list(self._links.values())
+
     def allow_bytes(self) -> None:
         """Allow receivers further bytes, as far as the connection's output is free."""
         if self._output.pending_bytes >= self._context.limits.output_bytes_max:

@@ -34,6 +34,7 @@ from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.loop.timers import tick_round
 from peeklock.server.loop.turns import Turns
+from peeklock.server.net.control import ControlSocket
 from peeklock.server.net.ports import Ports
 from peeklock.server.net.protocols import Protocols
 from peeklock.server.settings import Settings, StartFailed
@@ -169,6 +170,7 @@ class Broker:
         if self._token_issuer is not None:
             await self._token_issuer.stop()
         self.ports.close()
+        self.control.close()
         if self._failure is not None:
             # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
             # facts.
@@ -267,6 +269,12 @@ class Broker:
         protocols, note = self.protocols, self._refusals.of_connection()
         self.ports = Ports(self._settings, protocols.amqp, protocols.http, protocols.wait_s, note)
         await self.ports.open()
+        self.control = ControlSocket(self._settings, protocols.control)
+        try:
+            await self.control.open()
+        except StartFailed:
+            self.ports.close()
+            raise
         self.amqp_port, self.http_port = self.ports.amqp_port, self.ports.http_port
 
     # Running
@@ -311,6 +319,7 @@ class Broker:
         """Return figures for `GET /health`."""
         return {
             "version": __version__,
+            "namespace": self.protocols.namespace,
             "durability": self._settings.durability,
             "up_ms": self._clock.now_ms() - self._started_at_ms,
             "clock": self._clock_state(),

@@ -21,6 +21,10 @@ HISTORY = 1_000
 """Messages remembered in development mode. Our choice: 10 MB at most, with bodies of 4 KiB."""
 
 
+CONTROL_SOCKET = "control.sock"
+"""In the data folder."""
+
+
 class StartFailed(Exception):
     """The broker cannot start; the message says what happened, to what, and what to do."""
 
@@ -83,6 +87,8 @@ class Settings:
     """Messages remembered after they left; None = `HISTORY` in development mode, else none."""
     usual_ports: bool = False
     """Listen on 5671, 443 and 80 too."""
+    control: Path | None = None
+    """Where the control socket is; None = in the data folder."""
     accept_loss: bool = False
     """Start with what can be read of a damaged store."""
     config_json: str | None = None
@@ -96,6 +102,13 @@ class Settings:
     def is_development(self) -> bool:
         """Whether the emulator's well-known key has all rights."""
         return not self.auth or "development" in self.auth
+
+    @property
+    def control_path(self) -> Path | None:
+        """Where the control socket is; None = a broker without a folder has none unless it is named."""
+        if self.control is not None:
+            return self.control
+        return None if self.data is None else Path(self.data) / CONTROL_SOCKET
 
     @property
     def own_names(self) -> tuple[str, ...]:

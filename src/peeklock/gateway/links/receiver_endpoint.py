@@ -140,6 +140,11 @@ class ReceiverEndpoint:
         # Transaction of each delivery that is settled in one, and whether the client has settled its end.
         self._within: dict[int, tuple[bytes, bool]] = {}
 
+    @property
+    def unsettled_count(self) -> int:
+        """Deliveries that the client has not settled."""
+        return len(self._tokens)
+
     # Credit
 
     def opened(self, effect: ReceiverOpened, now_ms: int) -> None:

@@ -92,6 +92,11 @@ class SenderEndpoint(IncomingLink):
         self._enlisting: dict[int, bytes] = {}  # of these, the ids of the transactions that some are part of
         self._emit = context.commands.append
 
+    @property
+    def unsettled_count(self) -> int:
+        """Deliveries whose outcome the client does not know."""
+        return len(self._unanswered)
+
     def opened(self, effect: SenderOpened, now_ms: int) -> None:
         """Accept the link, and begin to take transfers."""
         size_bytes_max = effect.message_size_bytes_max

@@ -1,19 +1,21 @@
 """Connections of the server: listening sockets, AMQP, HTTP, WebSocket.
 
-ports          The ports of a broker, and their TLS files.
-listener       Accepted connections, until their first bytes choose a protocol.
-sockets        Listening on every address of a host; the limit of file descriptors.
-protocols      Makes the protocol of each connection.
-amqp           AMQP between a transport and a gateway.
-http           HTTP/1.1: the phases of a connection, reading requests, writing answers.
-http_heads     Heads of requests and answers.
-http_bodies    Bodies of requests while they arrive.
-http_dispatch  Which part of the broker answers a request.
-operator_pages Which page an operator asks for, and who may see it.
-probes         The pages that probes ask for.
-metrics_pages  The pages that Prometheus asks for.
-http_wait      A request that waits for messages, or reads a stream of them.
-hub            Unanswered HTTP requests, as a connection to the shard.
-websocket      AMQP over WebSocket.
-auth_throttle  Pacing of addresses that show bad tokens or keys.
+ports             The ports of a broker, and their TLS files.
+listener          Accepted connections, until their first bytes choose a protocol.
+control           The control socket.
+sockets           Listening on every address of a host; the limit of file descriptors.
+protocols         Makes the protocol of each connection.
+amqp              AMQP between a transport and a gateway.
+http              HTTP/1.1: the phases of a connection, reading requests, writing answers.
+http_heads        Heads of requests and answers.
+http_bodies       Bodies of requests while they arrive.
+http_dispatch     Which part of the broker answers a request.
+operator_pages    Which page an operator asks for, and who may see it.
+connection_pages  The pages that show and close connections.
+probes            The pages that probes ask for.
+metrics_pages     The pages that Prometheus asks for.
+http_wait         A request that waits for messages, or reads a stream of them.
+hub               Unanswered HTTP requests, as a connection to the shard.
+websocket         AMQP over WebSocket.
+auth_throttle     Pacing of addresses that show bad tokens or keys.
 """

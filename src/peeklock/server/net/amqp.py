@@ -18,6 +18,7 @@ from peeklock.server.shard.shard import Shard
 
 if TYPE_CHECKING:
     from peeklock.gateway.connection import Gateway
+    from peeklock.gateway.views import ConnectionView
 
 UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
 """Reading from a connection pauses above this. Source: architecture, back-pressure."""
@@ -72,9 +73,10 @@ class AmqpConnection(asyncio.Protocol):
         `buffered` is the sum over all connections.
         """
         self.connection_id = connection_id
+        self.opened_at_ms = shard.now_ms()
         self._shard = shard
         self._turns = turns
-        self._gateway = make_gateway(connection_id, shard.now_ms())
+        self._gateway = make_gateway(connection_id, self.opened_at_ms)
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
         self._arrived: list[bytes] = []
@@ -115,6 +117,15 @@ class AmqpConnection(asyncio.Protocol):
     def peer(self) -> str:
         """The address of the other end; empty = unknown."""
         return self.endpoint.rpartition(":")[0]
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the peer uses TLS."""
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
+
+    def view(self) -> ConnectionView:
+        """Return what an operator sees of it."""
+        return self._gateway.view()
 
     # From the transport
 
@@ -355,6 +366,11 @@ class AmqpConnection(asyncio.Protocol):
     def shut_down(self, now_ms: int) -> None:
         """Tell the peer that the broker stops, and close once that is written."""
         self._gateway.shutdown(now_ms)
+        self.flush(now_ms)
+
+    def close(self, why: str, now_ms: int) -> None:
+        """Close the connection as an operator says; the peer is told why."""
+        self._gateway.shutdown(now_ms, why)
         self.flush(now_ms)
 
     def abort(self) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from peeklock.server.shard.shard import Shard
 
 if TYPE_CHECKING:
     from peeklock.admin.api import Administration
+    from peeklock.auth import Authority
     from peeklock.metrics.table import Metric
     from peeklock.server.net.http_dispatch import HttpContext
     from peeklock.server.net.metrics_pages import MetricsPages
@@ -80,7 +81,9 @@ class Protocols:
         self._last_id = 0
         self._opened = 0
         """AMQP connections since the start."""
+        self._metrics: MetricsPages | None = None
         self._http_context: HttpContext | None = None
+        self._control_context: HttpContext | None = None
         self._all_closed = asyncio.Event()
         self.connections: dict[int, AmqpConnection] = {}
         """AMQP connections by id."""
@@ -148,9 +151,28 @@ class Protocols:
         """Return the protocol of a new HTTP connection."""
         from peeklock.server.net.http import HttpProtocol
 
+        return HttpProtocol(self._context(), self.refusals.of_connection())
+
+    def control(self) -> asyncio.Protocol:
+        """Return the protocol of a connection to the control socket: all rights, without a key."""
+        from peeklock.auth import OpenAuthority
+        from peeklock.server.net.http import HttpProtocol
+        from peeklock.server.origins import OriginPolicy
+
+        if self._control_context is None:
+            self._control_context = replace(
+                self._context(),
+                administration=partial(self._administration, OpenAuthority()),
+                pages=self._pages(asks_for_keys=False),
+                origin_policy=OriginPolicy(),
+                bears_refusal=lambda address: True,
+            )
+        return HttpProtocol(self._control_context, self.refusals.of_connection())
+
+    def _context(self) -> HttpContext:
         if self._http_context is None:
             self._http_context = self._make_http_context()
-        return HttpProtocol(self._http_context, self.refusals.of_connection())
+        return self._http_context
 
     def _make_http_context(self) -> HttpContext:
         from peeklock.rest.receives import Receives
@@ -158,13 +180,14 @@ class Protocols:
         from peeklock.server.net.http_dispatch import HttpContext
         from peeklock.server.net.hub import ApiHub, Hub
 
+        origin_policy = self.authority_manager.origin_policy
         return HttpContext(
             submit=self.shard.submit,
             submit_for=self.shard.ask,
-            administration=self._administration,
-            pages=self._pages(),
+            administration=partial(self._administration, self.authority_manager.authority),
+            pages=self._pages(asks_for_keys=origin_policy.asks_for_secret),
             now_ms=self.clock.wall_ms,
-            origin_policy=self.authority_manager.origin_policy,
+            origin_policy=origin_policy,
             stops=self.stops,
             amqp=self.amqp,
             turns=self.turns,
@@ -175,19 +198,28 @@ class Protocols:
             history=self.history,
         )
 
-    def _pages(self) -> OperatorPages:
+    def _pages(self, *, asks_for_keys: bool) -> OperatorPages:
         """Make the table of the operator's pages: a row for each."""
         from peeklock.api.access import Access
+        from peeklock.server.net.connection_pages import ConnectionPages
         from peeklock.server.net.operator_pages import OperatorPages, Page
-        from peeklock.server.net.probes import health_page
+        from peeklock.server.net.probes import ProbePages
 
-        metrics = self._metrics_pages()
+        probes = ProbePages(self.health, self.shard.vitals, self.stops)
+        pages = ConnectionPages(self.connections, self.namespace, self.shard.now_ms, self.turns)
+        if self._metrics is None:
+            self._metrics = self._metrics_pages()
+        metrics = self._metrics
         rows = (
-            Page("/health", Access.ANYBODY, health_page(self.health)),
+            Page("/live", Access.ANYBODY, probes.live),
+            Page("/ready", Access.ANYBODY, probes.ready),
+            Page("/health", Access.ANYBODY, probes.health),
             Page("/metrics", Access.FIGURES, metrics.totals),
             Page("/metrics/entities", Access.FIGURES, metrics.entities),
+            Page("/connections", Access.MANAGE, pages.show),
+            Page("/connections/", Access.MANAGE, pages.close, "DELETE"),
         )
-        return OperatorPages(rows, asks_for_keys=self.authority_manager.origin_policy.asks_for_secret)
+        return OperatorPages(rows, asks_for_keys=asks_for_keys)
 
     def _metrics_pages(self) -> MetricsPages:
         from peeklock.server.net.metrics_pages import MetricsPages
@@ -210,13 +242,13 @@ class Protocols:
             gauges[table.CAPTURE_BACKLOG] = backlog
         return gauges
 
-    def _administration(self, note: Note) -> Administration:
+    def _administration(self, authority: Authority, note: Note) -> Administration:
         from peeklock.admin.api import Administration
         from peeklock.admin.exchange import AdminContext
 
         return Administration(
             AdminContext(
-                self.authority_manager.authority,
+                authority,
                 tracking=lambda: str(uuid.uuid4()),
                 keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
                 owns=HostNames(self.settings.own_names).owns,

@@ -7,5 +7,6 @@ connections    The connections to which effects are handed.
 own_requests   Requests of this process itself, a connection without a peer.
 measures       Times and sizes of commits.
 back_pressure  When sends are refused.
+vitals         Whether the broker lives and is ready.
 definitions    Log lines of created, changed and deleted entities and rules.
 """

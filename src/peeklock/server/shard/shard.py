@@ -26,6 +26,7 @@ from peeklock.server.shard.definitions import DEFINITIONS
 from peeklock.server.shard.driver_loop import DriverLoop
 from peeklock.server.shard.measures import Measures
 from peeklock.server.shard.own_requests import OwnRequests
+from peeklock.server.shard.vitals import Vitals
 from peeklock.store.base import Batch, Store
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class Shard:
         """Join an opened store and a recovered engine.
 
         `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
-        `on_failure` is called when a commit or the core fails: the process must stop, since memory and disk
-        differ. `turns` measures the loop's turns.
+        `on_failure` is called when a commit or the core fails: memory and disk differ, the process must stop.
         """
         self._namespace = namespace
         self._store = store
@@ -89,6 +89,7 @@ class Shard:
         self.tick = driving.timer.tick
         self.submit = own.submit
         self.ask = own.ask
+        self._kept_house_s = asyncio.get_running_loop().time()
         self._losses = Losses(namespace)
         self._totals = TotalsRequests(namespace.count_totals, turns)
         self._pressure = BackPressure(
@@ -178,17 +179,22 @@ class Shard:
     async def _keep_house(self) -> None:
         pressure, time_s = self._pressure, asyncio.get_running_loop().time
         pressure.look_at_volume()
-        before_s = time_s()
+        before_s = self._kept_house_s = time_s()
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             at_s = time_s()
             pressure.lag_ms = max(0, round((at_s - before_s - HOUSEKEEPING_S) * 1000))
-            before_s = at_s
+            before_s = self._kept_house_s = at_s
             pressure.look_at_volume()
             pressure.limit()
             self._losses.log()
             self._driver.look_for_space()
             self._driving.run()
+
+    def vitals(self) -> Vitals:
+        """Return what decides whether the broker lives and is ready."""
+        idle_s = asyncio.get_running_loop().time() - self._kept_house_s
+        return Vitals(self._driving.failed, idle_s, self._pressure.status())
 
     async def health(self) -> dict[str, Any]:
         """Return figures for `GET /health`; `status` is `ok` or names a fault."""

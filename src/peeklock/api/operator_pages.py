@@ -1,0 +1,106 @@
+"""The operator's pages in the OpenAPI document; `server.net.operator_pages` serves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peeklock.api.connections import CONNECTION
+from peeklock.api.exchange import JSON, PROBLEM
+from peeklock.api.schema import Schema, record, ref
+
+_MEANINGS = {
+    401: "The key is missing or wrong.",
+    403: "The key lacks the right.",
+    404: "No open connection has this id.",
+    421: "The broker asks for no key, and the host is none of its names.",
+}
+_STATUS: Schema = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {"status": {"type": "string"}},
+    "additionalProperties": True,
+}
+_KEYS: list[dict[str, list[str]]] = [{"token": []}, {"basic": []}]
+SECURITY = {
+    "basic": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "The name of a key and the key, for the operator's pages.",
+    }
+}
+
+
+def _answer(text: str, schema: Schema | None = None) -> dict[str, Any]:
+    return {"description": text, **({} if schema is None else {"content": {JSON: {"schema": schema}}})}
+
+
+def _probe(operation_id: str, summary: str, good: str, bad: str, description: str) -> dict[str, Any]:
+    return {
+        "get": {
+            "operationId": operation_id,
+            "summary": summary,
+            "description": description,
+            "security": [{}, *_KEYS],
+            "responses": {"200": _answer(good, _STATUS), "503": _answer(bad, _STATUS)},
+        }
+    }
+
+
+def _refusals(*statuses: int) -> dict[str, Any]:
+    return {
+        str(status): {
+            "description": _MEANINGS[status],
+            **({} if status == 421 else {"content": {PROBLEM: {"schema": ref("Problem")}}}),
+        }
+        for status in statuses
+    }
+
+
+PATHS: dict[str, dict[str, Any]] = {
+    "/live": _probe(
+        "showLive",
+        "Show whether the broker lives",
+        "It lives.",
+        "It should be restarted; `status` says why.",
+        "Needs no key.",
+    ),
+    "/ready": _probe(
+        "showReady",
+        "Show whether the broker takes sends and receives",
+        "It does. `limited` says why sends alone are refused.",
+        "Clients should go elsewhere; `status` says why.",
+        "Needs no key.",
+    ),
+    "/health": _probe(
+        "showHealth",
+        "Show the status, and figures",
+        "All is well.",
+        "`status` says what is wrong.",
+        "The status needs no key, the figures one with any right on the namespace.",
+    ),
+    "/connections": {
+        "get": {
+            "operationId": "listConnections",
+            "summary": "List the open AMQP connections",
+            "description": "Needs Manage on the namespace. Takes a second: the rates are of that second.",
+            "security": _KEYS,
+            "responses": {
+                "200": _answer(
+                    "The connections.", record({"connections": {"type": "array", "items": CONNECTION}})
+                ),
+                **_refusals(401, 403, 421),
+            },
+        }
+    },
+    "/connections/{id}": {
+        "delete": {
+            "operationId": "closeConnection",
+            "summary": "Close a connection",
+            "description": "Needs Manage on the namespace. The client gets `amqp:connection:forced`, and may "
+            "connect again.",
+            "security": _KEYS,
+            "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}],
+            "responses": {"204": _answer("It is being closed."), **_refusals(401, 403, 404, 421)},
+        }
+    },
+}

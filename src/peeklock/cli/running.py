@@ -1,0 +1,312 @@
+"""The one way for commands to a running broker: find it, ask it, and say what went wrong.
+
+A command takes `@to_a_running_broker` and calls `broker.ask(method, path)`. A broker is found by
+1. what the command line names: `--data DIR` (its control socket), `--control PATH`, `--connection-string`, or
+   `--url`;
+2. else the environment: `PEEKLOCK_CONTROL`, `PEEKLOCK_DATA`, `SERVICEBUS_CONNECTION_STRING`;
+3. else the default port of this machine, where a broker in development mode asks for no key.
+The socket needs no key; a connection string needs one with the right that the page asks for. Over it the
+command signs a token for the namespace. Every port of a broker takes HTTP, so the port of the connection
+string is right as it is.
+
+`peeklock health` runs every few seconds in a container: what a socket does not need is imported where it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from peeklock.cli.options import EXISTING_FILE, SOCKET, parsed
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+DEFAULT_URL = "http://127.0.0.1:5300"
+
+SOCKET_NAME = "control.sock"
+"""In the data folder. Source: `server.settings.CONTROL_SOCKET`, whose import takes as long as an answer."""
+
+TIMEOUT_S = 10.0
+"""For a connection and for an answer. Our choice: a broker that takes longer does not live."""
+
+TOKEN_S = 300
+
+_HINT = "name a running one with --data DIR, --control PATH or --connection-string"
+
+
+class BrokerError(Exception):
+    """No broker answers, or it refuses; the text says what to do."""
+
+
+class NotRunning(BrokerError):
+    """No broker answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a broker answers."""
+
+    status: int
+    value: Any
+    """From JSON; None = no body."""
+
+
+class RunningBroker:
+    """A broker that a command asks."""
+
+    def __init__(self, connect: Callable[[], HTTPConnection], where: str, missing: str) -> None:
+        """`connect` makes a connection, which need not be open; `missing` says that nobody answers there."""
+        self._connect = connect
+        self.where = where
+        """For texts."""
+        self._missing = missing
+        self.headers: dict[str, str] = {}
+
+    def ask(self, method: str, path: str) -> Answer:
+        """Return the answer to a request, of any status. Raises: NotRunning, BrokerError."""
+        from http.client import HTTPException
+
+        try:
+            connection = self._connect()
+        except OSError as failure:
+            raise self._failed(failure) from failure
+        try:
+            connection.request(method, path, headers=self.headers)
+            answer = connection.getresponse()
+            status, body = answer.status, answer.read()
+        except (OSError, HTTPException) as failure:
+            raise self._failed(failure) from failure
+        finally:
+            connection.close()
+        try:
+            return Answer(status, json.loads(body) if body else None)
+        except ValueError:
+            return Answer(status, body.decode(errors="replace").strip())
+
+    def _failed(self, failure: Exception) -> BrokerError:
+        """Return the error for a request without an answer."""
+        match failure:
+            case FileNotFoundError() | ConnectionRefusedError():
+                return NotRunning(self._missing)
+            case TimeoutError():
+                return NotRunning(f"{self.where} has not answered within {TIMEOUT_S:.0f} s")
+            case PermissionError():
+                text = f"{self.where} is another user's: run the command as the user who runs the broker"
+                return BrokerError(text)
+        return BrokerError(f"cannot ask {self.where}: {_why(failure)}")
+
+    def value(self, method: str, path: str) -> Any:
+        """Return what a request is answered with. Raises: BrokerError, also for a refusal."""
+        answer = self.ask(method, path)
+        if answer.status < 300:
+            return answer.value
+        reason = answer.value.get("detail") if isinstance(answer.value, Mapping) else answer.value
+        raise BrokerError(
+            f"{self.where} refused it: {str(reason or answer.status).rstrip('.')}{_advice(answer.status)}"
+        )
+
+
+def to_a_running_broker(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that find a broker, and call a command with the argument `broker`."""
+
+    @functools.wraps(command)
+    def found(
+        *,
+        data: Path | None,
+        control: Path | None,
+        connection_string: str | None,
+        url: str | None,
+        ca: Path | None,
+        **given: Any,
+    ) -> Any:
+        context = click.get_current_context()
+        broker = context.find_object(RunningBroker)  # of the group that this command is in
+        if broker is None or any((data, control, connection_string, url)):
+            broker = find(data, control, connection_string, url, ca)
+        context.obj = broker
+        return command(broker=broker, **given)
+
+    for option in reversed(_OPTIONS):
+        found = option(found)
+    return found
+
+
+def find(
+    data: Path | None = None,
+    control: Path | None = None,
+    connection_string: str | None = None,
+    url: str | None = None,
+    ca: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> RunningBroker:
+    """Return the broker that is meant; see the module. `ca`: PEM file of the certificates to trust.
+
+    Raises: click.UsageError.
+    """
+    named = [name for name in (data, control, connection_string, url) if name is not None]
+    if len(named) > 1:
+        raise click.UsageError("give one of --data, --control, --connection-string and --url.")
+    if control is not None:
+        return _by_socket(control, f"no broker listens at {control}: start it with --control {control}")
+    if data is not None:
+        return _by_folder(data)
+    if connection_string is not None:
+        return _by_connection_string(connection_string, ca)
+    if url is not None:
+        return _by_url(url, ca)
+    for path in _sockets(environ):
+        if path.is_socket():  # not every volume has sockets: the port answers too
+            return _by_socket(path, f"no broker listens at {path}: it has ended; start it again")
+    if (given := environ.get("SERVICEBUS_CONNECTION_STRING")) and not list(_sockets(environ)):
+        return _by_connection_string(given, ca)
+    return _by_url(f"http://127.0.0.1:{environ.get('PEEKLOCK_HTTP_PORT') or 5300}", ca)
+
+
+def _sockets(environ: Mapping[str, str]) -> list[Path]:
+    found = []
+    if path := environ.get("PEEKLOCK_CONTROL"):
+        found.append(Path(path))
+    elif folder := environ.get("PEEKLOCK_DATA"):
+        found.append(Path(folder) / SOCKET_NAME)
+    return found
+
+
+def _by_folder(folder: Path) -> RunningBroker:
+    if not folder.is_dir():
+        raise click.UsageError(f"there is no folder {folder}.")
+    return _by_socket(
+        folder / SOCKET_NAME,
+        f"no broker runs on {folder}, or its socket is elsewhere: start it with `peeklock serve --data "
+        f"{folder}`, or name its socket with --control PATH",
+    )
+
+
+def _by_socket(path: Path, missing: str) -> RunningBroker:
+    return RunningBroker(lambda: _to_socket(path), f"the broker at {path}", missing)
+
+
+def _by_url(url: str, ca: Path | None) -> RunningBroker:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        raise click.UsageError(f"--url {url} is not an address such as {DEFAULT_URL}.")
+    host = parts.hostname
+    connect = _connection_to(host, port, parts.scheme == "https", ca)
+    return RunningBroker(
+        connect, f"the broker at {url}", f"no broker answers at {url}: start one, or {_HINT}"
+    )
+
+
+def _by_connection_string(text: str, ca: Path | None) -> RunningBroker:
+    from peeklock.client.connection_string import ConnectionString
+    from peeklock.client.errors import OptionError
+
+    try:
+        given = ConnectionString.parse(text)
+    except OptionError as failure:
+        raise click.UsageError(str(failure)) from failure
+    at = f"{given.host}:{given.port}"
+    broker = RunningBroker(
+        _connection_to(given.host, given.port, given.tls, ca),
+        f"the broker at {at}",
+        f"no broker answers at {at}, which the connection string names: start it, or correct the Endpoint",
+    )
+    expires_at_ms = int(time.time() + TOKEN_S) * 1000
+    broker.headers["Authorization"] = given.token(f"sb://{given.host}/", expires_at_ms)
+    return broker
+
+
+def _connection_to(host: str, port: int | None, tls: bool, ca: Path | None) -> Callable[[], HTTPConnection]:
+    def connect() -> HTTPConnection:
+        from http.client import HTTPConnection, HTTPSConnection
+
+        if not tls:
+            return HTTPConnection(host, port, timeout=TIMEOUT_S)
+        import ssl
+
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        return HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+
+    return connect
+
+
+def _to_socket(path: Path) -> HTTPConnection:
+    """Return a connection to a Unix socket. Raises: OSError."""
+    from http.client import HTTPConnection
+
+    connection = HTTPConnection("localhost", timeout=TIMEOUT_S)
+    connection.sock = sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # so that it opens none
+    try:
+        sock.settimeout(TIMEOUT_S)
+        sock.connect(os.fspath(path))
+    except OSError:
+        sock.close()
+        raise
+    return connection
+
+
+def _why(failure: Exception) -> str:
+    text = str(failure)
+    if "certificate verify failed" in text:
+        return f"{text}; name its authority with --ca FILE, which `peeklock ca DIR` shows"
+    if "AF_UNIX path too long" in text:
+        return f"{text}: name its socket with --control PATH, as `peeklock serve` was started"
+    return text or type(failure).__name__
+
+
+def _advice(status: int) -> str:
+    if status in (401, 403):
+        return "; use --data DIR on its machine, or --connection-string with a key that has the right"
+    return ""
+
+
+def _not_empty(given: str) -> str:
+    if not given:
+        raise ValueError("it is empty.")
+    return given
+
+
+_OPTIONS = (
+    click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="The broker that runs on this data folder, by its control socket. No key is needed.",
+    ),
+    click.option(
+        "--control", type=SOCKET, metavar="PATH", help="The broker that was started with this --control."
+    ),
+    click.option(
+        "--connection-string",
+        callback=parsed(_not_empty),
+        metavar="TEXT",
+        help="The broker of this connection string, also on another machine. Its key needs the right to what "
+        "is asked. Use the variable SERVICEBUS_CONNECTION_STRING where others can see the command line.",
+    ),
+    click.option(
+        "--url",
+        metavar="URL",
+        help=f"The broker at this address, without a key. Default: {DEFAULT_URL}, unless PEEKLOCK_DATA, "
+        "PEEKLOCK_CONTROL or SERVICEBUS_CONNECTION_STRING names a broker.",
+    ),
+    click.option(
+        "--ca",
+        type=EXISTING_FILE,
+        metavar="FILE",
+        help="PEM file of the certificate authority to trust, which `peeklock ca` shows.",
+    ),
+)
