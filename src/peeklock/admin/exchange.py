@@ -77,6 +77,13 @@ class Response:
     """Empty = no body."""
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
+    more: tuple[bytes, ...] = ()
+    """Further parts of a large body: joining 10 MB would take a turn of the event loop."""
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of the body with all its parts."""
+        return len(self.body) + sum(map(len, self.more))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.handlers.dispatch import Handlers, cannot_fail
+from peeklock.broker.handlers.figures import FiguresCount
 from peeklock.broker.handlers.storing import SLICE_MESSAGES
 from peeklock.broker.handlers.totals import Totals, TotalsCount
 from peeklock.broker.queue import enqueue
@@ -353,6 +354,10 @@ class Namespace:
             failed_evaluations=self.failed_evaluations,
         )
         return TotalsCount(self._entities, known)
+
+    def count_figures(self) -> FiguresCount:
+        """Return a reading of the figures of each entity, to be done in slices."""
+        return FiguresCount(self._entities)
 
     def check(self, now_ms: int) -> None:
         """Compare all indexes with each other; an assertion fails when they do not agree."""

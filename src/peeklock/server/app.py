@@ -264,6 +264,7 @@ class Broker:
             gateway_limits=self._gateway_limits,
             health=self._health,
             stops=self._stopping.is_set,
+            capture_backlog_bytes=lambda: None if self._capture is None else self._capture.backlog_bytes,
         )
         protocols, note = self.protocols, self._refusals.of_connection()
         self.ports = Ports(self._settings, protocols.amqp, protocols.http, protocols.wait_s, note)

@@ -118,6 +118,11 @@ class Capture:
             self._mark_no = self._shard.event_backlog.last_full_no
             self._mark_at_ms = self._now_ms()
 
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that wait to be written."""
+        return self._shard.event_backlog.size_bytes
+
     def health(self) -> dict[str, Any]:
         """Return figures for `GET /health`."""
         self._take_mark()
@@ -128,7 +133,7 @@ class Capture:
             "pid": None if self._process is None else self._process.pid,
             "folder": str(self._settings.folder),
             "exported_to": self._exported_to,
-            "backlog_bytes": self._shard.event_backlog.size_bytes,
+            "backlog_bytes": self.backlog_bytes,
             "lag_s": max(0, self._now_ms() - self._mark_at_ms) / 1000 if lags else 0.0,
             "policy": self._settings.policy,
             "dropped_batches": self._dropped_batches,

@@ -85,11 +85,12 @@ def test_a_socket_that_has_replaced_ours_stays(folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["file", "folder", "link"])
 def test_what_is_no_socket_stays(folder: Path, kind: str) -> None:
     path = folder / "s"
-    {
-        "file": lambda: path.write_text("x"),
-        "folder": path.mkdir,
-        "link": lambda: path.symlink_to(folder / "elsewhere"),
-    }[kind]()
+    if kind == "file":
+        path.write_text("x")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(folder / "elsewhere")
     with pytest.raises(StartFailed, match="something else of that name; move it away"), opened(path):
         pass
     assert path.lstat()

@@ -17,4 +17,5 @@ open_transactions      Records of open transactions.
 definition_operations  Entities and rules: create, update, list.
 deletions              Deletion of entities, in slices.
 totals                 Figures of a whole namespace, added up in slices.
+figures                Figures of each entity, read in slices.
 """

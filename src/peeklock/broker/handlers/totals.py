@@ -13,6 +13,7 @@ from itertools import islice
 
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.entities.entity import Entity
+from peeklock.broker.handlers.figures import oldest_enqueued_at_ms
 
 SLICE = 250
 """Entities in one slice: at 2 to 5 us each, a millisecond."""
@@ -36,6 +37,8 @@ class Totals:
     claimed_messages: int = 0
     """Held for cursors."""
     size_bytes: int = 0
+    oldest_enqueued_at_ms: int | None = None
+    """Of all active messages, UTC ms; None = there is none."""
     dropped_sends: int = 0
     """Pre-settled sends that were refused, unknown to their senders (T-06)."""
     unmatched_messages: int = 0
@@ -65,6 +68,9 @@ class TotalsCount:
 
     def _add(self, entity: Entity) -> None:
         totals, main = self.totals, entity.main
+        oldest_ms = oldest_enqueued_at_ms(entity)
+        if oldest_ms is not None and oldest_ms < (totals.oldest_enqueued_at_ms or oldest_ms + 1):
+            totals.oldest_enqueued_at_ms = oldest_ms
         totals.active_messages += len(main.active)
         totals.deferred_messages += len(main.deferred)
         totals.scheduled_messages += len(main.scheduled)

@@ -13,6 +13,7 @@ http_dispatch     Which part of the broker answers a request.
 operator_pages    Which page an operator asks for, and who may see it.
 connection_pages  The pages that show and close connections.
 probes            The pages that probes ask for.
+metrics_pages     The pages that Prometheus asks for.
 http_wait         A request that waits for messages, or reads a stream of them.
 hub               Unanswered HTTP requests, as a connection to the shard.
 websocket         AMQP over WebSocket.

@@ -118,7 +118,7 @@ def answer_headers(response: Response, now_ms: int) -> list[tuple[str, str]]:
     """Return the headers of an answer."""
     headers = [("Date", write_date(now_ms))]
     if response.status != HTTPStatus.NO_CONTENT:
-        headers.append(("Content-Length", str(len(response.body))))
+        headers.append(("Content-Length", str(response.body_bytes)))
     if response.content_type:
         headers.append(("Content-Type", response.content_type))
     return [*headers, *response.headers]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from peeklock import __version__
 from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.hosts import HostNames
@@ -33,7 +34,9 @@ from peeklock.server.shard.shard import Shard
 if TYPE_CHECKING:
     from peeklock.admin.api import Administration
     from peeklock.auth import Authority
+    from peeklock.metrics.table import Metric
     from peeklock.server.net.http_dispatch import HttpContext
+    from peeklock.server.net.metrics_pages import MetricsPages
     from peeklock.server.net.operator_pages import OperatorPages
 
 RULE_KEY_BYTES = 32
@@ -67,6 +70,8 @@ class Protocols:
     """Returns the figures for `/health`."""
     stops: Callable[[], bool]
     """Whether the broker stops."""
+    capture_backlog_bytes: Callable[[], int | None]
+    """Returns what waits for the event log; None = there is none."""
 
     def __post_init__(self) -> None:
         self._buffers = Buffers.of_memory(memory_bytes(), TIERS[self.settings.tier])
@@ -74,6 +79,8 @@ class Protocols:
         self._first_uses: set[str] = set()
         self._throttle = AuthThrottle()
         self._last_id = 0
+        self._opened = 0
+        """AMQP connections since the start."""
         self._http_context: HttpContext | None = None
         self._control_context: HttpContext | None = None
         self._all_closed = asyncio.Event()
@@ -97,6 +104,7 @@ class Protocols:
     def amqp(self) -> asyncio.Protocol:
         """Return the protocol of a new AMQP connection."""
         connection_id = self._new_id()
+        self._opened += 1
         connection = self.connections[connection_id] = AmqpConnection(
             connection_id, self.shard, self.turns, self._gateway, self._closed, self._buffered
         )
@@ -197,15 +205,39 @@ class Protocols:
         from peeklock.server.net.probes import ProbePages
 
         probes = ProbePages(self.health, self.shard.vitals, self.stops)
+        metrics = self._metrics_pages()
         pages = ConnectionPages(self.connections, self.namespace, self.shard.now_ms, self.turns)
         rows = (
             Page("/live", Access.ANYBODY, probes.live),
             Page("/ready", Access.ANYBODY, probes.ready),
             Page("/health", Access.ANYBODY, probes.health),
+            Page("/metrics", Access.FIGURES, metrics.totals),
+            Page("/metrics/entities", Access.FIGURES, metrics.entities),
             Page("/connections", Access.MANAGE, pages.show),
             Page("/connections/", Access.MANAGE, pages.close, "DELETE"),
         )
         return OperatorPages(rows, asks_for_keys=asks_for_keys)
+
+    def _metrics_pages(self) -> MetricsPages:
+        from peeklock.server.net.metrics_pages import MetricsPages
+
+        settings = self.settings
+        build = {"version": __version__, "durability": settings.durability, "tier": settings.tier}
+        return MetricsPages(self.namespace, self.shard, self.turns, self.clock.now_ms, self._gauges, build)
+
+    def _gauges(self) -> dict[Metric, float | int]:
+        from peeklock.metrics import table
+
+        gauges: dict[Metric, float | int] = {
+            table.CONNECTIONS: len(self.connections),
+            table.OPENED: self._opened,
+            table.CLOSED: self._opened - len(self.connections),
+            table.BUFFERED: self._buffered.size_bytes,
+            table.DEFECTS: self.defects.count,
+        }
+        if (backlog := self.capture_backlog_bytes()) is not None:
+            gauges[table.CAPTURE_BACKLOG] = backlog
+        return gauges
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
         from peeklock.admin.api import Administration

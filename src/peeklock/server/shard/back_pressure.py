@@ -49,6 +49,11 @@ class BackPressure:
         self.capture_full: Callable[[], bool] = bool  # no event log: never
         """Returns whether the event log backlog is full."""
 
+    @property
+    def free_bytes(self) -> int | None:
+        """Free bytes of the volume when it was last looked at; None = the store is not on one."""
+        return self._free
+
     def look_at_volume(self) -> None:
         """Read how much must stay free, and how much is."""
         self._min_free = self._sources.min_free_bytes()

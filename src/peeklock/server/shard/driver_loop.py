@@ -12,6 +12,7 @@ from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, 
 from peeklock.server.loop.timers import WakeTimer
 from peeklock.server.loop.turns import Batches, Turns
 from peeklock.server.shard.connections import Connections
+from peeklock.server.shard.measures import Measures
 from peeklock.server.shard.store_calls import StoreCalls
 from peeklock.store.base import Batch, Store
 
@@ -40,6 +41,7 @@ class DriverLoop:
         *,
         on_committed: Callable[[Batch, int], None],
         on_failure: Callable[[BaseException], None],
+        measures: Measures,
     ) -> None:
         """Run nothing yet.
 
@@ -52,16 +54,25 @@ class DriverLoop:
         self._turns = turns
         self._batches = Batches(turns)
         self._on_failure = on_failure
+        self._offered = measures.offered
         self._next_run = NextTurn(self.run, turns)
         self._next_step = NextTurn(self._go_on, turns)
         self.timer = WakeTimer(self.run)
         self.store_calls = StoreCalls(
-            driver, store, now_ms, on_committed, partial(self.run, True), self._next_run.now, self.fail
+            driver,
+            store,
+            now_ms,
+            on_committed,
+            partial(self.run, True),
+            self._next_run.now,
+            self.fail,
+            measures,
         )
         self.failed = False
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands now; their effects follow when durable. A batch in flight closes theirs."""
+        self._offered()
         self._guarded(self._driver.offer, commands, self._now_ms())
         if not self._driver.in_flight:
             self._next_run.plan_at_end()
@@ -70,6 +81,7 @@ class DriverLoop:
         self, commands: Sequence[Command], now_ms: int, stop: Callable[[], bool]
     ) -> Sequence[Command]:
         """Apply commands until `stop()`, at least one; return the others. Call `close_batch` at the end."""
+        self._offered()
         return self._guarded(self._driver.offer_some, commands, now_ms, stop)
 
     def close_batch(self) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from peeklock.broker.handlers.figures import FiguresCount
 from peeklock.broker.handlers.totals import Totals, TotalsCount
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.queue.counters import Counters, RequestCounters
 from peeklock.broker.queue.wall_clock import WallClock
 from peeklock.broker.vocabulary.changes import Change
 from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, Command
@@ -22,6 +24,7 @@ from peeklock.server.shard.back_pressure import BackPressure, Sources
 from peeklock.server.shard.connections import Connections
 from peeklock.server.shard.definitions import DEFINITIONS
 from peeklock.server.shard.driver_loop import DriverLoop
+from peeklock.server.shard.measures import Measures
 from peeklock.server.shard.own_requests import OwnRequests
 from peeklock.server.shard.vitals import Vitals
 from peeklock.store.base import Batch, Store
@@ -57,6 +60,8 @@ class Shard:
         self._store = store
         self._driver = driver = Driver(engine)
         self._turns = turns
+        self.measures = Measures(lambda: namespace.counters.received)
+        """What commits take."""
         self._on_definitions = on_definitions
         self._connections = Connections(driver, turns)
         self._driving = driving = DriverLoop(
@@ -67,6 +72,7 @@ class Shard:
             turns,
             on_committed=self._committed,
             on_failure=on_failure,
+            measures=self.measures,
         )
         own = OwnRequests(driving.offer)
         self._connections.add(OWN_CONNECTION_ID, own)
@@ -108,6 +114,44 @@ class Shard:
     def uncommitted_bytes(self) -> int:
         """Payload bytes offered and not yet durable, over all connections."""
         return self._driver.open_bytes
+
+    # Figures
+
+    @property
+    def counters(self) -> Counters:
+        """Counters of the namespace."""
+        return self._namespace.counters
+
+    def requests(self) -> dict[str, RequestCounters]:
+        """Return the counters of requests, by operation."""
+        return self._namespace.requests()
+
+    def count_figures(self) -> FiguresCount:
+        """Return a reading of the figures of each entity, to be done in slices."""
+        return self._namespace.count_figures()
+
+    async def totals(self) -> Totals:
+        """Return the figures of the namespace, added up in slices."""
+        return await self._totals.totals()
+
+    @property
+    def lag_ms(self) -> int:
+        """Lateness of the loop when it was last measured."""
+        return self._pressure.lag_ms
+
+    @property
+    def lost_bodies(self) -> int:
+        """Messages dead-lettered for a damaged body, since the start."""
+        return self._driver.lost_bodies
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Free bytes of the volume when it was last looked at; None = the store is not on a volume."""
+        return self._pressure.free_bytes
+
+    def status(self) -> str:
+        """Return `ok`, or what is wrong."""
+        return "failed: the broker is stopping" if self._driving.failed else self._pressure.status()
 
     # Commands in
 
@@ -155,14 +199,13 @@ class Shard:
 
     async def health(self) -> dict[str, Any]:
         """Return figures for `GET /health`; `status` is `ok` or names a fault."""
-        totals = await self._totals.totals()
-        status = "failed: the broker is stopping" if self._driving.failed else self._pressure.status()
+        totals = await self.totals()
         return {
-            "status": status,
-            "lag_ms": self._pressure.lag_ms,
+            "status": self.status(),
+            "lag_ms": self.lag_ms,
             "longest_turn_ms": self._turns.longest_turn_ms,
             "uncommitted_bytes": self.uncommitted_bytes,
-            "lost_bodies": self._driver.lost_bodies,
+            "lost_bodies": self.lost_bodies,
             **asdict(totals),
         }
 

@@ -10,6 +10,7 @@ from typing import Any
 from peeklock.engine.driver import Driver
 from peeklock.engine.reclaim import ReclaimRead
 from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.shard.measures import Measures
 from peeklock.store.base import Batch, Store, StoreError
 
 
@@ -25,6 +26,7 @@ class StoreCalls:
         on_landed: Callable[[], None],
         on_read: Callable[[], None],
         on_failure: Callable[[BaseException], None],
+        measures: Measures,
     ) -> None:
         """Ask nothing of the store yet.
 
@@ -33,6 +35,7 @@ class StoreCalls:
             on_landed: is called once the driver knows of a slow commit.
             on_read: is called once the driver has what was read.
             on_failure: is called when a commit or a read fails.
+            measures: what commits take.
         """
         self._driver = driver
         self._store = store
@@ -41,6 +44,7 @@ class StoreCalls:
         self._on_landed = on_landed
         self._on_read = on_read
         self._on_failure = on_failure
+        self._measures = measures
         self._reads: set[asyncio.Task[None]] = set()
         self.between_commits = asyncio.Event()
         """Set while no batch is being committed."""
@@ -48,6 +52,7 @@ class StoreCalls:
 
     def commit(self, batch: Batch) -> int | None:
         """Commit a batch; return when, in UTC ms, if it is durable already."""
+        self._measures.committing()
         # A callback, not a task that awaits: two turns of the loop less in the latency of each send.
         committing = self._store.commit(batch)
         if not isinstance(committing, asyncio.Future):
@@ -68,6 +73,7 @@ class StoreCalls:
         try:
             size_bytes = committing.result()
             now_ms = self._now_ms()
+            self._measures.committed(size_bytes)
             self._on_committed(batch, now_ms)
             self._driver.committed(batch.no, size_bytes, now_ms)
         except BaseException as failure:  # also cancellation: the fate of the batch is unknown

@@ -1,0 +1,74 @@
+"""The figures of each entity, read in slices: an entity as it is in its turn, a deleted one not at all."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import NamedTuple
+
+from peeklock.broker.entities.entities import Entities
+from peeklock.broker.entities.entity import Entity
+from peeklock.broker.queue.counters import Counters
+
+SLICE = 50
+"""Entities in one slice: with their lines of text, 1 to 2 ms. Our choice."""
+
+
+class EntityFigures(NamedTuple):
+    """One entity now. Counts are messages."""
+
+    entity_id: int
+    name: str
+    """The path."""
+    counters: Counters
+    """Since the start; the object itself, which counts on."""
+    active: int
+    deferred: int
+    scheduled: int
+    dead_letters: int
+    """With transfer dead letters."""
+    size_bytes: int
+    oldest_enqueued_at_ms: int | None
+    """Of the active messages, UTC ms; None = there is none."""
+
+
+class FiguresCount:
+    """A reading under way, over the entities that existed at its start."""
+
+    def __init__(self, entities: Entities) -> None:
+        """Read nothing yet."""
+        self._entities = entities
+        self._left = iter(list(entities))
+
+    def advance(self) -> list[EntityFigures] | None:
+        """Return the figures of the next slice; None = that was all."""
+        found = [*islice(self._left, SLICE)]
+        if not found:
+            return None
+        by_id = self._entities.by_id
+        return [_figures(entity) for entity in found if by_id(entity.entity_id) is entity]
+
+
+def oldest_enqueued_at_ms(entity: Entity) -> int | None:
+    """Return when the first active message was enqueued, UTC ms; None = there is none."""
+    oldest = entity.main.active.first_from(0)
+    return None if oldest is None else oldest.enqueued_at_ms
+
+
+def _figures(entity: Entity) -> EntityFigures:
+    main = entity.main
+    dead_letters = sum(
+        len(queue.active) + len(queue.deferred)
+        for queue in (entity.dead_letters, entity.transfers)
+        if queue is not None
+    )
+    return EntityFigures(
+        entity.entity_id,
+        entity.name,
+        entity.counters,
+        len(main.active),
+        len(main.deferred),
+        len(main.scheduled),
+        dead_letters,
+        entity.size_bytes(),
+        oldest_enqueued_at_ms(entity),
+    )
