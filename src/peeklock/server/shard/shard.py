@@ -56,8 +56,7 @@ class Shard:
         `on_failure` is called when a commit or the core fails: the process must stop, since memory and disk
         differ. `turns` measures the loop's turns.
         """
-        self._namespace = namespace
-        self._store = store
+        self._namespace, self._store = namespace, store
         self._driver = driver = Driver(engine)
         self._turns = turns
         self.measures = Measures(lambda: namespace.counters.received)
