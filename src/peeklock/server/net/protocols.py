@@ -206,6 +206,7 @@ class Protocols:
         from peeklock.server.net.probes import ProbePages
 
         probes = ProbePages(self.health, self.shard.vitals, self.stops)
+        metrics = self._metrics_pages()
         pages = ConnectionPages(self.connections, self.namespace, self.shard.now_ms, self.turns)
         if self._metrics is None:
             self._metrics = self._metrics_pages()

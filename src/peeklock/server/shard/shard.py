@@ -55,8 +55,7 @@ class Shard:
         `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
         `on_failure` is called when a commit or the core fails: memory and disk differ, the process must stop.
         """
-        self._namespace = namespace
-        self._store = store
+        self._namespace, self._store = namespace, store
         self._driver = driver = Driver(engine)
         self._turns = turns
         self.measures = Measures(lambda: namespace.counters.received)

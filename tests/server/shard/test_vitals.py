@@ -1,0 +1,29 @@
+"""What the probes are told, by the facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from peeklock.server.shard.vitals import STALLED_S_MAX, Vitals, why_not_live, why_not_ready
+
+WELL = Vitals(failed=False, idle_s=0.2, refused="ok")
+
+
+@pytest.mark.parametrize(
+    ("vitals", "why"),
+    [
+        (WELL, None),
+        (Vitals(failed=True, idle_s=0.2, refused="ok"), "the store failed"),
+        (Vitals(failed=False, idle_s=STALLED_S_MAX, refused="ok"), None),
+        (Vitals(failed=False, idle_s=STALLED_S_MAX + 1, refused="ok"), "has not come for 31 s"),
+        (Vitals(failed=False, idle_s=0.2, refused="low space: sends are refused"), None),
+    ],
+)
+def test_a_broker_lives_unless_a_restart_is_the_remedy(vitals: Vitals, why: str | None) -> None:
+    for found in (why_not_live(vitals), why_not_ready(vitals, stops=False)):
+        assert found is None if why is None else why in (found or "")
+
+
+def test_a_broker_that_stops_lives_and_is_not_ready() -> None:
+    assert why_not_live(WELL) is None
+    assert why_not_ready(WELL, stops=True) == "the broker is stopping"

@@ -1,0 +1,207 @@
+"""A broker with keys as its operator sees it: probes, figures, connections, and the commands that ask it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peeklock.amqp.connection import Connection
+from peeklock.amqp.events import ConnectionClosed, ConnectionOpened
+from peeklock.amqp.types import Symbol
+from peeklock.auth import generate
+from peeklock.client.connection_string import ConnectionString
+from peeklock.demo.broker import BrokerProcess, program
+from peeklock.server.keys.keys import KeyFile
+
+ROOT = "RootManageSharedAccessKey"
+
+
+class Operated(BrokerProcess):
+    """A broker with a key that manages and one that sends."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, ["--durability=os", "--auth=sas"])
+        self.data.mkdir()
+        file = KeyFile(self.data)
+        file.load_or_make()
+        file.add("web", ["Send"])
+        self.keys = {rule.name: rule.primary_key for rule in file.load()}
+
+    def ask(self, method: str, path: str, authorization: str = "", body: bytes = b"") -> tuple[int, Any]:
+        """Return status and JSON, or text, of a request to the port."""
+        headers = {"Authorization": authorization} if authorization else {}
+        url = f"http://localhost:{self.http_port}{path}"
+        request = urllib.request.Request(url, body or None, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                status, text = answer.status, answer.read()
+        except urllib.error.HTTPError as refusal:
+            status, text = refusal.code, refusal.read()
+        try:
+            return status, json.loads(text or b"null")
+        except ValueError:
+            return status, text.decode()
+
+    def signed(self, name: str, key: str = "") -> str:
+        expires_at_ms = int(time.time() + 600) * 1000
+        return generate("sb://localhost/", name, key or self.keys[name], expires_at_ms)
+
+    def basic(self, name: str) -> str:
+        return "Basic " + base64.b64encode(f"{name}:{self.keys[name]}".encode()).decode()
+
+    def text(self, name: str) -> str:
+        return f"{self.connection_string}SharedAccessKeyName={name};SharedAccessKey={self.keys[name]}"
+
+
+class Peer:
+    """A client that has shown its key."""
+
+    def __init__(self, port: int, name: str, key: str, **properties: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.address = "{}:{}".format(*self._socket.getsockname()[:2])
+        self._amqp = Connection(
+            "client",
+            container_id="peer",
+            now_ms=0,
+            hostname="localhost",
+            sasl_mechanisms=("PLAIN",),
+            sasl_response=f"\0{name}\0{key}".encode(),
+            properties={Symbol(each): value for each, value in properties.items()},
+        )
+        self._amqp.open()
+        self.until(ConnectionOpened)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._socket.close()
+
+    def until(self, kind: type) -> Any:
+        while True:
+            if out := self._amqp.data_to_send():
+                self._socket.sendall(out)
+            data = self._socket.recv(65536)
+            for event in self._amqp.receive(data, 0) if data else self._amqp.eof(0):
+                if isinstance(event, kind):
+                    return event
+
+    def closed_with(self) -> tuple[str, str]:
+        error = self.until(ConnectionClosed).error
+        return str(error.condition), error.description
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Operated]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's may be too long for a socket
+        process = Operated(Path(folder))
+        with process:
+            yield process
+            assert process.stop() == 0
+            assert not (process.data / "control.sock").exists()
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """Return exit status and all output of a command."""
+    done = subprocess.run([program(), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("path", "shown"), [("/live", "live"), ("/ready", "ready"), ("/health", "ok")])
+def test_probes_need_no_key(broker: Operated, path: str, shown: str) -> None:
+    assert broker.ask("GET", path) == (200, {"status": shown})
+
+
+def test_figures_need_a_key_with_any_right_and_connections_one_with_manage(broker: Operated) -> None:
+    for name, manages in (("web", False), (ROOT, True)):
+        for key in (broker.signed(name), broker.basic(name)):
+            status, found = broker.ask("GET", "/health", key)
+            assert (status, found["namespace"]) == (200, "sbemulatorns")
+            assert broker.ask("GET", "/connections", key)[0] == (200 if manages else 403)
+            assert broker.ask("DELETE", "/connections/999", key)[0] == (404 if manages else 403)
+    status, refused = broker.ask("GET", "/connections")
+    assert (status, refused["type"]) == (401, "urn:peeklock:problem:claim-missing")
+    wrong = broker.signed(ROOT, "x" * 44)
+    assert broker.ask("GET", "/connections", wrong)[0] == 401
+    assert broker.ask("GET", "/health", wrong) == (200, {"status": "ok"})
+
+
+def test_a_key_of_an_entity_opens_no_page(broker: Operated) -> None:
+    """Also where the entity has the name of a page: with `api-version` a request is for the entity."""
+    queue = (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+        '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
+        '<AuthorizationRules><AuthorizationRule xmlns:i="http://www.w3.org/2001/XMLSchema-instance" '
+        'i:type="SharedAccessAuthorizationRule"><ClaimType>SharedAccessKey</ClaimType><ClaimValue>None'
+        "</ClaimValue><Rights><AccessRights>Manage</AccessRights><AccessRights>Send</AccessRights>"
+        "<AccessRights>Listen</AccessRights></Rights><KeyName>own</KeyName>"
+        f"<PrimaryKey>{'k' * 43}=</PrimaryKey><SecondaryKey>{'s' * 43}=</SecondaryKey>"
+        "</AuthorizationRule></AuthorizationRules></QueueDescription></content></entry>"
+    )
+    where = "/connections?api-version=2021-05"
+    assert broker.ask("PUT", where, broker.signed(ROOT), queue.encode())[0] == 201
+    expires_at_ms = int(time.time() + 600) * 1000
+    own = generate("sb://localhost/connections", "own", "k" * 43 + "=", expires_at_ms)
+    assert "QueueDescription" in broker.ask("GET", where, own)[1]
+    basic = "Basic " + base64.b64encode(b"own:" + b"k" * 43 + b"=").decode()
+    for key in (own, basic):
+        assert broker.ask("GET", "/connections", key)[0] == 401
+        assert broker.ask("GET", "/health", key) == (200, {"status": "ok"})
+    assert broker.ask("DELETE", where, broker.signed(ROOT))[0] == 200
+
+
+def test_a_connection_is_shown_and_closed(broker: Operated) -> None:
+    with Peer(broker.amqp_port, "web", broker.keys["web"], product="tool", version="1.2") as peer:
+        status, found = broker.ask("GET", "/connections", broker.signed(ROOT))
+        assert status == 200
+        [shown] = [each for each in found["connections"] if each["client"]["product"] == "tool"]
+        assert shown["identities"] == ["web"]
+        assert (shown["namespace"], shown["tls"]) == ("sbemulatorns", False)
+        assert (shown["peer"], shown["client"]["version"]) == (peer.address, "1.2")
+        line = command("connections", "--data", str(broker.data))
+        assert line[0] == 0
+        assert f"{shown['id']}  {peer.address}  web  tool 1.2" in line[1]
+        closed = command("connections", "close", str(shown["id"]), "--data", str(broker.data))
+        assert closed == (0, f"closed connection {shown['id']}\n")
+        assert peer.closed_with() == ("amqp:connection:forced", "The operator closed this connection.")
+    status, said = command("connections", "close", str(shown["id"]), "--connection-string", broker.text(ROOT))
+    assert (status, "No open connection has the id" in said) == (1, True)
+
+
+def test_commands_say_what_is_missing(broker: Operated) -> None:
+    url = f"http://127.0.0.1:{broker.http_port}"
+    assert command("health", "--url", url) == (0, "ok\n")
+    assert command("health", "--live", "--url", url) == (0, "live\n")
+    assert "  namespace " in command("health", "--connection-string", broker.text("web"))[1]
+    status, said = command("connections", "--url", url)
+    assert (status, "MissingToken" in said, "--connection-string" in said) == (1, True, True)
+    status, said = command("connections", "--connection-string", broker.text("web"))
+    assert (status, "asks for Manage on the namespace" in said) == (1, True)
+
+
+def test_over_tls_the_authority_is_named(broker: Operated) -> None:
+    given = broker.text(ROOT).replace("UseDevelopmentEmulator=true;", "")
+    assert ConnectionString.parse(given).tls
+    status, said = command("health", "--connection-string", given)
+    assert (status, "--ca FILE" in said) == (1, True)
+    assert command("health", "--connection-string", given, "--ca", str(broker.authority()))[0] == 0
+
+
+def test_a_socket_that_a_killed_broker_left_is_replaced(broker: Operated) -> None:
+    broker.kill()
+    assert (broker.data / "control.sock").is_socket()
+    status, said = command("health", "--data", str(broker.data))
+    assert (status, f"no broker runs on {broker.data}" in said) == (1, True)
+    broker.start()
+    assert command("health", "--ready", "--data", str(broker.data)) == (0, "ready\n")
