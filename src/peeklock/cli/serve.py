@@ -25,6 +25,10 @@ PROCESS_STARTED = time.monotonic()
 DEFAULT_FOLDER = Path("peeklock-data")
 """Offered to a user at a terminal who names no folder."""
 
+EMULATOR_CONFIG = Path("/ServiceBus_Emulator/ConfigFiles/Config.json")
+EMULATOR_HTTP_PORT = "EMULATOR_HTTP_PORT"
+"""Source: the emulator's documentation."""
+
 CAPTURE_BACKLOG_MIN = 65_536
 """Even an idle broker has some bytes waiting; with a smaller backlog it could refuse sends forever."""
 
@@ -40,6 +44,8 @@ def serve(context: click.Context, /, **given: Any) -> None:
     from peeklock.server.settings import CONFIG_VARIABLE, Settings
 
     given["auth"], given["delete_lock"] = frozenset(given["auth"]), given["delete_lock"] is not None
+    if given["emulator"]:
+        _as_emulator(context, given)
     given["settings_file"] = settings_file_of(context)
     given["config_json"] = os.environ.get(CONFIG_VARIABLE) or None
     if given["data"] is None and given["durability"] != "memory":
@@ -53,6 +59,17 @@ def serve(context: click.Context, /, **given: Any) -> None:
         if settings.capture is not None and settings.data is not None:
             _check_capture(settings.capture.folder, settings.data)
         sys.exit(run(settings, PROCESS_STARTED))
+
+
+def _as_emulator(context: click.Context, given: dict[str, Any]) -> None:
+    """Take the places and the variable of the emulator's container, where no setting says otherwise."""
+    if given["config"] is None and EMULATOR_CONFIG.exists():
+        given["config"] = EMULATOR_CONFIG
+    port = os.environ.get(EMULATOR_HTTP_PORT)
+    if port and context.get_parameter_source("http_port") is ParameterSource.DEFAULT:
+        if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
+            raise click.UsageError(f"{EMULATOR_HTTP_PORT} is {port!r}, and must be a port: 0 to 65535.")
+        given["http_port"] = int(port)
 
 
 def _ask_for_folder() -> Path | None:
@@ -98,6 +115,10 @@ def _check(settings: Settings) -> None:
         ),
         f"{CONFIG_VARIABLE} is set beside a configuration file, {settings.config}: use one of them.": (
             settings.config is not None and settings.config_json is not None
+        ),
+        "a PFX replaces --tls-cert, --tls-key and --tls-name: leave these out.": (
+            settings.tls_pfx_base64 is not None
+            and (settings.tls_cert, settings.tls_key, settings.tls_names) != (None, None, ())
         ),
         "--tls-cert and --tls-key go together.": (settings.tls_cert is None) != (settings.tls_key is None),
         "--tls-name is for the certificate that peeklock makes, not for --tls-cert.": (

@@ -103,6 +103,17 @@ SETTINGS = (
         "hour and its MaxDeliveryCount of 3, instead of Azure's unlimited time-to-live and 10.",
     ),
     Setting(
+        name="emulator",
+        field="emulator",
+        topic="Data",
+        scope="process",
+        flag=True,
+        help="Stand in for the container of the Service Bus emulator: read its Config.json where that "
+        "container has it, obey EMULATOR_HTTP_PORT, print its ready line, listen on port 80 too if that "
+        "is possible, and accept host names without a dot. The image sets it.",
+        more="See [Run it in a container](../how-to/containers.md).",
+    ),
+    Setting(
         name="durability",
         field="durability",
         topic="Data",
@@ -193,8 +204,8 @@ SETTINGS = (
         type=SOCKET,
         default_text="DATA/control.sock",
         metavar="PATH",
-        help="Unix socket on which commands such as `peeklock health` reach this broker: for one without a "
-        "data folder, or whose path is too long for a socket (107 bytes). Only its owner can use it.",
+        help="Unix socket on which commands such as `peeklock health` reach this broker: for one without "
+        "a data folder, or whose path is too long for a socket (107 bytes). Only its owner can use it.",
         more="See [A running broker](../how-to/ask-a-running-broker.md).",
     ),
     Setting(
@@ -248,6 +259,15 @@ SETTINGS = (
         type=EXISTING_FILE,
         reloads=True,
         help="PEM private key of --tls-cert.",
+    ),
+    Setting(
+        name="tls-pfx-base64",
+        field="tls_pfx_base64",
+        topic="Access",
+        scope="process",
+        secret=True,
+        help="Certificate and key as a PFX file without a password, in base64, instead of --tls-cert and "
+        "--tls-key: as Azure Key Vault returns a certificate.",
     ),
     Setting(
         name="tls-name",

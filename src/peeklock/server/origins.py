@@ -23,12 +23,14 @@ Refusal = tuple[int, str]
 class OriginPolicy:
     """Accepts requests that no foreign page can send; with names None, any request."""
 
-    def __init__(self, names: Iterable[str] | None = None) -> None:
+    def __init__(self, names: Iterable[str] | None = None, *, short_names: bool = False) -> None:
         """Make the policy.
 
         Args:
             names: as of `HostNames`. None = clients need a secret, which no page has.
+            short_names: accept all names without a dot, as containers have: the owner of a page has none.
         """
+        self._short_names = short_names
         self._names = None if names is None else HostNames(names)
 
     @property
@@ -86,7 +88,7 @@ class OriginPolicy:
 
     def _is_ours(self, host: str) -> bool:
         assert self._names is not None
-        return _is_address(host) or host in self._names
+        return _is_address(host) or host in self._names or (self._short_names and "." not in host)
 
 
 def is_own_origin(origin: str) -> bool:

@@ -75,6 +75,8 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> None:
     """Print the connection string and warnings, and log the start."""
     plain = "UseDevelopmentEmulator=true;" if broker.ports.plaintext_everywhere else ""  # connect without TLS
     authority = broker.authority_manager
+    if settings.emulator:
+        click.echo("Emulator Service is Successfully Up!")  # what Testcontainers waits for
     click.echo(
         f"peeklock ready in {took_s:.2f} s: Endpoint=sb://{_shown_host(settings.host)}:{broker.amqp_port};"
         f"{authority.connection_string_key}{plain} (administration: port {broker.http_port})"

@@ -93,6 +93,10 @@ class Settings:
     """Start with what can be read of a damaged store."""
     config_json: str | None = None
     """The content of a configuration file, instead of `config`."""
+    tls_pfx_base64: str | None = None
+    """Certificate and key, instead of `tls_cert` and `tls_key`."""
+    emulator: bool = False
+    """Stand in for the container of the Service Bus emulator."""
     settings_file: Path | None = None
     """The file that some of these come from."""
     emulator_defaults: bool = False

@@ -190,7 +190,8 @@ def test_the_files_are_kept_and_the_keys_are_for_the_owner_only(tmp_path: Path) 
     first = shake_hands(server_context(tmp_path), blind(), "localhost")
     folder = tmp_path / "tls"
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
-    assert modes == {"ca-key.pem": 0o600, "ca.pem": 0o644, "certificate.pem": 0o644, "key.pem": 0o600}
+    public, secret = ("ca.p12", "ca.pem", "certificate.pem"), ("ca-key.pem", "key.pem")
+    assert modes == dict.fromkeys(public, 0o644) | dict.fromkeys(secret, 0o600)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert shake_hands(server_context(tmp_path), blind(), "localhost") == first
 
@@ -242,7 +243,13 @@ def test_a_half_written_pair_is_made_anew(tmp_path: Path, absent: str) -> None:
     (tmp_path / "tls" / absent).unlink()
     (tmp_path / "tls" / "key.new").write_bytes(b"cut")
     assert shake_hands(server_context(tmp_path), trusting(tmp_path / "tls" / "ca.pem"), "localhost")
-    assert sorted(os.listdir(tmp_path / "tls")) == ["ca-key.pem", "ca.pem", "certificate.pem", "key.pem"]
+    assert sorted(os.listdir(tmp_path / "tls")) == [
+        "ca-key.pem",
+        "ca.p12",
+        "ca.pem",
+        "certificate.pem",
+        "key.pem",
+    ]
 
 
 def test_a_half_made_authority_is_completed_with_its_key(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class AuthorityManager:
         authority: Authority | None,
         web_tokens: WebTokens | None = None,
         host_names: Iterable[str] = (),
+        short_names: bool = False,
     ) -> None:
         """Make the authority.
 
@@ -43,6 +44,7 @@ class AuthorityManager:
             authority: one made elsewhere, instead of that of the `modes`.
             web_tokens: verifies JSON web tokens; None = none are accepted.
             host_names: the broker's DNS names, which matter without authentication.
+            short_names: as of `OriginPolicy`.
 
         Raises: KeysRefused.
         """
@@ -51,7 +53,9 @@ class AuthorityManager:
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
         """Printed at start; empty = none."""
-        self.origin_policy = OriginPolicy(None if authority is not None or modes & _SECRETS else host_names)
+        self.origin_policy = OriginPolicy(
+            None if authority is not None or modes & _SECRETS else host_names, short_names=short_names
+        )
         """Which HTTP requests are accepted: without authentication, any web page could use the broker."""
         self.connection_string_key = ""
         """The part of a connection string that names a key, if it may be shown."""

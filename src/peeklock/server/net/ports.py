@@ -37,10 +37,18 @@ class Ports:
     ) -> None:
         """Check the TLS files; the other arguments are those of `Listener`. Raises: StartFailed."""
         self._settings = settings
+        given = (settings.tls_cert, settings.tls_key)
+        if settings.tls_pfx_base64 is not None:
+            from peeklock.server.tls.pfx import PfxInvalid, unpacked
+
+            try:
+                given = unpacked(settings.tls_pfx_base64, settings.data)
+            except PfxInvalid as failure:
+                raise StartFailed(f"the PFX of PEEKLOCK_TLS_PFX_BASE64 {failure}") from failure
+        self._is_given = given[0] is not None
         self._files = TlsFiles(
             settings.data,
-            settings.tls_cert,
-            settings.tls_key,
+            *given,
             (*_with_hosts(settings.tls_names), *_names_of(settings.host)),
             for_others=not is_loopback(settings.host),
         )
@@ -53,7 +61,7 @@ class Ports:
             wait_s=wait_s,
             note=note,
         )
-        if settings.tls_cert is not None:
+        if self._is_given:
             try:
                 self._listener.use(self._files.load())  # a bad pair fails now, not with the first client
             except OSError as failure:  # ssl.SSLError is one
@@ -86,8 +94,8 @@ class Ports:
                 if port not in opened:
                     self._bind(port, "--usual-ports")
                     opened.add(port)
-            if PLAIN_PORT not in opened:
-                opened.update(self._bind_plain())
+        if (settings.usual_ports or settings.emulator) and PLAIN_PORT not in opened:
+            opened.update(self._bind_plain())
         self.opened = sorted(opened)
         if not is_loopback(settings.host):
             plain = "allowed: keys and messages can be read on the way"
@@ -98,7 +106,7 @@ class Ports:
     def _refuse_open_keys(self) -> None:
         """Raise StartFailed for a private key of ours that others can read; warn of one that was given."""
         for file in self._files.open_keys():
-            if self._settings.tls_cert is not None:
+            if self._is_given:
                 do = f"`chmod 600 {file}`, and a new pair if others may have read it"
                 log.warning("the key of --tls-key can be read by others", {"file": str(file), "do": do})
                 continue
@@ -169,7 +177,7 @@ class Ports:
 
     def _shows_ours_to_others(self) -> bool:
         """Return whether other machines see our certificate: its names matter then, and TLS is certain."""
-        return self._settings.tls_cert is None and not is_loopback(self._settings.host)
+        return not self._is_given and not is_loopback(self._settings.host)
 
     def health(self) -> dict[str, int | str]:
         """Return what was refused since the start, and a fault of TLS, for `GET /health`."""

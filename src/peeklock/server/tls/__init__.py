@@ -2,5 +2,6 @@
 
 contexts         The TLS contexts of connections, and the files behind them.
 certificates     The local authority of a data folder, and the certificate that it signs.
+pfx              A certificate and its key from a PFX.
 ca_instructions  The text of `peeklock ca`.
 """

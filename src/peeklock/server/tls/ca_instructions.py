@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from peeklock.server.tls.certificates import fingerprint, keep_authority, names_in
-from peeklock.server.tls.contexts import CA_FILE, CERTIFICATE_FILE, FOLDER
+from peeklock.server.tls.contexts import CA_FILE, CA_STORE_FILE, CERTIFICATE_FILE, FOLDER
 from peeklock.store.sqlite.folder import DATABASE_NAME
 
 
@@ -44,7 +44,7 @@ def authority_of(data: Path) -> tuple[Path, str]:
 def page(file: Path, name: str) -> str:
     """Return how each language and system trusts this file; `name`: its name there."""
     path = shlex.quote(str(file))
-    store = shlex.quote(str(Path.cwd() / f"{name}.p12"))
+    store = shlex.quote(str(file.with_name(CA_STORE_FILE)))
     options = f"-Djavax.net.ssl.trustStore={store} -Djavax.net.ssl.trustStorePassword=changeit"
     return f"""\
 Copy this file to each client, also of other users on this machine: only its owner can read its folder
@@ -67,8 +67,7 @@ Python, administration clients only, by the environment (sync; aio):
 JavaScript (Node.js):
     export NODE_EXTRA_CA_CERTS={path}
 
-Java, a new trust store with only this authority:
-    keytool -importcert -noprompt -alias {name} -file {path} -keystore {store} -storepass changeit
+Java, with the trust store beside the file, which has only this authority (copy it, too):
     export JAVA_TOOL_OPTIONS={shlex.quote(options)}
 Java, in addition to the authorities that it trusts already:
     keytool -importcert -noprompt -alias {name} -file {path} -cacerts -storepass changeit

@@ -21,11 +21,18 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from peeklock.server import files, log
-from peeklock.server.tls.contexts import CA_FILE, CA_KEY_FILE, CERTIFICATE_FILE, KEY_FILE, refused
+from peeklock.server.tls.contexts import (
+    CA_FILE,
+    CA_KEY_FILE,
+    CA_STORE_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    refused,
+)
 
 VALID_DAYS = 820
 """Apple's systems refuse server certificates valid for more than 825 days."""
@@ -35,6 +42,9 @@ CA_VALID_DAYS = 3_653
 
 RENEW_DAYS = 30
 """A certificate with less than this left is replaced. Our choice: a month of tries."""
+
+TRUST_STORE_PASSWORD = b"changeit"
+"""Of `ca.p12`: Java's tools ask for one, and there is no secret in it."""
 
 CA_RENEW_DAYS = 180
 """An authority with less than this left is renewed. Our choice: half a year to update the clients."""
@@ -71,7 +81,9 @@ def keep_authority(folder: Path, now: datetime.datetime) -> Authority:
     Raises: OSError (ssl.SSLError when a file is damaged); it names the file and says what to do.
     """
     with files.locked(folder):
-        return _keep_authority(folder, now)
+        authority = _keep_authority(folder, now)
+        _keep_trust_store(folder, authority.certificate)
+        return authority
 
 
 def keep_pair(folder: Path, names: Sequence[str], now: datetime.datetime) -> None:
@@ -82,6 +94,7 @@ def keep_pair(folder: Path, names: Sequence[str], now: datetime.datetime) -> Non
     """
     with files.locked(folder):
         authority = _keep_authority(folder, now)
+        _keep_trust_store(folder, authority.certificate)
         certificate, key = folder / CERTIFICATE_FILE, folder / KEY_FILE
         why = _why_replaced(certificate, key, authority, names, now)
         if not why:
@@ -166,6 +179,16 @@ def _keep_authority(folder: Path, now: datetime.datetime) -> Authority:
         },
     )
     return renewed
+
+
+def _keep_trust_store(folder: Path, certificate: x509.Certificate) -> None:
+    """Write the authority for Java unless that file is newer than the authority's own."""
+    ca, store = folder / CA_FILE, folder / CA_STORE_FILE
+    if store.exists() and store.stat().st_mtime_ns >= ca.stat().st_mtime_ns:
+        return
+    entry = pkcs12.PKCS12Certificate(certificate, b"peeklock")
+    encryption = serialization.BestAvailableEncryption(TRUST_STORE_PASSWORD)
+    files.replace(store, pkcs12.serialize_java_truststore([entry], encryption), 0o644)
 
 
 def _certify_authority(key: _Key, now: datetime.datetime) -> x509.Certificate:

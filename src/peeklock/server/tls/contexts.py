@@ -22,6 +22,8 @@ from peeklock.server import log
 
 FOLDER = "tls"
 CA_FILE = "ca.pem"
+CA_STORE_FILE = "ca.p12"
+"""The authority as a trust store of Java, with the password `changeit`, which is its tools' default."""
 CA_KEY_FILE = "ca-key.pem"
 CERTIFICATE_FILE = "certificate.pem"
 KEY_FILE = "key.pem"
@@ -123,7 +125,8 @@ class TlsFiles:
             _load(certificate, key)
             if ca_key.exists():
                 _load(ca, ca_key)
-            return certificate.read_bytes().endswith(ca.read_bytes())
+            is_ours = certificate.read_bytes().endswith(ca.read_bytes())
+            return is_ours and ca.with_name(CA_STORE_FILE).exists()
         except OSError:  # ssl.SSLError is one
             return False
 

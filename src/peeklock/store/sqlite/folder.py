@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -13,6 +14,21 @@ from peeklock.store.base import StoreFailed, StoreInUse
 
 LOCK_NAME = "peeklock.lock"
 DATABASE_NAME = "peeklock.db"
+
+
+def _remedy(error: OSError, folder: Path) -> str:
+    """Return what to do about a folder in which no file can be made."""
+    if error.errno == errno.EROFS:
+        return "the volume is read-only: mount it for writing"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        with contextlib.suppress(OSError):
+            owner, ours = folder.stat().st_uid, os.geteuid()
+            if owner != ours:
+                return (
+                    f"the folder is of user {owner}, and this process runs as user {ours}: run "
+                    f"`chown -R {ours} {folder}` where the folder is, or run the broker as user {owner}"
+                )
+    return "check the folder's owner and mode"
 
 
 class FolderLock:
@@ -28,7 +44,7 @@ class FolderLock:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise StoreFailed(
-                f"cannot open {self._path}: {error.strerror}; check the folder's owner"
+                f"cannot open {self._path}: {error.strerror}; {_remedy(error, self._path.parent)}"
             ) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
