@@ -18,6 +18,7 @@ from typing import Any
 
 from peeklock.admin.api import Administration
 from peeklock.admin.exchange import AdminContext
+from peeklock.api.access import Access
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.vocabulary.commands import Command, LockToken, ReplyTo
@@ -29,6 +30,8 @@ from peeklock.server.net.http import HttpProtocol
 from peeklock.server.net.http_bodies import BodyBudget
 from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.listener import Listener
+from peeklock.server.net.operator_pages import OperatorPages, Page
+from peeklock.server.net.probes import health_page
 from peeklock.server.origins import OriginPolicy
 from peeklock.server.tls.contexts import CERTIFICATE_FILE, FOLDER
 from tests.server.contexts import server_context
@@ -101,7 +104,10 @@ class World:
             submit=self.submit,
             submit_for=self.ask,
             administration=lambda note: self._admin,
-            health=self.figures,
+            pages=OperatorPages(
+                [Page("/health", Access.ANYBODY, health_page(self.figures))],
+                asks_for_keys=self.origin_policy.asks_for_secret,
+            ),
             now_ms=now_ms,
             origin_policy=self.origin_policy,
             stops=lambda: self.stops,

@@ -185,7 +185,7 @@ def test_with_keys_a_broker_is_served_by_any_name(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, ["--durability=os", "--auth=sas"]) as process:
         assert ask(process.http_port, "any.example", "/$Resources/queues")[0] == 401
         assert ask(process.http_port, "any.example", "/$servicebus/websocket", *UPGRADE)[0] == 101
-        assert "connections" in json.loads(ask(process.http_port, "any.example", "/health")[1])
+        assert ask(process.http_port, "any.example", "/health") == (200, b'{"status": "ok"}\n')
 
 
 def test_garbage_at_the_socket_ends_that_connection_alone(broker: BrokerProcess) -> None:

@@ -16,5 +16,6 @@ instants    instants as text
 schema      the part of JSON Schema that is used
 problems    statuses and names of problems
 openapi     the OpenAPI document
+access      who may see a page of the operator
 data_plane  the data plane in that document
 """

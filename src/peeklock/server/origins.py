@@ -31,6 +31,11 @@ class OriginPolicy:
         """
         self._names = None if names is None else HostNames(names)
 
+    @property
+    def asks_for_secret(self) -> bool:
+        """Whether clients need a secret."""
+        return self._names is None
+
     def knows(self, hosts: Iterable[str]) -> bool:
         """Return whether the hosts of a request, `Host` and the target's authority, are this broker's."""
         if self._names is None:

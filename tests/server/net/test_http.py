@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import ssl
@@ -64,6 +65,10 @@ class Connection:
             return await self.reader.read()
         except ConnectionResetError:
             return b""
+
+
+def basic(name: str, key: str) -> str:
+    return "Basic " + base64.b64encode(f"{name}:{key}".encode()).decode()
 
 
 def token() -> str:
@@ -245,15 +250,28 @@ def test_who_changed_something_is_in_the_log(caplog: pytest.LogCaptureFixture) -
 
 # Health
 
+KEYS = (
+    ("X: no key", False),
+    ("Authorization: " + basic(DEVELOPMENT_KEY_NAME, DEVELOPMENT_KEY), True),
+    ("Authorization: " + basic(DEVELOPMENT_KEY_NAME, "wrong"), False),
+    ("Authorization: Basic *", False),
+    ("Authorization: Basic " + base64.b64encode(b"no colon").decode(), False),
+    ("Authorization: " + token(), True),
+)
+"""A header, and whether it opens the figures."""
+
 
 @pytest.mark.parametrize(("figure", "status"), [("ok", 200), ("low space: sends are refused", 503)])
-def test_health_shows_its_figures_without_a_token(figure: str, status: int) -> None:
+def test_health_shows_its_status_to_anybody_and_its_figures_for_a_key(figure: str, status: int) -> None:
     async def story(world: World, connection: Connection) -> None:
         world.health = {"status": figure, "entities": 3}
-        connection.writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        found, headers, body = await connection.answer()
-        assert (found, headers["content-type"]) == (status, "application/json")
-        assert json.loads(body) == {"status": figure, "entities": 3}
+        for authorization, shown in KEYS:
+            connection.writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+            connection.writer.write(f"{authorization}\r\n\r\n".encode())
+            found, headers, body = await connection.answer()
+            assert (found, headers["content-type"]) == (status, "application/json")
+            assert json.loads(body) == {"status": figure, **({"entities": 3} if shown else {})}
+        assert len(world.refused) == 3, "each bad key counts against its address"
 
     play(story)
 

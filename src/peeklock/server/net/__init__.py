@@ -9,6 +9,8 @@ http           HTTP/1.1: the phases of a connection, reading requests, writing a
 http_heads     Heads of requests and answers.
 http_bodies    Bodies of requests while they arrive.
 http_dispatch  Which part of the broker answers a request.
+operator_pages Which page an operator asks for, and who may see it.
+probes         The pages that probes ask for.
 http_wait      A request that waits for messages, or reads a stream of them.
 hub            Unanswered HTTP requests, as a connection to the shard.
 websocket      AMQP over WebSocket.

@@ -1,10 +1,9 @@
-"""Routing of HTTP requests: `/health`, the API, messages, the administration, the upgrade to WebSocket."""
+"""Routing of HTTP requests: the operator's pages, the API, messages, the administration, WebSocket."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -14,7 +13,6 @@ from urllib.parse import unquote
 from peeklock.admin.api import BODY_BYTES_MAX, Administration, AdminRequest, Pending, Response
 from peeklock.api import exchange as api_exchange
 from peeklock.api.api import Api
-from peeklock.api.exchange import JSON
 from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.commands import NOWHERE, Command, ReplyTo
 from peeklock.broker.vocabulary.effects import Effect
@@ -27,6 +25,7 @@ from peeklock.server.loop.turns import Turns
 from peeklock.server.net.http_bodies import BodyBudget
 from peeklock.server.net.http_heads import Head
 from peeklock.server.net.hub import ApiHub, Hub, Waiting
+from peeklock.server.net.operator_pages import OperatorPages
 from peeklock.server.origins import OriginPolicy
 
 Submit = Callable[[Callable[[ReplyTo], Command]], Awaitable[Effect]]
@@ -50,8 +49,8 @@ class HttpContext:
     submit_for: SubmitFor
     administration: Callable[[Note], Administration]
     """Makes the administration of a connection, whose refusals are noted."""
-    health: Callable[[], Awaitable[Mapping[str, Any]]]
-    """Returns the figures for `/health`; the key `status` is `ok` or names a fault."""
+    pages: OperatorPages
+    """What the operator sees."""
     now_ms: Callable[[], int]
     """UTC."""
     origin_policy: OriginPolicy
@@ -92,7 +91,7 @@ class Dispatch:
         """Return status and reason if a foreign web page may have sent the request."""
         policy = self._context.origin_policy
         refusal = policy.refusal_of_origin(head.headers.get("origin"), head.hosts)
-        if refusal is not None or head.path == "/health":  # containers are probed by any name
+        if refusal is not None or self._context.pages.open_to_any_host(head.path):
             return refusal
         if self._api_for(head) is not None:  # where a GET may lock messages
             refusal = policy.refusal_of_site(head.headers.get("sec-fetch-site"), head.headers.get("origin"))
@@ -117,7 +116,7 @@ class Dispatch:
         return refuses.refusal(_request(head, b"", peer), self._context.now_ms())
 
     def wants_no_body(self, head: Head) -> bool:
-        return head.path == "/health" or is_websocket(head)
+        return self._is_page(head) or is_websocket(head)
 
     # Complete requests
 
@@ -191,8 +190,8 @@ class Dispatch:
 
     async def _respond(self, head: Head, body: bytes, peer: str | None) -> Response:
         """Return the answer to a request that is not for messages."""
-        if head.path == "/health":
-            return await self._health_answer(head)
+        if self._is_page(head):
+            return await self._page(head, body, peer)
         if is_websocket(head):
             refusal = accepted(head, body)
             assert isinstance(refusal, Response)  # else it would have been upgraded
@@ -217,15 +216,19 @@ class Dispatch:
             log.info("administration request", fields)
         return answer
 
-    async def _health_answer(self, head: Head) -> Response:
-        """Return the status, with the figures only for a request by a name of this broker."""
-        if head.method not in ("GET", "HEAD"):
-            return Response(405, "text/plain", b"use GET", (("Allow", "GET, HEAD"),))
-        found = await self._context.health()
-        status = 200 if found["status"] == "ok" else 503
-        known_host = self._context.origin_policy.knows(head.hosts)
-        shown = dict(found) if known_host else {"status": found["status"]}
-        return Response(status, JSON, json.dumps(shown).encode() + b"\n")
+    def _is_page(self, head: Head) -> bool:
+        return self._context.pages.wants(head.path, head.query)
+
+    async def _page(self, head: Head, body: bytes, peer: str | None) -> Response:
+        """Return a page of the operator. A bad key there counts against its address."""
+        host = (peer or "").rpartition(":")[0]
+        return await self._context.pages.answer(
+            _request(head, body, peer),
+            self._administration.admin_context,
+            self._context.now_ms(),
+            known_host=self._context.origin_policy.knows(head.hosts),
+            refused=lambda: self._context.bears_refusal(host),
+        )
 
 
 def is_websocket(head: Head) -> bool:

@@ -33,6 +33,7 @@ from peeklock.server.shard.shard import Shard
 if TYPE_CHECKING:
     from peeklock.admin.api import Administration
     from peeklock.server.net.http_dispatch import HttpContext
+    from peeklock.server.net.operator_pages import OperatorPages
 
 RULE_KEY_BYTES = 32
 """Random bytes in the key of an entity's authorization rule without one. Source: wire contract 7.3."""
@@ -153,7 +154,7 @@ class Protocols:
             submit=self.shard.submit,
             submit_for=self.shard.ask,
             administration=self._administration,
-            health=self.health,
+            pages=self._pages(),
             now_ms=self.clock.wall_ms,
             origin_policy=self.authority_manager.origin_policy,
             stops=self.stops,
@@ -165,6 +166,15 @@ class Protocols:
             api=ApiHub(self._new_id, self.shard, self.defects.add),
             history=self.history,
         )
+
+    def _pages(self) -> OperatorPages:
+        """Make the table of the operator's pages: a row for each."""
+        from peeklock.api.access import Access
+        from peeklock.server.net.operator_pages import OperatorPages, Page
+        from peeklock.server.net.probes import health_page
+
+        rows = (Page("/health", Access.ANYBODY, health_page(self.health)),)
+        return OperatorPages(rows, asks_for_keys=self.authority_manager.origin_policy.asks_for_secret)
 
     def _administration(self, note: Note) -> Administration:
         from peeklock.admin.api import Administration
