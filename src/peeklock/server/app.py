@@ -206,7 +206,12 @@ class Broker:
             self._token_issuer = issuer = self._make_token_issuer()
             web_tokens = None if issuer is None else issuer.verifier
             return AuthorityManager(
-                settings.auth, settings.data, self._given_authority, web_tokens, settings.own_names
+                settings.auth,
+                settings.data,
+                self._given_authority,
+                web_tokens,
+                settings.own_names,
+                settings.keys,
             )
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure

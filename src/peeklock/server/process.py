@@ -90,7 +90,7 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> None:
             warning = f"{warning}, also from other machines"
         log.warning(warning, {"do": "--auth sas gives keys of your own"})
         click.echo(f"peeklock: {warning}; --auth sas gives keys of your own")
-    if "sas" in settings.auth:
+    if "sas" in settings.auth and settings.keys is None:
         click.echo(f"peeklock: show the keys with: peeklock keys list {settings.data}")
     log.info(
         "ready",
