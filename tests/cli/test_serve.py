@@ -42,6 +42,12 @@ def run_serve(*arguments: str, environ: Mapping[str, str] | None = None) -> tupl
             "CONFIG_JSON is set beside a configuration file",
         ),
         (("--data=x", "--auth=development", "--auth=sas"), {}, "--auth development cannot be combined"),
+        (("--data=x", "--keys=README.md"), {}, "--keys has the keys of --auth sas: add --auth sas"),
+        (
+            ("--durability=memory", "--auth=sas"),
+            {},
+            "choose fsync or os, or name a file of keys with --keys.",
+        ),
         ((), {}, "name a folder for the messages with --data DIR, or use --durability memory."),
     ],
 )

@@ -128,8 +128,10 @@ def _check(settings: Settings) -> None:
         "--auth development cannot be combined with another --auth: its key has all rights.": (
             "development" in auth and len(auth) > 1
         ),
-        "--auth sas needs a data folder, and --durability memory has none: choose fsync or os.": (
-            "sas" in auth and keeps_nothing
+        "--auth sas needs a data folder, and --durability memory has none: choose fsync or os, or name a "
+        "file of keys with --keys.": ("sas" in auth and keeps_nothing and settings.keys is None),
+        "--keys has the keys of --auth sas: add --auth sas, or leave --keys out.": (
+            settings.keys is not None and "sas" not in auth
         ),
         "--auth jwt and --jwt FILE go together.": ("jwt" in auth) != (settings.jwt is not None),
         "--capture records durable messages, and --durability memory keeps nothing: choose fsync or os.": (

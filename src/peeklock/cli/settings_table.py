@@ -223,6 +223,17 @@ SETTINGS = (
         more="See [Secure a broker](../how-to/secure.md#choose-what-clients-must-present).",
     ),
     Setting(
+        name="keys",
+        field="keys",
+        topic="Access",
+        scope="namespace",
+        type=EXISTING_FILE,
+        reloads=True,
+        help="File with the shared access keys, instead of DATA/keys.json and in its form; the broker only "
+        "reads it. For keys that another system keeps, such as a secret of Kubernetes.",
+        more="See [Keys from elsewhere](../how-to/secure.md#keys-from-elsewhere).",
+    ),
+    Setting(
         name="jwt",
         field="jwt",
         topic="Access",

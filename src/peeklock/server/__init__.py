@@ -14,6 +14,7 @@ capture        The process that writes the event log.
 shard          One namespace on the event loop.
 keys           Files of keys, and the authority that checks tokens.
 tls            TLS contexts and the local certificate authority.
+notify         What systemd is told: ready, reloading, stopping, signs of life.
 origins        Which HTTP requests of web pages are accepted.
 loop           The event loop's time: turns, timers, the clock.
 files          Locks on folders, and replacement of files as a whole.

@@ -37,6 +37,7 @@ from peeklock.server.loop.turns import Turns
 from peeklock.server.net.control import ControlSocket
 from peeklock.server.net.ports import Ports
 from peeklock.server.net.protocols import Protocols
+from peeklock.server.notify import Notifier
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.shard.definitions import DefinitionLog
 from peeklock.server.shard.shard import Shard
@@ -83,6 +84,7 @@ class Broker:
         *,
         clock: SlewedClock | None = None,
         gateway_limits: GatewayLimits | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
         """Make a broker that `start` starts.
 
@@ -91,11 +93,13 @@ class Broker:
             authority: has the keys and their rights; None = as the settings say.
             clock: the broker's time; None = this machine's.
             gateway_limits: bounds of each AMQP connection.
+            notifier: tells the service manager what the broker does; None = there is none.
         """
         self._settings = settings
         self._given_authority = authority
         self._clock = clock or SlewedClock()
         self._gateway_limits = gateway_limits
+        self._notifier = notifier or Notifier()
         self._started_at_ms = self._clock.now_ms()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
@@ -145,6 +149,7 @@ class Broker:
                 ports=self.ports,
                 token_issuer=self._token_issuer,
                 namespace=name,
+                notifier=self._notifier,
             )
         except StartFailed:
             await self.shard.stop()
@@ -160,11 +165,18 @@ class Broker:
             self._capture.start()  # not before: it would delay the start
         if self._token_issuer is not None:
             await self._token_issuer.start()
-        parts = (self._tick(), self.ports.follow_tls(), self.reload.run(), _load_protocols())
+        parts = (
+            self._tick(),
+            self.ports.follow_tls(),
+            self.reload.run(),
+            self._notifier.run(),
+            _load_protocols(),
+        )
         running = [asyncio.get_running_loop().create_task(part) for part in parts]
         for task in running:
             task.add_done_callback(tell_failure)
         await self._stopping.wait()
+        self._notifier.stopping()
         for task in running:
             task.cancel()
         if self._token_issuer is not None:
@@ -201,6 +213,7 @@ class Broker:
                 self._given_authority,
                 web_tokens,
                 settings.own_names,
+                settings.keys,
                 short_names=settings.emulator,
             )
         except KeysRefused as failure:

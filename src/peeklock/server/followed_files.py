@@ -11,6 +11,7 @@ from peeklock.server import configuration, log
 from peeklock.server.follow import FileWatch, FollowedFiles, Look, Outcome
 from peeklock.server.keys.authority_manager import AuthorityManager
 from peeklock.server.net.ports import Ports
+from peeklock.server.notify import Notifier
 from peeklock.server.reload import Reload
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.shard.shard import Shard
@@ -27,6 +28,7 @@ def followed_files(
     ports: Ports,
     token_issuer: TokenIssuer | None,
     namespace: str,
+    notifier: Notifier,
 ) -> Reload:
     """Return what follows the files of a started broker."""
     parts: dict[str, Look] = {}
@@ -39,7 +41,7 @@ def followed_files(
     parts["tls"] = partial(_look_at_tls, ports)
     if settings.settings_file is not None:
         parts["settings"] = _SettingsFile(settings.settings_file).look
-    return Reload(parts)
+    return Reload(parts, begin=notifier.reloading, end=notifier.ready)
 
 
 async def _read_configuration(settings: Settings, shard: Shard, namespace: str) -> str:

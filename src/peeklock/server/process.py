@@ -18,6 +18,7 @@ from peeklock.server import log
 from peeklock.server.app import Broker
 from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.net.sockets import raise_descriptor_limit
+from peeklock.server.notify import Notifier
 from peeklock.server.settings import Settings
 
 TLS_BUFFER_BYTES = 32 * 1024
@@ -42,7 +43,9 @@ def serve(settings: Settings, process_started: float, authority: Authority | Non
     sys.setswitchinterval(0.0005)
 
     async def main() -> int:
-        return await run(Broker(settings, authority), settings, process_started)
+        notifier = Notifier.of_environment(os.environ, os.getpid())
+        broker = Broker(settings, authority, notifier=notifier)
+        return await run(broker, settings, process_started, notifier)
 
     try:
         import uvloop
@@ -53,7 +56,7 @@ def serve(settings: Settings, process_started: float, authority: Authority | Non
     return uvloop.run(main())
 
 
-async def run(broker: Broker, settings: Settings, process_started: float) -> int:
+async def run(broker: Broker, settings: Settings, process_started: float, notifier: Notifier) -> int:
     """Start a broker, announce it, and serve until it stops; return the exit status. Raises: StartFailed."""
     await broker.start()
     # A million messages are a few million objects that live long: exclude them from collections.
@@ -68,6 +71,8 @@ async def run(broker: Broker, settings: Settings, process_started: float) -> int
     loop.add_signal_handler(signal.SIGUSR1, broker.accept_clock)
     loop.add_signal_handler(signal.SIGHUP, broker.reload.ask)
     _announce(broker, settings, time.monotonic() - process_started)
+    ports = f"ports {broker.amqp_port} and {broker.http_port}"
+    notifier.ready(f"serving on {ports}, durability {settings.durability}")
     return await broker.stopped()
 
 
@@ -87,7 +92,7 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> None:
             warning = f"{warning}, also from other machines"
         log.warning(warning, {"do": "--auth sas gives keys of your own"})
         click.echo(f"peeklock: {warning}; --auth sas gives keys of your own")
-    if "sas" in settings.auth:
+    if "sas" in settings.auth and settings.keys is None:
         click.echo(f"peeklock: show the keys with: peeklock keys list {settings.data}")
     log.info(
         "ready",

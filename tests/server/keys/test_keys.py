@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from peeklock.auth import ALL_RIGHTS, Right
 from peeklock.cli import main
-from peeklock.server.keys.keys import RULES_MAX, KeyFile, KeysRefused
+from peeklock.server.keys.keys import RULES_MAX, GivenKeyFile, KeyFile, KeysRefused
 
 SEND = ["send"]
 
@@ -229,3 +229,42 @@ def test_keys_that_are_made_are_told_and_not_shown(tmp_path: Path, caplog: pytes
     assert not any(key in str(vars(made)) for key in rule.keys)
     KeyFile(tmp_path).load_or_make()
     assert len(caplog.records) == 1
+
+
+def mounted(folder: Path, generation: str, keys: KeyFile) -> Path:
+    """Return a file as Kubernetes mounts it: through a link to a folder that an update replaces."""
+    (folder / generation).mkdir(parents=True)
+    content = folder / generation / "keys.json"
+    content.write_bytes(keys.path.read_bytes())
+    content.chmod(0o440)
+    (folder / "..new").symlink_to(generation)
+    (folder / "..new").replace(folder / "..data")
+    if not (folder / "keys.json").is_symlink():
+        (folder / "keys.json").symlink_to("..data/keys.json")
+    return folder / "keys.json"
+
+
+def test_a_mounted_file_is_read_and_an_update_noticed(keys: KeyFile, tmp_path: Path) -> None:
+    """Its owner is root, so the broker reads it by its group."""
+    keys.load_or_make()
+    given = GivenKeyFile(mounted(tmp_path / "secret", "one", keys))
+    assert given.load_or_make() == keys.load()
+    assert not given.changed()
+    keys.add("worker", SEND)
+    mounted(tmp_path / "secret", "two", keys)
+    assert given.changed()
+    assert given.load() == keys.load()
+
+
+def test_a_given_file_is_never_made(tmp_path: Path) -> None:
+    with pytest.raises(KeysRefused, match=r"k\.json is missing; --keys names the file"):
+        GivenKeyFile(tmp_path / "k.json").load_or_make()
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o460])
+def test_a_given_file_that_others_can_read_or_change_is_refused(keys: KeyFile, mode: int) -> None:
+    keys.load_or_make()
+    keys.path.chmod(mode)
+    with pytest.raises(KeysRefused, match=r"can be read by others than its owner and group.*mode 0440"):
+        GivenKeyFile(keys.path).load()

@@ -17,7 +17,7 @@ from peeklock.broker.vocabulary.descriptions import Description
 from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
 from peeklock.server.follow import Outcome
-from peeklock.server.keys.keys import KeyFile, KeysRefused
+from peeklock.server.keys.keys import GivenKeyFile, KeyFile, KeysRefused
 from peeklock.server.origins import OriginPolicy
 from peeklock.server.settings import AuthMode
 
@@ -34,16 +34,18 @@ class AuthorityManager:
         authority: Authority | None,
         web_tokens: WebTokens | None = None,
         host_names: Iterable[str] = (),
+        keys: Path | None = None,
         short_names: bool = False,
     ) -> None:
         """Make the authority.
 
         Args:
             modes: how clients authenticate; empty = `development`.
-            data: the folder with the keys; needed for `sas`.
+            data: the folder with the keys; `sas` needs this or `keys`.
             authority: one made elsewhere, instead of that of the `modes`.
             web_tokens: verifies JSON web tokens; None = none are accepted.
             host_names: the broker's DNS names, which matter without authentication.
+            keys: the file with the keys, instead of that in the folder.
             short_names: as of `OriginPolicy`.
 
         Raises: KeysRefused.
@@ -74,8 +76,7 @@ class AuthorityManager:
         else:
             self.authority = Authority(signatures="sas" in modes, web_tokens=web_tokens)
             if "sas" in modes:
-                assert data is not None
-                self._file = KeyFile(data)
+                self._file = _key_file(data, keys)
                 self.authority.set_rules("", self._file.load_or_make())
 
     def begin(self, entities: Iterable[EntityView]) -> None:
@@ -116,6 +117,13 @@ class AuthorityManager:
             for rule in description.authorization_rules
         ]
         self.authority.set_rules(description.name, rules)
+
+
+def _key_file(data: Path | None, keys: Path | None) -> KeyFile:
+    if keys is not None:
+        return GivenKeyFile(keys)
+    assert data is not None
+    return KeyFile(data)
 
 
 def is_loopback(host: str) -> bool:

@@ -47,6 +47,9 @@ class KeysRefused(Exception):
 class KeyFile:
     """The shared access rules of one data folder."""
 
+    _TOO_OPEN = 0o077
+    """Bits of the mode that make the file readable or writable for too many."""
+
     def __init__(self, data: Path, draw: Draw = os.urandom) -> None:
         """Name the file in the data folder; it is not read yet."""
         self.path = data / FILE
@@ -77,17 +80,11 @@ class KeyFile:
         self._seen = self._identity()
         try:
             with self.path.open("rb") as file:
-                if os.fstat(file.fileno()).st_mode & 0o077:
-                    raise KeysRefused(
-                        f"{self.path} can be read by others than its owner, so others may know the keys: run "
-                        f"`chmod 600 {self.path}`, then replace them with "
-                        f"`peeklock keys rotate {self.path.parent} NAME --revoke`"
-                    )
+                if os.fstat(file.fileno()).st_mode & self._TOO_OPEN:
+                    raise KeysRefused(self._too_open())
                 raw = file.read(FILE_BYTES_MAX + 1)
         except FileNotFoundError:
-            raise KeysRefused(
-                f"{self.path} is missing; start the broker once with --auth sas to create it"
-            ) from None
+            raise KeysRefused(self._missing()) from None
         except OSError as failure:
             raise KeysRefused(f"{self.path} cannot be read: {failure.strerror}") from failure
         if len(raw) > FILE_BYTES_MAX:
@@ -97,6 +94,16 @@ class KeyFile:
         except (ValueError, RecursionError) as failure:  # the errors of JSON and UTF-8 are ValueErrors
             # Their texts quote nothing of the file.
             raise KeysRefused(f"{self.path} is not as `peeklock keys` writes it: {failure}") from None
+
+    def _too_open(self) -> str:
+        return (
+            f"{self.path} can be read by others than its owner, so others may know the keys: run "
+            f"`chmod 600 {self.path}`, then replace them with "
+            f"`peeklock keys rotate {self.path.parent} NAME --revoke`"
+        )
+
+    def _missing(self) -> str:
+        return f"{self.path} is missing; start the broker once with --auth sas to create it"
 
     def changed(self) -> bool:
         """Return whether the file has changed since the last reading, successful or not."""
@@ -198,6 +205,33 @@ class KeyFile:
             ]
         }
         files.replace(self.path, json.dumps(content, indent=2).encode() + b"\n", 0o600)
+
+
+class GivenKeyFile(KeyFile):
+    """Rules in a file that others write, such as a secret that Kubernetes mounts; it is only read.
+
+    Its group may read it: a mounted secret belongs to root, and to the group of the broker.
+    """
+
+    _TOO_OPEN = 0o037
+
+    def __init__(self, path: Path) -> None:
+        """Name the file; it is not read yet."""
+        super().__init__(path.parent)
+        self.path = path
+
+    def load_or_make(self) -> list[SasRule]:
+        """Return the rules of the file, which is never made. Raises: KeysRefused."""
+        return self.load()
+
+    def _too_open(self) -> str:
+        return (
+            f"{self.path} can be read by others than its owner and group, so others may know the keys: "
+            "give it the mode 0440 or 0400, then replace the keys in it"
+        )
+
+    def _missing(self) -> str:
+        return f"{self.path} is missing; --keys names the file with the shared access keys"
 
 
 def _named(rules: list[SasRule], name: str) -> SasRule:
