@@ -99,6 +99,7 @@ def test_development_by_name_serves_other_machines_and_says_so(tmp_path: Path) -
     (tmp_path / "b").mkdir()
     with BrokerProcess(tmp_path / "b", ["--host=0.0.0.0", "--auth=development"]) as broker:
         assert "SharedAccessKey=SAS_KEY_VALUE" in broker.connection_string
+        assert broker.stop() == 0
         assert (
             "development mode: everybody knows this key, and it has all rights, also from other machines"
             in (broker.log.read_text())

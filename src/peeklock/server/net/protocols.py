@@ -81,6 +81,7 @@ class Protocols:
         self._last_id = 0
         self._opened = 0
         """AMQP connections since the start."""
+        self._metrics: MetricsPages | None = None
         self._http_context: HttpContext | None = None
         self._control_context: HttpContext | None = None
         self._all_closed = asyncio.Event()
@@ -207,6 +208,9 @@ class Protocols:
         probes = ProbePages(self.health, self.shard.vitals, self.stops)
         metrics = self._metrics_pages()
         pages = ConnectionPages(self.connections, self.namespace, self.shard.now_ms, self.turns)
+        if self._metrics is None:
+            self._metrics = self._metrics_pages()
+        metrics = self._metrics
         rows = (
             Page("/live", Access.ANYBODY, probes.live),
             Page("/ready", Access.ANYBODY, probes.ready),

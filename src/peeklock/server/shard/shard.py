@@ -53,8 +53,7 @@ class Shard:
         """Join an opened store and a recovered engine.
 
         `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
-        `on_failure` is called when a commit or the core fails: the process must stop, since memory and disk
-        differ. `turns` measures the loop's turns.
+        `on_failure` is called when a commit or the core fails: memory and disk differ, the process must stop.
         """
         self._namespace, self._store = namespace, store
         self._driver = driver = Driver(engine)
