@@ -9,6 +9,7 @@ from pathlib import Path
 
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server.app import Broker
+from peeklock.server.notify import Notifier
 from peeklock.server.process import run
 from peeklock.server.settings import Settings
 
@@ -19,7 +20,7 @@ async def main(data: Path) -> int:
     """Run until stopped."""
     settings = Settings(data, None, "127.0.0.1", 0, 0, "os", None, None, "standard", None)
     broker = Broker(settings, gateway_limits=GatewayLimits(idle_timeout_ms=IDLE_MS))
-    return await run(broker, settings, time.monotonic())
+    return await run(broker, settings, time.monotonic(), Notifier())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import pytest
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened
 from peeklock.amqp.types import Symbol
+from peeklock.api import operator_pages
 from peeklock.auth import generate
 from peeklock.client.connection_string import ConnectionString
 from peeklock.demo.broker import BrokerProcess, program
@@ -135,6 +136,15 @@ def test_figures_need_a_key_with_any_right_and_connections_one_with_manage(broke
     wrong = broker.signed(ROOT, "x" * 44)
     assert broker.ask("GET", "/connections", wrong)[0] == 401
     assert broker.ask("GET", "/health", wrong) == (200, {"status": "ok"})
+
+
+def test_the_document_describes_each_page(broker: Operated) -> None:
+    described = broker.ask("GET", "/$api/openapi.json")[1]["paths"]
+    for path, methods in operator_pages.PATHS.items():
+        assert described[path].keys() == methods.keys()
+        for method in methods:
+            status = broker.ask(method.upper(), path.replace("{id}", "999"), broker.signed(ROOT))[0]
+            assert status == (404 if "{id}" in path else 200)
 
 
 def test_a_key_of_an_entity_opens_no_page(broker: Operated) -> None:

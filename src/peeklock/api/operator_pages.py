@@ -56,6 +56,23 @@ def _refusals(*statuses: int) -> dict[str, Any]:
     }
 
 
+def _metrics(operation_id: str, summary: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    text = {"text/plain": {"schema": {"type": "string"}}}
+    return {
+        "get": {
+            "operationId": operation_id,
+            "summary": summary,
+            "description": "Needs a key with any right on the namespace. Answers OpenMetrics if asked.",
+            "security": _KEYS,
+            "parameters": parameters,
+            "responses": {
+                "200": {"description": "The series, in Prometheus's text.", "content": text},
+                **_refusals(401, 403, 421),
+            },
+        }
+    }
+
+
 PATHS: dict[str, dict[str, Any]] = {
     "/live": _probe(
         "showLive",
@@ -77,6 +94,19 @@ PATHS: dict[str, dict[str, Any]] = {
         "All is well.",
         "`status` says what is wrong.",
         "The status needs no key, the figures one with any right on the namespace.",
+    ),
+    "/metrics": _metrics("showMetrics", "Show the totals of the namespace", []),
+    "/metrics/entities": _metrics(
+        "showEntityMetrics",
+        "Show the series of each entity",
+        [
+            {
+                "name": "match",
+                "in": "query",
+                "description": "A regular expression for the names of the entities.",
+                "schema": {"type": "string"},
+            }
+        ],
     ),
     "/connections": {
         "get": {

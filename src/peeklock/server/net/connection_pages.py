@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 RATE_S = 1.0
 """Between the two looks. Our choice: what one waits for a page."""
 
-SLICE_S = 0.005
-"""Of one turn. Our choice: half of what a turn may take."""
+SLICE_S = 0.002
+"""Of one turn, which has 10 ms. Our choice: with 10,000 connections their ticks take 8 ms of some turns."""
+
+PART_CONNECTIONS = 200
+"""In a part of the answer. Our choice: some 100 KB, which are written in a fraction of a millisecond."""
 
 CLOSED_BY_OPERATOR = "The operator closed this connection."
 
@@ -55,7 +58,8 @@ class ConnectionPages:
             before[connection.connection_id] = counts_of(connection.view())
         await asyncio.sleep(RATE_S)
         elapsed_s = time_s() - at_s
-        shown = []
+        parts = [b'{"connections":[']
+        shown: list[bytes] = []
         async for connection in self._in_slices():
             where = Where(
                 connection.connection_id,
@@ -66,8 +70,11 @@ class ConnectionPages:
             )
             counts = before.get(connection.connection_id, {})
             found = connection_json(where, connection.view(), counts, elapsed_s, self._now_ms())
+            if len(shown) == PART_CONNECTIONS:
+                parts.append(b",".join((*shown, b"")))
+                shown.clear()
             shown.append(to_json(found))
-        return Response(200, JSON, b'{"connections":[' + b",".join(shown) + b"]}\n")
+        return Response(200, JSON, more=(*parts, b",".join(shown) + b"]}\n"))
 
     async def close(self, request: PageRequest) -> Response:
         """Close a connection with `amqp:connection:forced`; its client may connect again."""
