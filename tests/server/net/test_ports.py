@@ -140,7 +140,7 @@ def test_the_tls_files_are_there_when_the_broker_is_ready(tmp_path: Path) -> Non
     """Req: R-04."""
     with BrokerProcess(tmp_path) as broker:
         found = {file.name for file in (broker.data / "tls").iterdir()}
-        assert found == {"ca.p12", "ca.pem", "ca-key.pem", "ca.p12", "certificate.pem", "key.pem"}
+        assert found == {"ca.p12", "ca.pem", "ca-key.pem", "certificate.pem", "key.pem"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -167,7 +167,7 @@ def test_the_tls_files_are_there_before_a_port_listens(
         ports.close()
 
     asyncio.run(story())
-    assert found == [{"ca.p12", "ca.pem", "ca-key.pem", "ca.p12", "certificate.pem", "key.pem"}] * 2
+    assert found == [{"ca.p12", "ca.pem", "ca-key.pem", "certificate.pem", "key.pem"}] * 2
     assert asked == []
 
 
