@@ -90,7 +90,7 @@ def test_the_keys_are_the_folder_s_own(broker: BrokerProcess, root: SasRule) -> 
     assert not any(key in logged + broker.connection_string for key in (*root.keys, "SAS_KEY_VALUE"))
     assert "SharedAccessSignature" not in logged
     for file in broker.data.rglob("*"):
-        public = file.name in ("ca.pem", "certificate.pem")  # what clients get
+        public = file.name in ("ca.p12", "ca.pem", "certificate.pem")  # what clients get
         assert public or not stat.S_IMODE(file.stat().st_mode) & 0o077, file
 
 

@@ -189,7 +189,7 @@ def test_java(broker: BrokerProcess, page: str, tmp_path: Path) -> None:
     program = tmp_path / "Trust.java"
     program.write_text(JAVA)
     command = ["java", str(program), str(broker.amqp_port)]
-    done = run(command, *lines(page, "Java, a new trust store"))
+    done = run(command, *lines(page, "Java, with the trust store"))
     assert done.stdout.splitlines()[-1] == "200", done.stderr
     without = run(command)
     assert without.returncode == 1
