@@ -72,8 +72,13 @@ class Surroundings:
     def start_broker(self) -> None:
         """Start the broker, and return when it takes connections."""
         options = ["--auth", "sas", "--tls-name", HOST, "--usual-ports"]
+        # Variables for this program have the prefix of the broker's settings.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PEEKLOCK_")}
         self._broker = subprocess.Popen(
-            [*self._command, "serve", "--data", str(self._data), *options], stdout=subprocess.PIPE, text=True
+            [*self._command, "serve", "--data", str(self._data), *options],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         assert self._broker.stdout is not None
         if not self._broker.stdout.readline():
