@@ -165,7 +165,11 @@ FREE = Metric("peeklock_store_free_bytes", "gauge", "Free space of the volume; a
 CAPTURE_BACKLOG = Metric(
     "peeklock_capture_backlog_bytes", "gauge", "Bytes that wait for the event log; absent without one."
 )
-READY = Metric("peeklock_ready", "gauge", "1 if the broker takes sends and receives, else 0.")
+READY = Metric(
+    "peeklock_ready",
+    "gauge",
+    "1 if nothing is limited, 0 while sends are refused: whether the status of /health is ok.",
+)
 BUILD = Metric(
     "peeklock_build_info", "gauge", "Always 1; the labels say what runs.", ("version", "durability", "tier")
 )
