@@ -1,3 +1,5 @@
-"""The documentation, the generators of pages (`api`, `clients`, `compatibility`), the `hooks` of its site."""
+"""The documentation, the generators of pages (`api`, `clients`, `compatibility`, `metrics`, `settings`), and the
+`hooks` of its site.
+"""
 
 from __future__ import annotations

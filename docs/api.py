@@ -7,21 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from docs.generated import GeneratedPage
 from peeklock.api.api import TABLE
 from peeklock.api.openapi import problems_of
 from peeklock.api.schema import Schema
 from peeklock.api.table import PATH_PARAMETERS, ROOT, Operation
-
-PAGE = Path(__file__).with_name("reference") / "api.md"
-MARK = "<!-- From here on written by `python -m docs.api`. -->\n"
-
-
-def written(page: str) -> str:
-    """Return the page with a current reference."""
-    return page.partition(MARK)[0] + MARK + "\n" + "\n".join(_reference()) + "\n"
 
 
 def _reference() -> Iterator[str]:
@@ -144,17 +136,7 @@ def _table(rows: Any, left: str = "parameter", right: str = "what it is") -> Ite
         yield f"| {name} | {text.replace('|', chr(92) + '|')} |"
 
 
-def main(arguments: list[str]) -> int:
-    """Write the reference, or with `--check` say whether it is current."""
-    page = PAGE.read_text(encoding="utf-8")
-    current = written(page)
-    if arguments == ["--check"]:
-        if page != current:
-            print("docs/reference/api.md is not current: run `python -m docs.api`", file=sys.stderr)
-        return int(page != current)
-    PAGE.write_text(current, encoding="utf-8")
-    return 0
-
+PAGE = GeneratedPage("api", _reference)
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(PAGE.main(sys.argv[1:]))

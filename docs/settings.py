@@ -8,17 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
+from docs.generated import GeneratedPage
 from peeklock.cli.settings_table import SETTINGS, Setting
-
-PAGE = Path(__file__).with_name("reference") / "settings.md"
-MARK = "<!-- From here on written by `python -m docs.settings`. -->\n"
-
-
-def written(page: str) -> str:
-    """Return the page with current tables."""
-    return page.partition(MARK)[0] + MARK + "\n" + "\n".join(_tables()) + "\n"
 
 
 def _tables() -> Iterator[str]:
@@ -61,15 +53,7 @@ def _default(setting: Setting) -> str:
     return setting.default_text or ("none" if setting.default is None else f"`{setting.default}`")
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page; with `--check`, return 1 if it is not current."""
-    page = PAGE.read_text(encoding="utf-8")
-    current = written(page)
-    if arguments == ["--check"]:
-        return int(page != current)
-    PAGE.write_text(current, encoding="utf-8")
-    return 0
-
+PAGE = GeneratedPage("settings", _tables)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    raise SystemExit(PAGE.main(sys.argv[1:]))

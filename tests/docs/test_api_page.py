@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from docs import api as page
+from docs.api import PAGE
 from peeklock.api.data_plane import PATHS
 from peeklock.rest.paths import Form
 
 
 def test_the_page_is_current() -> None:
-    assert page.PAGE.read_text() == page.written(page.PAGE.read_text()), "run python -m docs.api"
+    text = PAGE.file.read_text()
+    assert text == PAGE.written(text), "run python -m docs.api"
 
 
 def test_each_method_of_the_data_plane_is_described() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -22,13 +23,13 @@ from peeklock.server.reload import Reload
 # A watch
 
 
+_TIMES = itertools.count()
+
+
 def touch(file: Path, text: str) -> None:
     """Write a file whose status differs from before, however coarse the file system's times are."""
     file.write_text(text)
-    os.utime(file, ns=(0, touch.times.pop()))  # type: ignore[attr-defined]  # a counter on the function
-
-
-touch.times = list(range(1000))  # type: ignore[attr-defined]  # as above
+    os.utime(file, ns=(0, next(_TIMES)))
 
 
 def test_a_change_counts_once_the_file_is_left_alone(tmp_path: Path) -> None:

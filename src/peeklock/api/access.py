@@ -11,7 +11,7 @@ import base64
 import binascii
 from enum import Enum
 
-from peeklock.admin.exchange import AdminContext, AdminRequest, Response
+from peeklock.admin.exchange import Response
 from peeklock.api.exchange import ApiExchange
 from peeklock.api.problems import Refusal, RightMissing
 from peeklock.auth.errors import AuthorizationError, ClaimMissing, KeyRefused
@@ -34,9 +34,6 @@ class PageExchange(ApiExchange):
     """One request for a page of the operator."""
 
     refused_event = "operator's request refused"
-
-    def __init__(self, admin_context: AdminContext, request: AdminRequest, now_ms: int) -> None:
-        super().__init__(admin_context, request, now_ms)
 
     def allow(self, access: Access) -> None:
         """Raise AuthorizationError or RightMissing unless the request's key is enough."""
