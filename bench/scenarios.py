@@ -21,6 +21,7 @@ from bench.entities import ADMINISTRATION
 from bench.loadgen import LoadFailed, drive, idle_connections
 from bench.over_http import SCENARIOS as OVER_HTTP
 from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
+from bench.recording import SCENARIOS as RECORDING
 from bench.run import MB, Run, drive_queue, offer_1000, settle_options
 from bench.systems import Peeklock, StartFailed, System, rss_bytes
 from bench.topics import SCENARIOS as TOPICS
@@ -260,6 +261,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     **QUEUE_KINDS,
     **TOPICS,
     **CAPTURE,
+    **RECORDING,
     **TRANSPORTS,
     **CROWD,
     **ADMINISTRATION,

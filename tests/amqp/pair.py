@@ -10,6 +10,7 @@ from peeklock.amqp import composites
 from peeklock.amqp.codec import decode
 from peeklock.amqp.composites import composite
 from peeklock.amqp.connection import Connection
+from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, Event, LinkAttached, SaslInit
 from peeklock.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, Limits, frame
 from peeklock.amqp.performatives import Source, Target, encode_attach, encode_end, encode_open
@@ -51,7 +52,7 @@ class Pair:
         self.at_server: list[Event] = []
         self.to_server = b""
         self.to_client = b""
-        self.accept_sasl = True
+        self.sasl_refusal: AmqpError | None = None
         self.on_attach: Callable[[LinkAttached], None] = self._accept
 
     def _accept(self, event: LinkAttached) -> None:
@@ -75,7 +76,7 @@ class Pair:
         self.at_server += events
         for event in events:
             if isinstance(event, SaslInit):
-                self.server.sasl_outcome(self.accept_sasl)
+                self.server.sasl_outcome(self.sasl_refusal)
             elif isinstance(event, ConnectionOpened):
                 self.server.open()
             elif isinstance(event, LinkAttached):

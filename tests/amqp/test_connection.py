@@ -10,7 +10,7 @@ from peeklock.amqp import composites
 from peeklock.amqp.codec import decode
 from peeklock.amqp.composites import composite
 from peeklock.amqp.connection import Connection
-from peeklock.amqp.errors import CONNECTION_FORCED, AmqpError, LocalProtocolError
+from peeklock.amqp.errors import CONNECTION_FORCED, UNAUTHORIZED_ACCESS, AmqpError, LocalProtocolError
 from peeklock.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
@@ -19,6 +19,7 @@ from peeklock.amqp.events import (
     SessionBegun,
 )
 from peeklock.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER, Limits, frame
+from peeklock.amqp.handshake import EndError
 from peeklock.amqp.performatives import ACCEPTED, Source, Target, encode_close, encode_open
 from peeklock.amqp.types import Array, Role, Symbol, UInt, UShort
 from tests.amqp.pair import (
@@ -35,6 +36,7 @@ from tests.amqp.pair import (
 )
 
 MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+REFUSAL = AmqpError(UNAUTHORIZED_ACCESS, "The key is wrong.")
 SASL = {"server": {"sasl_mechanisms": MECHANISMS}}
 
 
@@ -103,19 +105,20 @@ def test_mechanisms_are_an_array_of_symbols_with_anonymous_among_them() -> None:
 
 def test_the_outcome_carries_its_code_as_an_unsigned_byte() -> None:
     """Source: wire contract 1.3."""
-    for ok, code in ((True, b"\x50\x00"), (False, b"\x50\x01")):
+    for refusal, code in ((None, b"\x50\x00"), (REFUSAL, b"\x50\x01")):
         server = Connection("server", container_id="s", now_ms=0, sasl_mechanisms=("ANONYMOUS",))
         server.receive(SASL_HEADER, 0)
         server.receive(sasl_init("ANONYMOUS"), 0)
         server.data_to_send()
-        server.sasl_outcome(ok)
+        server.sasl_outcome(refusal)
         assert server.data_to_send()[8:] == b"\x00\x53\x44\xc0\x03\x01" + code
-        assert server.closed is not ok
+        assert server.closed is (refusal is not None)
+        assert server.end_error == (None if refusal is None else EndError(REFUSAL, by_peer=False))
 
 
 def test_a_failed_client_is_told_and_the_connection_is_over() -> None:
     pair = sasl_pair("PLAIN")
-    pair.accept_sasl = False
+    pair.sasl_refusal = REFUSAL
     pair.client.open()
     at_client, _ = pair.take()
     assert closed_with(at_client) == "amqp:unauthorized-access"
@@ -147,7 +150,7 @@ def test_bytes_pipelined_behind_the_init_wait_for_the_outcome() -> None:
     assert [type(event) for event in events] == [SaslInit]
     assert not bool(server.stalled)  # it is the owner that must act; bool() for mypy
     assert server.receive(rest[20:], 0) == []
-    server.sasl_outcome(True)
+    server.sasl_outcome()
     assert server.stalled
     assert server.next_deadline_ms() == 0
     events = server.receive(b"", 0)
@@ -158,14 +161,14 @@ def test_bytes_pipelined_behind_the_init_wait_for_the_outcome() -> None:
 def test_a_tick_goes_on_after_the_outcome_too() -> None:
     server = Connection("server", container_id="s", now_ms=0, sasl_mechanisms=("ANONYMOUS",))
     server.receive(SASL_HEADER + sasl_init("ANONYMOUS") + AMQP_HEADER + open_frame(), 0)
-    server.sasl_outcome(True)
+    server.sasl_outcome()
     assert [type(event) for event in server.tick(0)] == [ConnectionOpened]
 
 
 def test_bytes_pipelined_behind_a_failed_init_are_never_read() -> None:
     server = Connection("server", container_id="s", now_ms=0, sasl_mechanisms=("ANONYMOUS",))
     server.receive(SASL_HEADER + sasl_init("ANONYMOUS") + AMQP_HEADER + open_frame(), 0)
-    server.sasl_outcome(False)
+    server.sasl_outcome(REFUSAL)
     assert not server.stalled
     assert server.receive(b"", 0) == server.receive(open_frame(), 0) == server.tick(10**9) == []
     assert server.next_deadline_ms() is None
@@ -400,7 +403,7 @@ def test_calls_after_the_end_do_nothing() -> None:
     server.refuse_link(0, 0, AmqpError("amqp:not-found"))
     server.close()
     server.open()
-    server.sasl_outcome(True)
+    server.sasl_outcome()
     assert server.send(0, 0, b"t", b"x") == -1
     assert server.credit(0, 0) == 0
     assert server.data_to_send() == b""
@@ -425,7 +428,7 @@ def test_misuse_by_the_owner_is_a_local_error() -> None:
     with pytest.raises(LocalProtocolError):
         pair.server.attach(0, "x", Role.SENDER, None, None)
     with pytest.raises(LocalProtocolError):
-        pair.server.sasl_outcome(True)
+        pair.server.sasl_outcome()
     with pytest.raises(LocalProtocolError):
         Connection("server", container_id="s", now_ms=0).open()
     with pytest.raises(ValueError, match="neither"):

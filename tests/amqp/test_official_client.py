@@ -156,7 +156,7 @@ def test_we_read_the_clients_whole_conversation() -> None:
     init = performatives.SASLInit(mechanism=b"ANONYMOUS", initial_response=b"anonymous", hostname="h")
     (event,) = server.receive(SASL_HEADER + client_bytes(init, sasl=True), 0)
     assert event == SaslInit("ANONYMOUS", b"anonymous", "h")
-    server.sasl_outcome(True)
+    server.sasl_outcome()
     opening = filled(
         performatives.OpenFrame,
         container_id="SBSender-1",

@@ -96,7 +96,7 @@ def test_bytes_behind_a_sasl_response_wait_for_the_outcome_alone() -> None:
         events = server.receive(b"", 0, 1)
     assert not bool(server.unread)  # bool(): else mypy takes the later one for impossible
     assert server.receive(b"", 0, 1) == []
-    server.sasl_outcome(True)
+    server.sasl_outcome()
     assert server.unread
     server.receive(b"", 0, 1)
     assert not server.unread

@@ -57,7 +57,7 @@ class Peer:
         if isinstance(event, ConnectionOpened):
             engine.open()
         elif isinstance(event, SaslInit):
-            engine.sasl_outcome(True)
+            engine.sasl_outcome()
         elif isinstance(event, LinkAttached):
             engine.accept_link(event.channel, event.handle)
             if event.role is Role.SENDER:

@@ -25,4 +25,6 @@ Connection
     link                 credit, delivery-count and reassembly of one link
     states               state tables of links and sessions
     incoming, outgoing   hot paths: transfers and dispositions in; deliveries and dispositions out
+    recent_frames        the last frames of a connection, kept as bytes
+    frame_text           kept frames as JSON, with the names of the specification
 """

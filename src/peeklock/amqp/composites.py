@@ -246,6 +246,16 @@ def code_of(descriptor: Any) -> int:
     return -1
 
 
+def composite_name(code: int) -> str:
+    """Return the name of a composite type; empty for an unknown code."""
+    return _COMPOSITES[code][0] if code in _COMPOSITES else ""
+
+
+def field_names(code: int) -> list[str]:
+    """Return the names of the fields of a composite type; none for an unknown code."""
+    return [name for name, _, _ in _FIELDS.get(code, ())]
+
+
 def described_list(value: Any, what: str) -> tuple[int, list[Any]]:
     """Return code and fields of a decoded described list.
 

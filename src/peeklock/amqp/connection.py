@@ -33,7 +33,7 @@ from .errors import (
 )
 from .events import ConnectionClosed, Event
 from .frames import AMQP_FRAME, EMPTY_FRAME, FRAME_SIZE_MIN, SASL_FRAME, Limits
-from .handshake import LEGAL, WAITING_FOR_HEADER, ConnectionState, Handshake
+from .handshake import LEGAL, WAITING_FOR_HEADER, ConnectionState, EndError, Handshake
 from .idle import Idle
 from .link import ReassemblyBudget
 from .outgoing import Output
@@ -46,14 +46,11 @@ from .types import Encoded, Role
 
 _HEAD = struct.Struct(">IHHI").unpack_from
 """Frame size, data offset and type, channel, and the first four bytes of the body."""
-
 _SASL: Final = ConnectionState.SASL
 _CLOSED: Final = ConnectionState.CLOSED
 _END_SENT: Final = SessionState.END_SENT
 """For the hot path, as `types.SENDER` is."""
-
 _FRAME_HEADER = struct.Struct(">IBBH").unpack_from
-
 UNLIMITED_UNITS: Final = sys.maxsize
 
 FRAME_UNITS: Final = 8
@@ -195,6 +192,11 @@ class Connection:
         """Whether the connection is over: write the rest of `data_to_send`, then close the stream."""
         return self._handshake.state is _CLOSED
 
+    @property
+    def end_error(self) -> EndError | None:
+        """The error that ended the connection, or will once the peer has answered."""
+        return self._handshake.end_error
+
     def eof(self, now_ms: int) -> list[Event]:
         """Handle the end of the peer's stream."""
         self._now_ms = now_ms
@@ -317,21 +319,19 @@ class Connection:
             return -1
         return end
 
-    def sasl_outcome(self, ok: bool) -> None:
-        """Answer a SaslInit (server). False ends the connection once the answer is written.
+    def sasl_outcome(self, refusal: AmqpError | None = None) -> None:
+        """Answer a SaslInit (server). A refusal ends the connection once its code is written.
 
-        Raises:
-            LocalProtocolError: no client waits for an outcome.
+        Raises: LocalProtocolError if no client waits for it.
         """
-        self._handshake.sasl_outcome(ok)
+        self._handshake.sasl_outcome(refusal)
         self.unread, self._unread_at = bytes(self._partial), 0  # it can be read now
         self._partial.clear()
 
     def open(self) -> None:
         """Send our open: a client starts with it, a server answers a ConnectionOpened.
 
-        Raises:
-            LocalProtocolError: it was sent before, or a server has not received the peer's.
+        Raises: LocalProtocolError if it was sent before, or a server has not received the peer's.
         """
         self._handshake.open()
 

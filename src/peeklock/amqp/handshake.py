@@ -11,6 +11,7 @@ Source: OASIS AMQP 1.0 sections 2.2, 2.4, 2.7.1 and 5.3; wire contract 1.3-1.5, 
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import Final
 
 from .attaching import SessionContext
@@ -71,6 +72,15 @@ LEGAL: Final[dict[ConnectionState, frozenset[int]]] = {
 WAITING_FOR_HEADER: Final = frozenset((ConnectionState.SASL_HEADER, ConnectionState.AMQP_HEADER))
 
 
+@dataclass(frozen=True, slots=True)
+class EndError:
+    """The error that ended a connection."""
+
+    error: AmqpError
+    by_peer: bool
+    """Whether the peer sent it; else this end did, or had no way to send it."""
+
+
 class Handshake:
     """The state machine of the module docstring."""
 
@@ -82,6 +92,7 @@ class Handshake:
         "_sessions",
         "_shared",
         "_started",
+        "end_error",
         "open_sent",
         "state",
     )
@@ -98,6 +109,7 @@ class Handshake:
         self._idle = idle
         self._started = False
         self.open_sent = False
+        self.end_error: EndError | None = None
         self.state = ConnectionState.AMQP_HEADER if sasl is None else ConnectionState.SASL_HEADER
 
     @property
@@ -146,17 +158,18 @@ class Handshake:
             self._output.raw(AMQP_HEADER)
             self._send_open()
 
-    def sasl_outcome(self, ok: bool) -> None:
+    def sasl_outcome(self, refusal: AmqpError | None) -> None:
         """Answer a SaslInit; see `Connection.sasl_outcome`."""
         if self.state is ConnectionState.CLOSED:
             return
         sasl = self._sasl
         if sasl is None or not self.awaits_outcome:
             raise LocalProtocolError("no SASL client is waiting for an outcome")
-        self._output.raw(sasl.outcome(OK if ok else AUTH_FAILED))
-        if ok:
+        self._output.raw(sasl.outcome(OK if refusal is None else AUTH_FAILED))
+        if refusal is None:
             self.state = ConnectionState.AMQP_HEADER
         else:
+            self._ended_by(refusal)
             self.finish()
 
     def open(self) -> None:
@@ -197,6 +210,7 @@ class Handshake:
     def on_close(self, performative: Performative, events: list[Event]) -> None:
         """Handle the peer's close, and answer it unless it answers ours."""
         error = decode_error(performative.fields[0])
+        self._ended_by(error, by_peer=True)
         self._send_close(None)
         events.append(ConnectionClosed(error, clean=True, unsent=self.finish()))
 
@@ -204,6 +218,7 @@ class Handshake:
         """Send our close; see `Connection.close`."""
         if self.state in (ConnectionState.CLOSED, ConnectionState.CLOSE_SENT):
             return
+        self._ended_by(error)
         if self.state not in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
             self.finish()  # before the headers are exchanged no frame can carry it
             return
@@ -229,11 +244,17 @@ class Handshake:
 
     def fail(self, error: AmqpError, events: list[Event]) -> None:
         """End the connection because the peer broke the protocol or timed out."""
+        self._ended_by(error)
         if self.state in (ConnectionState.AWAIT_OPEN, ConnectionState.OPEN):
             self._send_close(error)
         elif self.state is ConnectionState.SASL and self.awaits_outcome and self._sasl is not None:
             self._output.raw(self._sasl.outcome(AUTH_FAILED))
         events.append(ConnectionClosed(error, clean=False, unsent=self.finish()))
+
+    def _ended_by(self, error: AmqpError | None, *, by_peer: bool = False) -> None:
+        """Remember the first error that ends the connection."""
+        if error is not None and self.end_error is None:
+            self.end_error = EndError(error, by_peer)
 
     def finish(self) -> list[tuple[int, int]]:
         """End the connection; keep only the bytes to be written. Return `ConnectionClosed.unsent`."""

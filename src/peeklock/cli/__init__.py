@@ -1,9 +1,10 @@
-"""The command line: `peeklock serve | health | connections | check | export | demo | ca | keys | pipeline`.
+"""The command line: `peeklock serve | health | connections | trace | check | ...`.
 
 serve           `serve`: the settings of a broker, checked against each other.
 settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
+trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
 running         How a command finds and asks a running broker.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
 keys            `keys`: the namespace's shared access keys.
@@ -26,6 +27,7 @@ from peeklock.cli.keys import keys
 from peeklock.cli.operate import connections, health
 from peeklock.cli.serve import serve
 from peeklock.cli.stores import check, export
+from peeklock.cli.trace import trace
 
 INTERRUPTED = 130
 """Exit status of a Ctrl-C before the broker can stop in order; as in a shell: 128 + SIGINT."""
@@ -60,6 +62,7 @@ def main() -> None:
     Trust its TLS:        peeklock ca ./data
     See how it is:        peeklock health --data ./data
     See who is connected: peeklock connections --data ./data
+    See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     Verify a data folder: peeklock check ./data
     Save its entities:    peeklock export ./data > Config.json
 
@@ -67,5 +70,5 @@ def main() -> None:
     """
 
 
-for _command in (serve, health, connections, check, export, demo, ca, keys, pipeline):
+for _command in (serve, health, connections, trace, check, export, demo, ca, keys, pipeline):
     main.add_command(_command)

@@ -359,6 +359,19 @@ SETTINGS = (
         "tier's numbers of queues, topics, subscriptions and filters.",
     ),
     Setting(
+        name="trace-frames",
+        field="trace_frames",
+        topic="Behaviour",
+        scope="process",
+        type=NEW_FOLDER,
+        parse=folder,
+        help="Keep the last 500 AMQP frames of each connection in memory, without bodies and tokens, and "
+        "write them to a file in this folder when an error of either side ends the connection: at most one "
+        "in 2 s, 100 MB in all.",
+        more="`peeklock trace` shows a file: see [Trace the frames before an "
+        "error](../how-to/trace-frames.md).",
+    ),
+    Setting(
         name="capture",
         field="capture",
         topic="Event log",

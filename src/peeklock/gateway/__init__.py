@@ -1,6 +1,7 @@
 """Service Bus over AMQP, sans-IO: AMQP events become broker commands, effects become frames.
 
 connection    `Gateway`: one AMQP connection; the border that no exception passes
+traced        a gateway that keeps the frames before an error
 admission     who the peer is: SASL, its namespace, how long it may go without a claim
 link_table    the links by handle and by number: which one gets an event or an effect
 links         links of clients to entities: attach, send, receive, settle, transact

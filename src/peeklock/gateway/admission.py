@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from peeklock.amqp.connection import Connection
-from peeklock.amqp.errors import NOT_FOUND, AmqpError
+from peeklock.amqp.errors import NOT_FOUND, NOT_IMPLEMENTED, AmqpError
 from peeklock.amqp.events import ConnectionOpened, SaslInit
 from peeklock.auth import Authority, AuthorizationError, KeyRefused, SignatureInvalid, TokenExpired
 from peeklock.gateway.claims import Claims
@@ -61,19 +61,18 @@ class Admission:
 
     def authenticate(self, event: SaslInit, now_ms: int) -> bool:
         """Answer a SASL exchange, and return whether it succeeded."""
-        if event.mechanism != "PLAIN":
-            # MSSBCBS and EXTERNAL carry nothing here either: the claims follow on $cbs.
-            succeeded = event.mechanism in SASL_MECHANISMS
-        else:
+        refusal: AmqpError | None = None
+        if event.mechanism == "PLAIN":
             try:
                 self._authorize_plain(event)
-                succeeded = True
             except AuthorizationError as error:
-                self._reporter.report(error, "$sasl", now_ms)
-                succeeded = False
+                refusal = self._reporter.report(error, "$sasl", now_ms)
                 self._bears_refusal()
-        self._connection.sasl_outcome(succeeded)
-        return succeeded
+        elif event.mechanism not in SASL_MECHANISMS:
+            # The others carry nothing: the claims follow on $cbs.
+            refusal = AmqpError(NOT_IMPLEMENTED, f"The SASL mechanism is not one of {SASL_MECHANISMS}.")
+        self._connection.sasl_outcome(refusal)
+        return refusal is None
 
     def _authorize_plain(self, event: SaslInit) -> None:
         fields = event.response.split(b"\0")

@@ -6,6 +6,7 @@ control           The control socket.
 sockets           Listening on every address of a host; the limit of file descriptors.
 protocols         Makes the protocol of each connection.
 amqp              AMQP between a transport and a gateway.
+frame_files       Files of the frames before an error.
 http              HTTP/1.1: the phases of a connection, reading requests, writing answers.
 http_heads        Heads of requests and answers.
 http_bodies       Bodies of requests while they arrive.

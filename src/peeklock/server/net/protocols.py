@@ -74,6 +74,7 @@ class Protocols:
     """Returns what waits for the event log; None = there is none."""
 
     def __post_init__(self) -> None:
+        self._make_gateway = self._gateway_maker()
         self._buffers = Buffers.of_memory(memory_bytes(), TIERS[self.settings.tier])
         self._buffered = Buffered()
         self._first_uses: set[str] = set()
@@ -111,8 +112,18 @@ class Protocols:
         )
         return connection
 
+    def _gateway_maker(self) -> Callable[..., Gateway]:
+        """Return what makes a gateway: one that keeps frames if the settings ask for that."""
+        if self.settings.trace_frames is None:
+            return Gateway
+        from peeklock.gateway.traced import TracedGateway
+        from peeklock.server.net.frame_files import FrameFiles
+
+        files = FrameFiles(self.settings.trace_frames, self.clock.wall_ms)
+        return partial(TracedGateway, clock=self.clock.now_ms, on_error=files.take)
+
     def _gateway(self, connection_id: int, now_ms: int) -> Gateway:
-        return Gateway(
+        return self._make_gateway(
             connection_id,
             namespaces=one_namespace(self.authority_manager.authority),
             tracking=lambda: str(uuid.uuid4()),
