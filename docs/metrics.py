@@ -9,14 +9,17 @@ import sys
 from collections.abc import Iterator
 
 from docs.generated import GeneratedPage
-from peeklock.metrics.table import METRICS, Metric
+from peeklock.metrics.table import BUILD, METRICS, Metric
 
 
 def _table() -> Iterator[str]:
-    yield "| metric | kind | of an entity | meaning | Azure Monitor |"
-    yield "|---|---|---|---|---|"
+    yield "| metric | kind | of an entity | meaning | Azure Monitor | OpenTelemetry |"
+    yield "|---|---|---|---|---|---|"
     for metric in METRICS:
-        yield f"| {_name(metric)} | {metric.kind} | {_yes(metric)} | {metric.help} | {metric.azure} |"
+        otel = f"`{metric.otel_name}`" if metric.otel_name and metric is not BUILD else ""
+        yield (
+            f"| {_name(metric)} | {metric.kind} | {_yes(metric)} | {metric.help} | {metric.azure} | {otel} |"
+        )
 
 
 def _name(metric: Metric) -> str:

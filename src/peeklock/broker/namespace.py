@@ -262,6 +262,11 @@ class Namespace:
                 found.append((entity.name, [str(record.session_id) for record in states.replaced]))
         return found
 
+    def name_of(self, queue_id: int) -> str:
+        """Return the path of a queue or topic; empty if it is gone."""
+        queue = self._queues.get(queue_id)
+        return "" if queue is None else queue.name
+
     def find(self, queue_id: int, position: int) -> Message | None:
         """Return a stored message."""
         return self._entities.find_stored(queue_id, position)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -65,6 +66,17 @@ def grace_ms(given: str) -> int | None:
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", given):
         raise ValueError(f"{given!r} is neither a number of seconds, as 5 or 0.5, nor 'lapse'.")
     return round(float(given) * 1000)
+
+
+def collector_url(given: str) -> str:
+    parts = urlsplit(given)
+    try:
+        parts.port  # noqa: B018 # raises if it is none
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{given!r} is not the URL of a collector, such as http://localhost:4318.")
+    return given.rstrip("/")
 
 
 def hours_ms(given: str) -> int:

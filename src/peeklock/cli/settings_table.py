@@ -17,6 +17,7 @@ from peeklock.cli.options import (
     NEW_FOLDER,
     SOCKET,
     byte_count,
+    collector_url,
     folder,
     grace_ms,
     host_name,
@@ -357,6 +358,18 @@ SETTINGS = (
         flag=True,
         help="Enforce MaxSizeInMegabytes of queues and topics (a topic counts its subscriptions), and the "
         "tier's numbers of queues, topics, subscriptions and filters.",
+    ),
+    Setting(
+        name="otlp",
+        field="otlp",
+        topic="Behaviour",
+        scope="process",
+        parse=collector_url,
+        metavar="URL",
+        help="Export metrics, and spans of traced messages, to the OpenTelemetry collector at this URL, such "
+        "as http://localhost:4318, by OTLP over HTTP. Needs pip install 'peeklock[otel]'.",
+        more="OpenTelemetry's own variables add headers, resource attributes and intervals: see "
+        "[OpenTelemetry](../how-to/opentelemetry.md).",
     ),
     Setting(
         name="trace-frames",

@@ -57,33 +57,41 @@ def namespace_page(namespace: str, figures: Figures, form: Format) -> str:
     labels = {"namespace": namespace}
     lines: list[str] = []
     for metric in METRICS:
-        found = [*_namespace_lines(metric, labels, figures)]
+        found = [*_lines(metric, labels, figures)]
         if found:
             lines.append(head(metric, form))
             lines += found
     return "".join(lines) + form.end
 
 
-def _namespace_lines(metric: Metric, labels: Mapping[str, str], figures: Figures) -> Iterator[str]:
-    name = metric.name
+def _lines(metric: Metric, labels: Mapping[str, str], figures: Figures) -> Iterator[str]:
+    for further, value in series_of(metric, figures):
+        if isinstance(value, Histogram):
+            yield from histogram_lines(metric, labels, value)
+        else:
+            yield f"{prefix(metric.name, {**labels, **further})}{value!r}\n"
+
+
+def series_of(
+    metric: Metric, figures: Figures
+) -> Iterator[tuple[Mapping[str, str], float | int | Histogram]]:
+    """Yield the series of a metric: its labels beside the namespace, and its value. There may be none."""
     if metric is DEAD_LETTERED:
         for reason, count in sorted(figures.counters.dead_lettered.items()):
-            yield f"{prefix(name, {**labels, 'reason': reason})}{count}\n"
+            yield {"reason": reason}, count
     elif metric is MESSAGES:
         for state in STATES:
-            yield f"{prefix(name, {**labels, 'state': state})}{figures.messages[state]}\n"
+            yield {"state": state}, figures.messages[state]
     elif metric is REQUESTS:
         for operation, counted in sorted(figures.requests.items()):
             for status in ("succeeded", "throttled", "refused"):
-                series = prefix(name, {**labels, "operation": operation, "status": status})
-                yield f"{series}{getattr(counted, status)}\n"
+                yield {"operation": operation, "status": status}, getattr(counted, status)
     elif metric.kind == "histogram":
-        yield from histogram_lines(metric, labels, figures.histograms[metric])
+        yield {}, figures.histograms[metric]
     elif metric in figures.gauges:
-        shown = {**labels, **figures.build} if metric.labels else labels
-        yield f"{prefix(name, shown)}{figures.gauges[metric]!r}\n"
+        yield figures.build if metric.labels else {}, figures.gauges[metric]
     elif (attribute := _ATTRIBUTES.get(metric)) is not None:
-        yield f"{prefix(name, labels)}{getattr(figures.counters, attribute)}\n"
+        yield {}, getattr(figures.counters, attribute)
 
 
 _ATTRIBUTES = {metric: attribute for attribute, metric in COUNTERS.items()}

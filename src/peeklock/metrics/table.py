@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +22,33 @@ class Metric:
     """Whether `/metrics/entities` has it, too."""
     azure: str = ""
     """The name in Azure Monitor; empty = there is none."""
+
+    @property
+    def otel_name(self) -> str:
+        """The name in OpenTelemetry: without the unit, which stands beside it there; empty = there is none.
+
+        Source: OpenTelemetry's semantic conventions for names, process.*; the unit that its translation to
+        Prometheus appends gives `name` again.
+        """
+        if self.name.startswith("process_"):
+            return _OTEL_PROCESS.get(self.name, "")
+        name = self.name.removeprefix("peeklock_").removesuffix("_total").removesuffix("_seconds")
+        if not name.startswith("messages_"):
+            name = name.removesuffix("_bytes")
+        return "peeklock." + re.sub("^messages_", "messages.", name)
+
+    @property
+    def otel_unit(self) -> str:
+        """The unit in OpenTelemetry (UCUM)."""
+        name = self.name.removesuffix("_total")
+        return "s" if name.endswith("_seconds") else "By" if name.endswith("_bytes") else "1"
+
+
+_OTEL_PROCESS = {
+    "process_cpu_seconds_total": "process.cpu.time",
+    "process_resident_memory_bytes": "process.memory.usage",
+    "process_open_fds": "process.open_file_descriptor.count",
+}
 
 
 COUNTERS = {

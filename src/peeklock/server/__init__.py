@@ -11,6 +11,7 @@ export         `peeklock export`.
 repair         `peeklock check`.
 net            Listening sockets, AMQP, HTTP and WebSocket connections.
 capture        The process that writes the event log.
+otel           Metrics and spans by OTLP.
 shard          One namespace on the event loop.
 keys           Files of keys, and the authority that checks tokens.
 tls            TLS contexts and the local certificate authority.

@@ -46,6 +46,8 @@ from peeklock.store.base import Store, StoreError
 if TYPE_CHECKING:
     from peeklock.server.capture import Capture
     from peeklock.server.keys.token_issuer import TokenIssuer
+    from peeklock.server.otel.export import Telemetry
+    from peeklock.server.otel.spans import MessageSpans
 
 ANSWERS_S_MAX = 3.0
 """How long a stop commits and answers what was begun before it closes connections. Our choice: a thousand
@@ -108,6 +110,7 @@ class Broker:
         self._history = History(settings.history_size) if settings.history_size else None
         self._capture: Capture | None = None
         self._token_issuer: TokenIssuer | None = None
+        self._telemetry: Telemetry | None = None
         self.defects = DefectLog(self._clock.now_ms)
         self.amqp_port = 0
         self.http_port = 0
@@ -124,6 +127,8 @@ class Broker:
         await storage.recover(engine, store, settings, self._clock.now_ms())
         self._warn_of_replaced_states(namespace)
         self._turns = Turns(loop.call_soon, loop.call_later, on_defect=self._take_defect)
+        name = "sbemulatorns" if config is None else config.namespace  # as the emulator's
+        self._telemetry = self._make_telemetry(name)
         self.shard = Shard(
             engine,
             namespace,
@@ -133,13 +138,13 @@ class Broker:
             on_definitions=self._take_definitions,
             on_failure=self._fail,
             turns=self._turns,
+            spans=self._make_spans(engine, namespace),
         )
         try:
             if config is not None:
                 await configuration.apply(config, self.shard, settings)
             self._definitions.begin(namespace.entity_views())
             self.authority_manager.begin(namespace.entity_views())
-            name = "sbemulatorns" if config is None else config.namespace  # as the emulator's
             self._make_capture(name)
             await self._listen(name, store)
             self.reload = followed_files(
@@ -165,13 +170,15 @@ class Broker:
             self._capture.start()  # not before: it would delay the start
         if self._token_issuer is not None:
             await self._token_issuer.start()
-        parts = (
+        parts = [
             self._tick(),
             self.ports.follow_tls(),
             self.reload.run(),
             self._notifier.run(),
             _load_protocols(),
-        )
+        ]
+        if self._telemetry is not None:
+            parts.append(self._telemetry.run())
         running = [asyncio.get_running_loop().create_task(part) for part in parts]
         for task in running:
             task.add_done_callback(tell_failure)
@@ -229,6 +236,30 @@ class Broker:
             return TokenIssuer(self._settings.jwt, self._clock.now_ms)
         except JwtFileInvalid as failure:
             raise StartFailed(f"--jwt: {failure}") from failure
+
+    def _make_telemetry(self, namespace: str) -> Telemetry | None:
+        if self._settings.otlp is None:
+            return None
+        try:
+            from peeklock.server.otel.export import Telemetry
+        except ImportError as failure:
+            raise StartFailed(
+                f"--otlp needs OpenTelemetry, which is not installed ({failure.name}): "
+                "pip install 'peeklock[otel]'"
+            ) from failure
+        return Telemetry(self._settings.otlp, namespace, lambda: self.protocols.metrics_figures())
+
+    def _make_spans(self, engine: Engine, namespace: Namespace) -> MessageSpans | None:
+        if self._telemetry is None:
+            return None
+        from peeklock.server.otel.spans import MessageSpans
+
+        bodies = engine.bodies
+        return MessageSpans(
+            self._telemetry.tracer,
+            namespace.name_of,
+            lambda message: bodies.get(message.body_row, message.body_slot),
+        )
 
     def _make_namespace(self) -> Namespace:
         settings = self._settings
@@ -403,6 +434,8 @@ class Broker:
         if self._capture is not None:
             await self.shard.rest()
             await self._capture.stop()
+        if self._telemetry is not None:
+            await self._telemetry.stop()
         await self.shard.stop()
 
 

@@ -103,6 +103,8 @@ class Settings:
     """The file that some of these come from."""
     emulator_defaults: bool = False
     """New entities of the configuration get the emulator's defaults."""
+    otlp: str | None = None
+    """URL of an OpenTelemetry collector; None = nothing is exported."""
     trace_frames: Path | None = None
     """Folder for the last frames of connections that an error has ended; None = none are kept."""
 

@@ -49,9 +49,10 @@ class MetricsPages:
     async def totals(self, request: PageRequest) -> Response:
         """Answer `/metrics`."""
         form = _format(request)
-        return Response(200, form.value, await self._totals_page(form))
+        return Response(200, form.value, namespace_page(self.namespace, await self.figures(), form).encode())
 
-    async def _totals_page(self, form: Format) -> bytes:
+    async def figures(self) -> Figures:
+        """Return the figures of the namespace."""
         shard, now_ms = self.shard, self.now_ms()
         totals = await shard.totals()
         measures = shard.measures
@@ -73,7 +74,7 @@ class MetricsPages:
         }
         if shard.free_bytes is not None:
             gauges[table.FREE] = shard.free_bytes
-        figures = Figures(
+        return Figures(
             shard.counters,
             shard.requests(),
             {
@@ -90,7 +91,6 @@ class MetricsPages:
             },
             self.build,
         )
-        return namespace_page(self.namespace, figures, form).encode()
 
     async def entities(self, request: PageRequest) -> Response:
         """Answer `/metrics/entities`."""

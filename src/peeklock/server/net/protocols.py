@@ -34,6 +34,7 @@ from peeklock.server.shard.shard import Shard
 if TYPE_CHECKING:
     from peeklock.admin.api import Administration
     from peeklock.auth import Authority
+    from peeklock.metrics.pages import Figures
     from peeklock.metrics.table import Metric
     from peeklock.server.net.http_dispatch import HttpContext
     from peeklock.server.net.metrics_pages import MetricsPages
@@ -217,11 +218,8 @@ class Protocols:
         from peeklock.server.net.probes import ProbePages
 
         probes = ProbePages(self.health, self.shard.vitals, self.stops)
-        metrics = self._metrics_pages()
         pages = ConnectionPages(self.connections, self.namespace, self.shard.now_ms, self.turns)
-        if self._metrics is None:
-            self._metrics = self._metrics_pages()
-        metrics = self._metrics
+        metrics = self._metrics_pages()
         rows = (
             Page("/live", Access.ANYBODY, probes.live),
             Page("/ready", Access.ANYBODY, probes.ready),
@@ -233,12 +231,20 @@ class Protocols:
         )
         return OperatorPages(rows, asks_for_keys=asks_for_keys)
 
+    async def metrics_figures(self) -> Figures:
+        """Return the figures that `/metrics` shows."""
+        return await self._metrics_pages().figures()
+
     def _metrics_pages(self) -> MetricsPages:
         from peeklock.server.net.metrics_pages import MetricsPages
 
-        settings = self.settings
-        build = {"version": __version__, "durability": settings.durability, "tier": settings.tier}
-        return MetricsPages(self.namespace, self.shard, self.turns, self.clock.now_ms, self._gauges, build)
+        if self._metrics is None:
+            settings = self.settings
+            build = {"version": __version__, "durability": settings.durability, "tier": settings.tier}
+            self._metrics = MetricsPages(
+                self.namespace, self.shard, self.turns, self.clock.now_ms, self._gauges, build
+            )
+        return self._metrics
 
     def _gauges(self) -> dict[Metric, float | int]:
         from peeklock.metrics import table

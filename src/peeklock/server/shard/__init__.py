@@ -5,6 +5,7 @@ driver_loop    In which turns of the loop the driver is stepped, and its actions
 store_calls    The commit and the reads under way.
 connections    The connections to which effects are handed.
 own_requests   Requests of this process itself, a connection without a peer.
+spanned_loop   A driver loop that tells spans what happens.
 measures       Times and sizes of commits.
 back_pressure  When sends are refused.
 vitals         Whether the broker lives and is ready.

@@ -48,6 +48,9 @@ class Connections:
             self._waiting_for_room.discard(connection)
         self._driver.disconnect(connection_id)
 
+    def __contains__(self, connection_id: int) -> bool:
+        return connection_id in self._by_id
+
     def hand_out(self, action: HandOut, now_ms: int) -> None:
         """Hand effects to their connection, and have it write what follows."""
         connection = self._by_id.get(action.connection_id)

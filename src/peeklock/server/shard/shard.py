@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from peeklock.broker.handlers.figures import FiguresCount
@@ -26,6 +27,7 @@ from peeklock.server.shard.definitions import DEFINITIONS
 from peeklock.server.shard.driver_loop import DriverLoop
 from peeklock.server.shard.measures import Measures
 from peeklock.server.shard.own_requests import OwnRequests
+from peeklock.server.shard.spanned_loop import SpannedLoop, Spans
 from peeklock.server.shard.vitals import Vitals
 from peeklock.store.base import Batch, Store
 
@@ -49,8 +51,9 @@ class Shard:
         on_definitions: Callable[[Iterable[Change], int], None],
         on_failure: Callable[[BaseException], None],
         turns: Turns,
+        spans: Spans | None = None,
     ) -> None:
-        """Join an opened store and a recovered engine.
+        """Join an opened store and a recovered engine. `spans` is told what happens to messages.
 
         `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
         `on_failure` is called when a commit or the core fails: memory and disk differ, the process must stop.
@@ -62,7 +65,8 @@ class Shard:
         """What commits take."""
         self._on_definitions = on_definitions
         self._connections = Connections(driver, turns)
-        self._driving = driving = DriverLoop(
+        make_loop = DriverLoop if spans is None else partial(SpannedLoop, spans=spans)
+        self._driving = driving = make_loop(
             driver,
             store,
             self._connections,
@@ -72,8 +76,7 @@ class Shard:
             on_failure=on_failure,
             measures=self.measures,
         )
-        own = OwnRequests(driving.offer)
-        self._connections.add(OWN_CONNECTION_ID, own)
+        self._connections.add(OWN_CONNECTION_ID, own := OwnRequests(driving.offer))
         self.now_ms = now_ms
         self.body: Callable[[Message], bytes | None] = driver.body
         """Return a message's body if it is in memory."""
