@@ -23,13 +23,14 @@ from peeklock.broker.vocabulary.descriptions import (
     TopicDescription,
 )
 from peeklock.broker.vocabulary.quotas import STANDARD
+from peeklock.config.exporting import Export
 from peeklock.config.file import format_config, parse_config
 from peeklock.config.form import ConfigError
 from peeklock.config.hosts import HostNames
 from peeklock.config.reconcile import reconcile
 from peeklock.demo.broker import BrokerProcess, program
 from peeklock.rules.filters import CorrelationFilter, SqlFilter
-from peeklock.server.export import Export, export_config
+from peeklock.server.export import export_config
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreTooNew
 from peeklock.store.sqlite.format import FORMAT
 from peeklock.store.sqlite.store import SqliteStore

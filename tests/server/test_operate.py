@@ -138,13 +138,21 @@ def test_figures_need_a_key_with_any_right_and_connections_one_with_manage(broke
     assert broker.ask("GET", "/health", wrong) == (200, {"status": "ok"})
 
 
+STATUSES = {
+    ("put", "/$api/v1/keys/{name}"): 400,  # without rights
+    ("post", "/$api/v1/keys/{name}"): 409,  # no such key
+    ("delete", "/$api/v1/keys/{name}"): 409,
+}
+
+
 def test_the_document_describes_each_page(broker: Operated) -> None:
     described = broker.ask("GET", "/$api/openapi.json")[1]["paths"]
     for path, methods in operator_pages.PATHS.items():
         assert described[path].keys() == methods.keys()
         for method in methods:
-            status = broker.ask(method.upper(), path.replace("{id}", "999"), broker.signed(ROOT))[0]
-            assert status == (404 if "{id}" in path else 200)
+            named = path.replace("{id}", "999").replace("{name}", "none")
+            status = broker.ask(method.upper(), named, broker.signed(ROOT))[0]
+            assert status == (404 if "{id}" in path else STATUSES.get((method, path), 200))
 
 
 def test_a_key_of_an_entity_opens_no_page(broker: Operated) -> None:
@@ -187,6 +195,52 @@ def test_a_connection_is_shown_and_closed(broker: Operated) -> None:
         assert peer.closed_with() == ("amqp:connection:forced", "The operator closed this connection.")
     status, said = command("connections", "close", str(shown["id"]), "--connection-string", broker.text(ROOT))
     assert (status, "No open connection has the id" in said) == (1, True)
+
+
+def test_keys_are_changed_in_the_running_broker(broker: Operated) -> None:
+    """Req: T-01."""
+    key = ("--connection-string", broker.text(ROOT))
+    status, text = command("keys", "add", "messages", "--rights", "Send,Listen", *key)
+    assert (status, text.splitlines()[0]) == (0, "messages (Send, Listen)")
+    shown = dict(
+        line.split("  SharedAccessKeyName=messages;SharedAccessKey=") for line in text.splitlines()[1:]
+    )
+    primary, secondary = shown["  primary  "], shown["  secondary"]
+    assert broker.ask("GET", "/health", broker.signed("messages", primary))[1].keys() > {"status"}
+    status, text = command("keys", "rotate", str(broker.data), "messages")
+    assert status == 0
+    assert f"secondary  SharedAccessKeyName=messages;SharedAccessKey={primary}" in text
+    assert broker.ask("GET", "/health", broker.signed("messages", secondary))[1].keys() == {"status"}, (
+        "at once"
+    )
+    assert command("keys", "list", *key) == command("keys", "list", str(broker.data))
+    assert command("keys", "add", str(broker.data), "MESSAGES", "--rights", "Send") == (
+        1,
+        f"peeklock: the broker at {broker.data}/control.sock refused it: there is already a rule 'MESSAGES'; "
+        "names that differ in case are the same\n",
+    )
+    assert command("keys", "remove", "messages", *key) == (0, "removed messages\n")
+    assert broker.ask("GET", "/health", broker.signed("messages", primary))[1].keys() == {"status"}
+    status, text = command("keys", "list", "--connection-string", broker.text("web"))
+    assert status == 1
+    assert "This page asks for Manage on the namespace" in text
+    assert command("keys", "remove", "--connection-string", broker.text(ROOT))[0] == 2
+
+
+def test_entities_are_exported_by_the_running_broker(broker: Operated) -> None:
+    """Req: A-02."""
+    assert broker.ask("PUT", "/jobs?api-version=2021-05", broker.signed(ROOT), QUEUE)[0] == 201
+    by_folder = command("export", str(broker.data))
+    assert by_folder[0] == 0
+    assert '"Name": "jobs"' in by_folder[1]
+    assert command("export", "--connection-string", broker.text(ROOT)) == by_folder
+    broker.ask("DELETE", "/jobs?api-version=2021-05", broker.signed(ROOT))
+
+
+QUEUE = (
+    b'<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
+    b'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'
+)
 
 
 def test_commands_say_what_is_missing(broker: Operated) -> None:

@@ -9,9 +9,11 @@ from peeklock.api.exchange import JSON, PROBLEM
 from peeklock.api.schema import Schema, record, ref
 
 _MEANINGS = {
+    400: "A value of the query is wrong or missing.",
     401: "The key is missing or wrong.",
     403: "The key lacks the right.",
     404: "No open connection has this id.",
+    409: "The keys do not allow it, or this broker has none of its own.",
     421: "The broker asks for no key, and the host is none of its names.",
 }
 _STATUS: Schema = {
@@ -73,6 +75,30 @@ def _metrics(operation_id: str, summary: str, parameters: list[dict[str, Any]]) 
     }
 
 
+_TEXT: Schema = {"type": "string"}
+_TEXTS: Schema = {"type": "array", "items": _TEXT}
+_RULE = record({"name": _TEXT, "rights": _TEXTS, "primaryKey": _TEXT, "secondaryKey": _TEXT})
+
+
+def _key(
+    operation_id: str,
+    summary: str,
+    status: str,
+    answer: dict[str, Any],
+    parameter: dict[str, Any] | None,
+    description: str,
+) -> dict[str, Any]:
+    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    return {
+        "operationId": operation_id,
+        "summary": summary,
+        "description": description,
+        "security": _KEYS,
+        "parameters": [name] if parameter is None else [name, parameter],
+        "responses": {status: answer, **_refusals(400, 401, 403, 409, 421)},
+    }
+
+
 PATHS: dict[str, dict[str, Any]] = {
     "/live": _probe(
         "showLive",
@@ -121,6 +147,59 @@ PATHS: dict[str, dict[str, Any]] = {
                 **_refusals(401, 403, 421),
             },
         }
+    },
+    "/$api/v1/config": {
+        "get": {
+            "operationId": "showConfig",
+            "summary": "Show the entities and rules as a Config.json",
+            "description": "Needs Manage on the namespace. `warnings` say what the file lacks.",
+            "security": _KEYS,
+            "responses": {
+                "200": _answer("The file, as text.", record({"config": _TEXT, "warnings": _TEXTS})),
+                **_refusals(401, 403, 421),
+            },
+        }
+    },
+    "/$api/v1/keys": {
+        "get": {
+            "operationId": "listKeys",
+            "summary": "List the shared access keys of the namespace",
+            "description": "Needs Manage on the namespace.",
+            "security": _KEYS,
+            "responses": {
+                "200": _answer(
+                    "The rules and their keys.", record({"keys": {"type": "array", "items": _RULE}})
+                ),
+                **_refusals(401, 403, 409, 421),
+            },
+        }
+    },
+    "/$api/v1/keys/{name}": {
+        "put": _key(
+            "addKey",
+            "Add a rule with two new keys",
+            "201",
+            _answer("The new rule.", _RULE),
+            {"name": "rights", "in": "query", "required": True, "schema": _TEXT},
+            "Needs Manage on the namespace. `rights` are Send, Listen or Manage, separated by commas.",
+        ),
+        "post": _key(
+            "rotateKey",
+            "Give a rule a new primary key",
+            "200",
+            _answer("The rule with its new keys.", _RULE),
+            {"name": "revoke", "in": "query", "schema": {"type": "boolean"}},
+            "Needs Manage on the namespace. The old primary key becomes the secondary key; with `revoke` "
+            "both are new.",
+        ),
+        "delete": _key(
+            "removeKey",
+            "Remove a rule",
+            "200",
+            _answer("What was removed.", record({"removed": _TEXT, "lastWithManage": {"type": "boolean"}})),
+            None,
+            "Needs Manage on the namespace. Links that its keys have opened are detached.",
+        ),
     },
     "/connections/{id}": {
         "delete": {

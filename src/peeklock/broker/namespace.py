@@ -30,7 +30,12 @@ from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
 from peeklock.broker.vocabulary.changes import Change, EntityStored, MessageIdSeen, NumbersIssued, RuleStored
 from peeklock.broker.vocabulary.commands import Command, LockToken
-from peeklock.broker.vocabulary.descriptions import EntityKind, RuleDescription
+from peeklock.broker.vocabulary.descriptions import (
+    Description,
+    EntityKind,
+    RuleDescription,
+    SubscriptionDescription,
+)
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.errors import ServiceBusError, SessionLockLost
 from peeklock.broker.vocabulary.events import EventTuple, EventType
@@ -297,6 +302,14 @@ class Namespace:
             for kind in EntityKind
             for entity in self._entities.page(kind, 0, len(self._entities))[0]
         ]
+
+    def definitions(self) -> tuple[list[Description], dict[str, list[RuleDescription]]]:
+        """Return the entities that are not being deleted, and rules by path of a subscription."""
+        found = [entity.description for entity in self._entities if not entity.deleting]
+        rules = {
+            each.name: self.rules(each.name) for each in found if isinstance(each, SubscriptionDescription)
+        }
+        return found, rules
 
     def rules(self, path: str) -> list[RuleDescription]:
         """Return the rules of a subscription, sorted by name. Raises: EntityNotFound, InvalidOperation."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
 
 import click
 
-from peeklock.cli.options import DATA_FOLDER, reported
-
-if TYPE_CHECKING:
-    from peeklock.server.keys.keys import KeyFile
-
-_NAME = click.argument("name", metavar="NAME")
+from peeklock.cli.options import reported
+from peeklock.cli.running import BrokerError, Place, RunningBroker, to_a_broker_or_folder
 
 
 @click.group()
@@ -25,20 +22,21 @@ def keys() -> None:
     See the connection strings:  peeklock keys list ./data
     A key that may only send:    peeklock keys add ./data web --rights Send
     Replace a key:               peeklock keys rotate ./data web
+    On another machine:          peeklock keys list --connection-string "Endpoint=sb://..."
 
-    DIR is the data folder of a broker that runs with `--auth sas`; the keys are in DIR/keys.json. A running
-    broker follows a change within two seconds: it refuses tokens signed with a removed key and detaches the
-    links that they opened. Keys of a single queue or topic are authorization rules; set them through the
-    administration API.
+    DIR is the data folder of a broker with `--auth sas`. The commands ask the broker that runs on it; if none
+    does, they change DIR/keys.json. A running broker refuses tokens signed with a removed key at once, and
+    detaches the links that they opened. Keys of a single queue or topic are authorization rules; set them
+    through the administration API.
     """
 
 
 @keys.command("list")
-@DATA_FOLDER
-def list_keys(folder: Path) -> None:
+@to_a_broker_or_folder()
+def list_keys(place: Place) -> None:
     """Show each rule with its rights and keys, ready for a connection string."""
-    with _key_file(folder) as file:
-        click.echo(file.shown(*file.load()))
+    with _keys_of(place) as found:
+        click.echo(_shown(*found.load()))
     click.echo(
         "A connection string is Endpoint=sb://HOST:PORT; followed by one of the SharedAccessKeyName=... "
         "texts above. A client that connects without TLS also needs ;UseDevelopmentEmulator=true; at the end."
@@ -46,40 +44,37 @@ def list_keys(folder: Path) -> None:
 
 
 @keys.command("add")
-@DATA_FOLDER
-@_NAME
+@to_a_broker_or_folder(named=True)
 @click.option(
     "--rights",
     required=True,
     metavar="RIGHT[,RIGHT]",
     help="Send, Listen, or Manage, which includes both.",
 )
-def add_key(folder: Path, name: str, rights: str) -> None:
+def add_key(place: Place, name: str, rights: str) -> None:
     """Add a rule with two new keys, and show it."""
-    with _key_file(folder) as file:
-        click.echo(file.shown(file.add(name, [right.strip() for right in rights.split(",")])))
+    with _keys_of(place) as found:
+        click.echo(_shown(found.add(name, [right.strip() for right in rights.split(",")])))
 
 
 @keys.command("rotate")
-@DATA_FOLDER
-@_NAME
+@to_a_broker_or_folder(named=True)
 @click.option("--revoke", is_flag=True, help="Replace both keys: no old key works any more.")
-def rotate_key(folder: Path, name: str, revoke: bool) -> None:
+def rotate_key(place: Place, name: str, revoke: bool) -> None:
     """Give a rule a new primary key, and show it.
 
     The old primary key becomes the secondary key: clients that use it keep working until the next rotation.
     """
-    with _key_file(folder) as file:
-        click.echo(file.shown(file.rotate(name, revoke=revoke)))
+    with _keys_of(place) as found:
+        click.echo(_shown(found.rotate(name, revoke=revoke)))
 
 
 @keys.command("remove")
-@DATA_FOLDER
-@_NAME
-def remove_key(folder: Path, name: str) -> None:
+@to_a_broker_or_folder(named=True)
+def remove_key(place: Place, name: str) -> None:
     """Remove a rule; clients that use its keys are detached."""
-    with _key_file(folder) as file:
-        removed, last_with_manage = file.remove(name)
+    with _keys_of(place) as found:
+        removed, last_with_manage = found.remove(name)
     click.echo(f"removed {removed}")
     if last_with_manage:
         click.echo(
@@ -89,9 +84,87 @@ def remove_key(folder: Path, name: str) -> None:
         )
 
 
-@contextlib.contextmanager
-def _key_file(folder: Path) -> Iterator[KeyFile]:
-    from peeklock.server.keys.keys import KeyFile, KeysRefused
+Rule = dict[str, Any]
+"""As the file has it."""
 
-    with reported(KeysRefused):
-        yield KeyFile(folder)
+
+def _shown(*rules: Rule) -> str:
+    """Return a line for each rule and each of its keys, as a connection string has them."""
+    lines = []
+    for rule in rules:
+        name = rule["name"]
+        lines.append(f"{name} ({', '.join(rule['rights'])})")
+        for which in ("primary", "secondary"):
+            if key := rule[f"{which}Key"]:
+                lines.append(f"  {which:9}  SharedAccessKeyName={name};SharedAccessKey={key}")
+    return "\n".join(lines)
+
+
+class _Keys(Protocol):
+    """The keys of a namespace, in a file or in a running broker."""
+
+    def load(self) -> list[Rule]: ...
+
+    def add(self, name: str, rights: list[str]) -> Rule: ...
+
+    def rotate(self, name: str, *, revoke: bool) -> Rule: ...
+
+    def remove(self, name: str) -> tuple[str, bool]: ...
+
+
+class _RunningKeys:
+    """The keys of a running broker. What it refuses raises BrokerError."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self._ask = broker.value
+
+    def load(self) -> list[Rule]:
+        found: list[Rule] = self._ask("GET", _PATH)["keys"]
+        return found
+
+    def add(self, name: str, rights: list[str]) -> Rule:
+        added: Rule = self._ask("PUT", f"{_at(name)}?{urlencode({'rights': ','.join(rights)})}")
+        return added
+
+    def rotate(self, name: str, *, revoke: bool) -> Rule:
+        rotated: Rule = self._ask("POST", f"{_at(name)}?revoke={str(revoke).lower()}")
+        return rotated
+
+    def remove(self, name: str) -> tuple[str, bool]:
+        done = self._ask("DELETE", _at(name))
+        return done["removed"], done["lastWithManage"]
+
+
+_PATH = "/$api/v1/keys"
+
+
+def _at(name: str) -> str:
+    return f"{_PATH}/{quote(name, safe='')}"
+
+
+class _FileOfKeys:
+    """The keys in the file of a data folder on which no broker runs."""
+
+    def __init__(self, folder: Path) -> None:
+        from peeklock.server.keys.keys import KeyFile, rule_json
+
+        self._file = KeyFile(folder)
+        self._json = rule_json
+        self.remove = self._file.remove
+
+    def load(self) -> list[Rule]:
+        return [self._json(rule) for rule in self._file.load()]
+
+    def add(self, name: str, rights: list[str]) -> Rule:
+        return self._json(self._file.add(name, rights))
+
+    def rotate(self, name: str, *, revoke: bool) -> Rule:
+        return self._json(self._file.rotate(name, revoke=revoke))
+
+
+@contextlib.contextmanager
+def _keys_of(place: Place) -> Iterator[_Keys]:
+    from peeklock.server.keys.keys import KeysRefused
+
+    with reported(KeysRefused, BrokerError):
+        yield _RunningKeys(place) if isinstance(place, RunningBroker) else _FileOfKeys(place)

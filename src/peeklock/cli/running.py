@@ -73,6 +73,17 @@ class RunningBroker:
         self._missing = missing
         self.headers: dict[str, str] = {}
 
+    def runs(self) -> bool:
+        """Return whether a broker can be reached. Raises: BrokerError."""
+        try:
+            self._connect().close()
+        except OSError as failure:
+            failed = self._failed(failure)
+            if isinstance(failed, NotRunning):
+                return False
+            raise failed from failure
+        return True
+
     def ask(self, method: str, path: str) -> Answer:
         """Return the answer to a request, of any status. Raises: NotRunning, BrokerError."""
         from http.client import HTTPException
@@ -140,6 +151,46 @@ def to_a_running_broker(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         found = option(found)
     return found
+
+
+Place = RunningBroker | Path
+"""A running broker, or the data folder on which none runs."""
+
+
+def to_a_broker_or_folder(*, named: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator: it adds DIR and the options that find a broker; the command gets `place`.
+
+    DIR is a folder; the broker that runs on it is asked. If none does, or its socket is elsewhere, the
+    command gets the folder. `named`: a NAME follows DIR, and the command gets `name`.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def found(
+            *,
+            words: tuple[str, ...],
+            control: Path | None,
+            connection_string: str | None,
+            url: str | None,
+            ca: Path | None,
+            **given: Any,
+        ) -> Any:
+            folders, names = (words[:-1], words[-1:]) if named else (words, ())
+            if len(folders) > 1 or len(names) < named:
+                raise click.UsageError("give [DIR] NAME." if named else "give one DIR at most.")
+            if named:
+                given["name"] = names[0]
+            folder = Path(folders[0]) if folders else None
+            broker = find(folder, control, connection_string, url, ca)
+            place: Place = broker if folder is None or broker.runs() else folder
+            return command(place=place, **given)
+
+        for option in reversed(_OPTIONS[1:]):
+            found = option(found)
+        # Not two arguments: the only one of `keys add NAME` would be DIR.
+        return click.argument("words", nargs=-1, metavar="[DIR] NAME" if named else "[DIR]")(found)
+
+    return decorate
 
 
 def find(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from peeklock.cli.options import DATA_FOLDER, reported
+from peeklock.cli.running import BrokerError, Place, RunningBroker, to_a_broker_or_folder
 
 if TYPE_CHECKING:
     from peeklock.store.check import Report
@@ -77,20 +79,34 @@ def _repair(folder: Path, report: Report) -> int:
 
 
 @click.command()
-@DATA_FOLDER
-def export(folder: Path) -> None:
-    """Print the queues, topics, subscriptions and rules of DIR as a Config.json.
+@to_a_broker_or_folder()
+def export(place: Place) -> None:
+    """Print the queues, topics, subscriptions and rules of a broker as a Config.json.
+
+    
+    Of a data folder:     peeklock export ./data > Config.json
+    On another machine:   peeklock export --connection-string "Endpoint=sb://..." > Config.json
 
     Use it with `peeklock serve --config`. Changes nothing; a broker may be running on DIR. Standard error
     names what a broker over an empty folder would refuse.
 
-    Exit status: 0 printed, 1 failed.
+    Exit status: 0 printed; 1 failed; 2 wrong options.
     """
-    from peeklock.server.export import export_config
     from peeklock.store.base import StoreError
 
-    with reported(StoreError):
-        exported = export_config(folder)
-    click.echo(exported.text.encode(), nl=False)  # bytes: JSON is UTF-8 on every terminal
-    for warning in exported.warnings:
+    with reported(StoreError, BrokerError):
+        text, warnings = _exported(place)
+    click.echo(text.encode(), nl=False)  # bytes: JSON is UTF-8 on every terminal
+    for warning in warnings:
         click.echo(f"peeklock: {warning}", err=True)
+
+
+def _exported(place: Place) -> tuple[str, Sequence[str]]:
+    """Return the file and its warnings. Raises: StoreError, BrokerError."""
+    if isinstance(place, RunningBroker):
+        answer = place.value("GET", "/$api/v1/config")
+        return answer["config"], answer["warnings"]
+    from peeklock.server.export import export_config
+
+    exported = export_config(place)
+    return exported.text, exported.warnings

@@ -50,7 +50,8 @@ class AuthorityManager:
 
         Raises: KeysRefused.
         """
-        self._file: KeyFile | None = None
+        self.file: KeyFile | None = None
+        """Of the namespace's keys; None = there are none."""
         self._refused = False
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
@@ -76,8 +77,8 @@ class AuthorityManager:
         else:
             self.authority = Authority(signatures="sas" in modes, web_tokens=web_tokens)
             if "sas" in modes:
-                self._file = _key_file(data, keys)
-                self.authority.set_rules("", self._file.load_or_make())
+                self.file = _key_file(data, keys)
+                self.authority.set_rules("", self.file.load_or_make())
 
     def begin(self, entities: Iterable[EntityView]) -> None:
         """Add the rules of these entities."""
@@ -94,17 +95,17 @@ class AuthorityManager:
 
     async def look(self, at_once: bool) -> Outcome:
         """Follow the file of the keys; one with a fault changes nothing. It is always whole."""
-        if self._file is None or not self._file.changed():
+        if self.file is None or not self.file.changed():
             return Outcome.REFUSED if self._refused else Outcome.UNCHANGED
         try:
-            rules = self._file.load()
+            rules = self.file.load()
         except KeysRefused as failure:
             self._refused = True
             log.error("the keys stay as they were", {"reason": str(failure)})
             return Outcome.REFUSED
         self._refused = False
         self.authority.set_rules("", rules)
-        log.info("keys followed", {"file": str(self._file.path), "rules": [rule.name for rule in rules]})
+        log.info("keys followed", {"file": str(self.file.path), "rules": [rule.name for rule in rules]})
         return Outcome.FOLLOWED
 
     def _set(self, entity_id: int, description: Description) -> None:

@@ -158,16 +158,6 @@ class KeyFile:
         was_last = not any(Right.MANAGE in other.rights for other in left)
         return rule.name, Right.MANAGE in rule.rights and was_last
 
-    @staticmethod
-    def shown(*rules: SasRule) -> str:
-        """Return a line for each rule and each of its keys, as a connection string has them."""
-        lines = []
-        for rule in rules:
-            lines.append(f"{rule.name} ({', '.join(right.value for right in Right if right in rule.rights)})")
-            for which, key in zip(("primary", "secondary"), rule.keys, strict=False):
-                lines.append(f"  {which:9}  SharedAccessKeyName={rule.name};SharedAccessKey={key}")
-        return "\n".join(lines)
-
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep others from changing the file at the same time. Raises: KeysRefused."""
@@ -193,17 +183,7 @@ class KeyFile:
 
     def _write(self, rules: list[SasRule]) -> None:
         """Replace the file. Raises: OSError."""
-        content = {
-            "rules": [
-                {
-                    "name": rule.name,
-                    "rights": [right.value for right in Right if right in rule.rights],
-                    "primaryKey": rule.primary_key,
-                    "secondaryKey": rule.secondary_key,
-                }
-                for rule in rules
-            ]
-        }
+        content = {"rules": [rule_json(rule) for rule in rules]}
         files.replace(self.path, json.dumps(content, indent=2).encode() + b"\n", 0o600)
 
 
@@ -224,6 +204,9 @@ class GivenKeyFile(KeyFile):
         """Return the rules of the file, which is never made. Raises: KeysRefused."""
         return self.load()
 
+    def _write(self, rules: list[SasRule]) -> None:
+        raise KeysRefused(f"{self.path} is only read: change it where it is made, and the broker follows")
+
     def _too_open(self) -> str:
         return (
             f"{self.path} can be read by others than its owner and group, so others may know the keys: "
@@ -232,6 +215,16 @@ class GivenKeyFile(KeyFile):
 
     def _missing(self) -> str:
         return f"{self.path} is missing; --keys names the file with the shared access keys"
+
+
+def rule_json(rule: SasRule) -> dict[str, Any]:
+    """Return a rule as the file has it, with its keys."""
+    return {
+        "name": rule.name,
+        "rights": [right.value for right in Right if right in rule.rights],
+        "primaryKey": rule.primary_key,
+        "secondaryKey": rule.secondary_key,
+    }
 
 
 def _named(rules: list[SasRule], name: str) -> SasRule:

@@ -13,6 +13,8 @@ http_bodies       Bodies of requests while they arrive.
 http_dispatch     Which part of the broker answers a request.
 operator_pages    Which page an operator asks for, and who may see it.
 connection_pages  The pages that show and close connections.
+key_pages         The pages that show and change keys.
+config_page       The page that shows the definitions.
 probes            The pages that probes ask for.
 metrics_pages     The pages that Prometheus asks for.
 http_wait         A request that waits for messages, or reads a stream of them.

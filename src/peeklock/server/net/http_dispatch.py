@@ -133,7 +133,8 @@ class Dispatch:
             except Exception as failure:
                 then(defect(failure))
             return
-        if not self._data.wants(head.method, head.path, head.query, has_body=bool(body)):
+        wanted = self._data.wants(head.method, head.path, head.query, has_body=bool(body))
+        if not wanted or self._is_page(head):  # a key may be named `messages`
             self._task = asyncio.get_running_loop().create_task(self._answer(head, body, peer, then))
             return
         asked = DataRequest(head.method, head.path, head.query, head.headers, body, peer, head.fields, secure)
@@ -178,8 +179,9 @@ class Dispatch:
         then(found)
 
     def _api_for(self, head: Head) -> Api | None:
-        """Return the API if the request is for it."""
-        return self._api if self._api is not None and self._api.wants(head.path) else None
+        """Return the API if the request is for it, and not for a page below it."""
+        api = self._api
+        return api if api is not None and api.wants(head.path) and not self._is_page(head) else None
 
     async def _answer(self, head: Head, body: bytes, peer: str | None, then: Then) -> None:
         try:

@@ -213,13 +213,17 @@ class Protocols:
     def _pages(self, *, asks_for_keys: bool) -> OperatorPages:
         """Make the table of the operator's pages: a row for each."""
         from peeklock.api.access import Access
+        from peeklock.server.net.config_page import ConfigPage
         from peeklock.server.net.connection_pages import ConnectionPages
+        from peeklock.server.net.key_pages import KeyPages
         from peeklock.server.net.operator_pages import OperatorPages, Page
         from peeklock.server.net.probes import ProbePages
 
         probes = ProbePages(self.health, self.shard.vitals, self.stops)
         pages = ConnectionPages(self.connections, self.namespace, self.shard.now_ms, self.turns)
         metrics = self._metrics_pages()
+        authority = self.authority_manager
+        keys = KeyPages(authority.file, partial(authority.look, at_once=True))
         rows = (
             Page("/live", Access.ANYBODY, probes.live),
             Page("/ready", Access.ANYBODY, probes.ready),
@@ -228,6 +232,11 @@ class Protocols:
             Page("/metrics/entities", Access.FIGURES, metrics.entities),
             Page("/connections", Access.MANAGE, pages.show),
             Page("/connections/", Access.MANAGE, pages.close, "DELETE"),
+            Page("/$api/v1/config", Access.MANAGE, ConfigPage(self.shard.definitions).show),
+            Page("/$api/v1/keys", Access.MANAGE, keys.show),
+            Page("/$api/v1/keys/", Access.MANAGE, keys.add, "PUT"),
+            Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
+            Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         )
         return OperatorPages(rows, asks_for_keys=asks_for_keys)
 

@@ -15,6 +15,7 @@ from peeklock.broker.queue.counters import Counters, RequestCounters
 from peeklock.broker.queue.wall_clock import WallClock
 from peeklock.broker.vocabulary.changes import Change
 from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, Command
+from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
 from peeklock.broker.vocabulary.message import Message
 from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
@@ -126,6 +127,10 @@ class Shard:
     def requests(self) -> dict[str, RequestCounters]:
         """Return the counters of requests, by operation."""
         return self._namespace.requests()
+
+    def definitions(self) -> tuple[list[Description], dict[str, list[RuleDescription]]]:
+        """Return the entities that are not being deleted, and rules by path of a subscription."""
+        return self._namespace.definitions()
 
     def count_figures(self) -> FiguresCount:
         """Return a reading of the figures of each entity, to be done in slices."""
