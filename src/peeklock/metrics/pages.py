@@ -105,8 +105,9 @@ class _Series:
     def __init__(self, namespace: str, name: str) -> None:
         self.name = name
         self.labels = labels = {"namespace": namespace, "entity": name}
-        self.counters = [prefix(metric.name, labels) for metric in COUNTERS.values()]
-        self.messages = [prefix(MESSAGES.name, {**labels, "state": state}) for state in STATES]
+        # Tuples: the garbage collector need not visit those of texts, and 10,000 entities have many.
+        self.counters = tuple([prefix(metric.name, labels) for metric in COUNTERS.values()])
+        self.messages = tuple([prefix(MESSAGES.name, {**labels, "state": state}) for state in STATES])
         self.size = prefix(SIZE.name, labels)
         self.oldest = prefix(OLDEST.name, labels)
         self.reasons: dict[str, str] = {}
@@ -189,6 +190,7 @@ class EntityPage:
                 yield head(metric, self._form).encode()
             for first in range(0, len(lines), PART_LINES):
                 yield "".join(lines[first : first + PART_LINES]).encode()
+            lines.clear()  # here, a metric at a time: to free all lines at once takes 9 ms
         yield self._form.end.encode()
 
 
