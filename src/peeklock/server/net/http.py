@@ -156,8 +156,8 @@ class HttpProtocol(asyncio.Protocol):
         self._is_full = False
         self._awaited.slow(is_slow=False)
         if self._left is not None:
-            self._write_on()
-        if self._is_draining and not self._is_full:
+            self._write_next()
+        elif self._is_draining:
             self._answered()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -358,7 +358,7 @@ class HttpProtocol(asyncio.Protocol):
         if response.status == HTTPStatus.UNAUTHORIZED and not self._context.bears_refusal(self._peer_host):
             response = replace(response, headers=(*response.headers, ("Connection", "close")))
         self._send(response)
-        if not self._is_full:
+        if self._left is None and not self._is_full:
             self._answered()
         else:
             self._deadline.set(WRITE_S_MAX * (1 + response.body_bytes // MIB), transport.abort)
@@ -432,15 +432,25 @@ class HttpProtocol(asyncio.Protocol):
         self._left = _pieces(response.body, *response.more) if shows else iter(())
         self._write_on()
 
-    def _write_on(self) -> None:
-        """Write what is left of an answer, until the transport is full: 10 MB at once would take a turn."""
+    def _write_on(self) -> bool:
+        """Write of what is left of an answer what the transport takes, and `PIECE_BYTES` at most: 10 MB at
+        once would take a turn. Return whether that was all."""
         assert self._left is not None
         for piece in self._left:
             self._write(h11.Data(data=piece))
-            if self._is_full:
-                return
+            if len(piece) == PIECE_BYTES or self._is_full:
+                # A full transport ignores the call, and asks for more once it has room.
+                asyncio.get_running_loop().call_soon(self._write_next)
+                return False
         self._left = None
         self._write(h11.EndOfMessage())
+        return True
+
+    def _write_next(self) -> None:
+        if self._transport is None or self._left is None or self._is_full:
+            return
+        if self._write_on() and self._is_draining and not self._is_full:
+            self._answered()
 
     def _write(self, event: h11.Event) -> None:
         data = self._http.send(event)
