@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
+import h11
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -690,6 +691,36 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(monkeypatch: pytest.
         transport.resume_reading()
         received = await connection.ended()
         assert received.count(b"HTTP/1.1 200") < asked
+
+    play(story)
+
+
+def test_a_large_answer_is_written_over_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also to a peer that reads as fast as it is written: 15 MB in one turn took 8 ms. Req: R-05."""
+    monkeypatch.setattr(http, "PIECE_BYTES", 1000)
+    write_on, write = http.HttpProtocol._write_on, http.HttpProtocol._write
+    written: list[int] = []
+
+    def begin(protocol: http.HttpProtocol) -> bool:
+        written.append(0)
+        return write_on(protocol)
+
+    def count(protocol: http.HttpProtocol, event: h11.Event) -> None:
+        if isinstance(event, h11.Data):
+            written[-1] += len(event.data)
+        write(protocol, event)
+
+    async def story(world: World, connection: Connection) -> None:
+        for number in range(20):
+            assert (await connection.ask("PUT", f"/queue-{number:03d}", ENTRY))[0] == 201
+        monkeypatch.setattr(http.HttpProtocol, "_write_on", begin)
+        monkeypatch.setattr(http.HttpProtocol, "_write", count)
+        for _ in range(2):  # the second is asked for while the first is written
+            connection.send("GET", "/$Resources/queues")
+        bodies = [(await connection.answer())[2] for _ in range(2)]
+        assert sum(map(len, bodies)) == sum(written) > 20_000
+        assert max(written) <= 1000
+        assert all(body.endswith(b"</feed>") for body in bodies)
 
     play(story)
 
