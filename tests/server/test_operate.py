@@ -227,6 +227,25 @@ def test_keys_are_changed_in_the_running_broker(broker: Operated) -> None:
     assert command("keys", "remove", "--connection-string", broker.text(ROOT))[0] == 2
 
 
+def test_a_broker_without_keys_of_its_own_says_so(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, ["--durability=os"]) as broker:
+        status, text = command("keys", "list", str(broker.data))
+        assert status == 1
+        assert "This broker has no keys of its own: start it with --auth sas" in text
+
+
+def test_keys_that_others_write_are_shown_and_not_changed(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path)
+    file.load_or_make()
+    with BrokerProcess(tmp_path, ["--durability=os", "--auth=sas", f"--keys={file.path}"]) as broker:
+        assert command("keys", "list", str(broker.data))[1].startswith(f"{ROOT} (Send, Listen, Manage)\n")
+        for arguments in (("rotate", ROOT), ("remove", ROOT), ("add", "web", "--rights", "Send")):
+            status, text = command("keys", arguments[0], str(broker.data), *arguments[1:])
+            assert status == 1
+            assert f"{file.path} is only read: change it where it is made, and the broker follows" in text
+    assert [rule.name for rule in file.load()] == [ROOT]
+
+
 def test_entities_are_exported_by_the_running_broker(broker: Operated) -> None:
     """Req: A-02."""
     assert broker.ask("PUT", "/jobs?api-version=2021-05", broker.signed(ROOT), QUEUE)[0] == 201

@@ -69,4 +69,4 @@ class KeyPages:
             value = await asyncio.to_thread(do, self._file)
         except KeysRefused as failure:
             return request.exchange.refusal(InvalidOperation(f"{failure}."))
-        return Response(status, JSON, to_json(value))
+        return Response(status, JSON, to_json(value), (("Cache-Control", "no-store"),))
