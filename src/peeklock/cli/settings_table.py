@@ -14,6 +14,7 @@ import click
 
 from peeklock.cli.options import (
     EXISTING_FILE,
+    NEW_FILE,
     NEW_FOLDER,
     SOCKET,
     byte_count,
@@ -358,6 +359,24 @@ SETTINGS = (
         flag=True,
         help="Enforce MaxSizeInMegabytes of queues and topics (a topic counts its subscriptions), and the "
         "tier's numbers of queues, topics, subscriptions and filters.",
+    ),
+    Setting(
+        name="ready-file",
+        field="ready_file",
+        topic="Behaviour",
+        scope="process",
+        type=NEW_FILE,
+        help="Write this file when clients can connect, and remove it at the end: a JSON object with "
+        "connectionString, amqpPort, httpPort and pid. For programs that start a broker, with port 0.",
+        more="See [Start a broker in tests](../how-to/start-in-tests.md).",
+    ),
+    Setting(
+        name="exit-with-parent",
+        field="exit_with_parent",
+        topic="Behaviour",
+        scope="process",
+        flag=True,
+        help="Stop when the process that started the broker has ended, also if it was killed.",
     ),
     Setting(
         name="otlp",

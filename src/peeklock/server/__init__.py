@@ -15,6 +15,7 @@ otel           Metrics and spans by OTLP.
 shard          One namespace on the event loop.
 keys           Files of keys, and the authority that checks tokens.
 tls            TLS contexts and the local certificate authority.
+supervised     What a program that starts a broker may ask of it.
 notify         What systemd is told: ready, reloading, stopping, signs of life.
 origins        Which HTTP requests of web pages are accepted.
 loop           The event loop's time: turns, timers, the clock.

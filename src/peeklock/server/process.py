@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -17,9 +18,11 @@ from peeklock.auth import Authority
 from peeklock.server import log
 from peeklock.server.app import Broker
 from peeklock.server.keys.authority_manager import is_loopback
+from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.net.sockets import raise_descriptor_limit
 from peeklock.server.notify import Notifier
 from peeklock.server.settings import Settings
+from peeklock.server.supervised import ReadyFile, end_with_parent
 
 TLS_BUFFER_BYTES = 32 * 1024
 """For reading from a TLS connection without uvloop. Our choice: two records."""
@@ -58,6 +61,7 @@ def serve(settings: Settings, process_started: float, authority: Authority | Non
 
 async def run(broker: Broker, settings: Settings, process_started: float, notifier: Notifier) -> int:
     """Start a broker, announce it, and serve until it stops; return the exit status. Raises: StartFailed."""
+    ready_file = None if settings.ready_file is None else ReadyFile(settings.ready_file)
     await broker.start()
     # A million messages are a few million objects that live long: exclude them from collections.
     gc.collect()
@@ -70,22 +74,31 @@ async def run(broker: Broker, settings: Settings, process_started: float, notifi
         loop.add_signal_handler(number, broker.ask_to_stop)
     loop.add_signal_handler(signal.SIGUSR1, broker.accept_clock)
     loop.add_signal_handler(signal.SIGHUP, broker.reload.ask)
-    _announce(broker, settings, time.monotonic() - process_started)
+    text = _announce(broker, settings, time.monotonic() - process_started)
     ports = f"ports {broker.amqp_port} and {broker.http_port}"
     notifier.ready(f"serving on {ports}, durability {settings.durability}")
-    return await broker.stopped()
+    shown = {
+        "connectionString": text,
+        "amqpPort": broker.amqp_port,
+        "httpPort": broker.http_port,
+        "pid": os.getpid(),
+    }
+    with contextlib.nullcontext() if ready_file is None else ready_file.shown(shown):
+        if settings.exit_with_parent:
+            watch = loop.create_task(end_with_parent(broker.ask_to_stop))
+            watch.add_done_callback(tell_failure)
+        return await broker.stopped()
 
 
-def _announce(broker: Broker, settings: Settings, took_s: float) -> None:
-    """Print the connection string and warnings, and log the start."""
+def _announce(broker: Broker, settings: Settings, took_s: float) -> str:
+    """Print the connection string and warnings, and log the start; return the connection string."""
     plain = "UseDevelopmentEmulator=true;" if broker.ports.plaintext_everywhere else ""  # connect without TLS
     authority = broker.authority_manager
     if settings.emulator:
         click.echo("Emulator Service is Successfully Up!")  # what Testcontainers waits for
-    click.echo(
-        f"peeklock ready in {took_s:.2f} s: Endpoint=sb://{_shown_host(settings.host)}:{broker.amqp_port};"
-        f"{authority.connection_string_key}{plain} (administration: port {broker.http_port})"
-    )
+    endpoint = f"Endpoint=sb://{_shown_host(settings.host)}:{broker.amqp_port};"
+    text = f"{endpoint}{authority.connection_string_key}{plain}"
+    click.echo(f"peeklock ready in {took_s:.2f} s: {text} (administration: port {broker.http_port})")
     if authority.warning:
         warning = authority.warning
         if settings.is_development and not is_loopback(settings.host):
@@ -106,6 +119,7 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> None:
             "start_ms": round(took_s * 1000),
         },
     )
+    return text
 
 
 def _shown_host(host: str) -> str:

@@ -103,6 +103,10 @@ class Settings:
     """The file that some of these come from."""
     emulator_defaults: bool = False
     """New entities of the configuration get the emulator's defaults."""
+    ready_file: Path | None = None
+    """File that is there while the broker is ready; None = none is written."""
+    exit_with_parent: bool = False
+    """Stop when the process that started this one has ended."""
     otlp: str | None = None
     """URL of an OpenTelemetry collector; None = nothing is exported."""
     trace_frames: Path | None = None

@@ -1,0 +1,3 @@
+module peeklock.example/broker
+
+go 1.21
