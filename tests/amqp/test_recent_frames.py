@@ -85,6 +85,26 @@ def test_of_large_frames_the_head_is_kept() -> None:
     assert empty["frame"] == "empty"
 
 
+@pytest.mark.parametrize("name_length", range(1900, 2060))
+def test_what_was_not_kept_of_a_frame_is_said_wherever_it_was_cut(name_length: int) -> None:
+    attach = composite(
+        composites.ATTACH, ["x" * name_length, UInt(0), True, None, None, *[Symbol("y" * 300)] * 2]
+    )
+    (shown,) = kept(frame(0, attach))
+    assert shown["frame"] == "attach"
+    assert shown["cut"]
+
+
+def test_a_frame_whose_body_is_elsewhere_shows_nothing_of_the_message() -> None:
+    """The data offset names where the performative begins: here it is within the message."""
+    hidden = b"\x00\xa1\x14the body of a messag\x45"
+    data = frame(0, TRANSFER + bytes(-len(TRANSFER) % 4) + hidden)
+    offset = (8 + len(TRANSFER) + -len(TRANSFER) % 4) // 4
+    (shown,) = kept(data[:4] + bytes((offset,)) + data[5:])
+    assert shown["frame"] == "unreadable"
+    assert "body" not in json.dumps(shown)
+
+
 def test_the_last_frames_are_kept() -> None:
     recent = RecentFrames()
     for at_ms in range(FRAMES_MAX):

@@ -42,14 +42,11 @@ SOURCES = {
     "java": "src/main/java/Orders.java",
 }
 
+TOOLS = {"python": sys.executable, "node": "npm", "go": "go", "java": "mvn"}
 LANGUAGES = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(
-            bool(build) and shutil.which(build[0]) is None, reason=f"needs {build[0] if build else ''}"
-        ),
-    )
-    for name, build in BUILDS.items()
+    # The reason: a machine without the language's own tool cannot build its program; CI has all of them.
+    pytest.param(name, marks=pytest.mark.skipif(shutil.which(tool) is None, reason=f"{tool} is missing"))
+    for name, tool in TOOLS.items()
 ]
 
 

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +225,37 @@ def test_keys_are_changed_in_the_running_broker(broker: Operated) -> None:
     assert status == 1
     assert "This page asks for Manage on the namespace" in text
     assert command("keys", "remove", "--connection-string", broker.text(ROOT))[0] == 2
+
+
+def test_a_look_at_the_keys_hides_no_change_of_the_file(broker: Operated) -> None:
+    """Whoever removes a key by the file must be sure that the broker follows. Req: T-01."""
+    file = KeyFile(broker.data)
+    token = broker.signed("late", file.add("late", ["Send"]).primary_key)
+    assert until(lambda: broker.ask("GET", "/health", token)[1].keys() > {"status"})
+    file.remove("late")
+    for _ in range(5):  # before the broker looks by itself, each second
+        assert broker.ask("GET", "/$api/v1/keys", broker.signed(ROOT))[0] == 200
+        assert broker.ask("PUT", f"/$api/v1/keys/{ROOT}?rights=Send", broker.signed(ROOT))[0] == 409
+    assert until(lambda: broker.ask("GET", "/health", token)[1].keys() == {"status"})
+
+
+def until(found: Callable[[], bool]) -> bool:
+    ends_s = time.monotonic() + 5
+    while not found() and time.monotonic() < ends_s:
+        time.sleep(0.02)
+    return found()
+
+
+def test_a_socket_of_another_user_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+        path.unlink()
+        path.symlink_to(path)  # what cannot be connected to, for root too
+        for arguments in (("keys", "list"), ("export",)):
+            status, text = command(*arguments, str(tmp_path))
+            assert status == 1
+            assert text.startswith(f"peeklock: cannot ask the broker at {path}: ")
 
 
 def test_a_broker_without_keys_of_its_own_says_so(tmp_path: Path) -> None:

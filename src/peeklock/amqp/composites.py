@@ -171,12 +171,7 @@ def decode_performative(body: bytes, depth: int) -> Performative:
         flow = _usual_flow(body)
         if flow is not None:
             return flow
-    if not body or body[0] != 0:
-        raise DecodeError("frame body is not a described type")
-    descriptor, offset = decode_typed(body, 1, depth_max=2)
-    code = code_of(descriptor)
-    if code not in NAMES:
-        raise DecodeError(f"{descriptor!r} is not a performative")
+    code, offset = performative_code(body)
     position, end, count = read_list_header(body, offset)
     fields: list[Any] = []
     spans: list[tuple[int, int]] = []
@@ -188,6 +183,24 @@ def decode_performative(body: bytes, depth: int) -> Performative:
     if position != end:
         raise DecodeError("size of a performative does not match its fields")
     return Performative(code, checked_fields(code, fields), spans, end)
+
+
+def performative_code(body: bytes) -> tuple[int, int]:
+    """Return the code of the performative at the start of a frame body, and the offset of its fields.
+
+    Raises:
+        DecodeError: it is none. The text quotes no value but a number: the bytes may be a message.
+    """
+    if not body or body[0] != 0:
+        raise DecodeError("frame body is not a described type")
+    descriptor, offset = decode_typed(body, 1, depth_max=2)
+    code = code_of(descriptor)
+    if code not in NAMES:
+        shown = (
+            int(descriptor) if isinstance(descriptor, int) else f"descriptor of {type(descriptor).__name__}"
+        )
+        raise DecodeError(f"{shown} is not a performative")
+    return code, offset
 
 
 def _usual_flow(body: bytes) -> Performative | None:

@@ -20,6 +20,7 @@ from .composites import (
     code_of,
     composite_name,
     field_names,
+    performative_code,
 )
 from .recent_frames import PROTOCOL_BYTES, KeptFrame
 from .types import Described
@@ -55,17 +56,12 @@ def described(frame: KeptFrame) -> dict[str, Any]:
     try:
         return shown | _performative(body, size_bytes - offset * 4)
     except DecodeError as failure:
-        return {**shown, "frame": "unreadable", "why": _value(str(failure)), "begins": head[:12].hex(" ")}
+        return {**shown, "frame": "unreadable", "why": str(failure), "begins": head[:12].hex(" ")}
 
 
 def _performative(body: bytes, size_bytes: int) -> dict[str, Any]:
     """Return name and fields of the performative at the begin of a body of `size_bytes`, which may be cut."""
-    if not body or body[0] != 0:
-        raise DecodeError("frame body is not a described type")
-    descriptor, at = decode_typed(body, 1, depth_max=2)
-    code = code_of(descriptor)
-    if code not in NAMES:
-        raise DecodeError(f"{descriptor!r} is not a performative")
+    code, at = performative_code(body)
     there = len(body)
     body += bytes(max(min(size_bytes, FRAME_SIZE_MAX) - there, 0))  # the list states its whole size
     at, end, count = read_list_header(body, at)
@@ -73,7 +69,12 @@ def _performative(body: bytes, size_bytes: int) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     shown: dict[str, Any] = {"frame": NAMES[code], "fields": fields}
     for index in range(count):
-        value, at = decode_typed(body, at)
+        try:
+            value, at = decode_typed(body, at)
+        except DecodeError:
+            if there >= size_bytes:
+                raise
+            at = len(body) + 1  # what is there instead of its end is no value
         if at > there:
             shown["cut"] = True
             break

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from peeklock.cli.options import EXISTING_FILE, SOCKET, parsed
+from peeklock.cli.options import EXISTING_FILE, SOCKET, parsed, reported
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -182,7 +182,8 @@ def to_a_broker_or_folder(*, named: bool = False) -> Callable[[Callable[..., Any
                 given["name"] = names[0]
             folder = Path(folders[0]) if folders else None
             broker = find(folder, control, connection_string, url, ca)
-            place: Place = broker if folder is None or broker.runs() else folder
+            with reported(BrokerError):
+                place: Place = broker if folder is None or broker.runs() else folder
             return command(place=place, **given)
 
         for option in reversed(_OPTIONS[1:]):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from peeklock.demo.broker import BrokerProcess
 from peeklock.metrics import table
-from peeklock.server.otel.export import INTERVAL_VARIABLE
-from tests.server.otel.collector import Collector, attributes, until
+from peeklock.server.otel.export import INTERVAL_VARIABLE, STOP_S_MAX
+from tests.server.otel.collector import SECONDS_MAX, Collector, attributes, until
 
 CONFIG = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": [{"Name": "orders"}]}]}}
 
@@ -117,6 +119,7 @@ def test_metrics_have_the_figures_of_the_namespace(tmp_path: Path, collector: Co
     assert {attributes(each)["messaging.operation.name"] for each in requests} >= {"send", "send_batch"}
     (commits,) = collector.metrics["peeklock.commit"].histogram.data_points
     assert sum(commits.bucket_counts) == commits.count > 0
+    assert not commits.HasField("max"), "which is not known"
     assert len(commits.bucket_counts) == len(commits.explicit_bounds) + 1
     assert collector.metrics["peeklock.commit"].unit == "s"
     assert collector.metrics["peeklock.size"].unit == "By"
@@ -144,6 +147,20 @@ def test_a_collector_that_fails_is_told_of_once(tmp_path: Path, collector: Colle
     (line,) = broker.lines("the export by OTLP fails")
     assert (line["what"], line["url"]) == ("metrics", collector.url)
     assert "401" in line["reason"]
+
+
+def test_a_collector_that_never_answers_does_not_hold_up_the_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(INTERVAL_VARIABLE, "50")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(SECONDS_MAX)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with Exporting(tmp_path, url) as broker:
+            with server.accept()[0]:  # an export is under way
+                began_s = time.monotonic()
+                assert broker.stop() == 0
+            assert time.monotonic() - began_s < 2 * STOP_S_MAX
 
 
 def test_a_collector_that_is_not_there_does_not_hold_up_the_stop(tmp_path: Path) -> None:

@@ -50,8 +50,12 @@ class AuthorityManager:
 
         Raises: KeysRefused.
         """
-        self.file: KeyFile | None = None
-        """Of the namespace's keys; None = there are none."""
+        self._file: KeyFile | None = None
+        self.key_file: KeyFile | None = None
+        """For those who show or change the namespace's keys; None = there are none.
+
+        Not the one that is followed: that one remembers the state that was followed last.
+        """
         self._refused = False
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
@@ -77,8 +81,8 @@ class AuthorityManager:
         else:
             self.authority = Authority(signatures="sas" in modes, web_tokens=web_tokens)
             if "sas" in modes:
-                self.file = _key_file(data, keys)
-                self.authority.set_rules("", self.file.load_or_make())
+                self._file, self.key_file = _key_file(data, keys), _key_file(data, keys)
+                self.authority.set_rules("", self._file.load_or_make())
 
     def begin(self, entities: Iterable[EntityView]) -> None:
         """Add the rules of these entities."""
@@ -95,17 +99,17 @@ class AuthorityManager:
 
     async def look(self, at_once: bool) -> Outcome:
         """Follow the file of the keys; one with a fault changes nothing. It is always whole."""
-        if self.file is None or not self.file.changed():
+        if self._file is None or not self._file.changed():
             return Outcome.REFUSED if self._refused else Outcome.UNCHANGED
         try:
-            rules = self.file.load()
+            rules = self._file.load()
         except KeysRefused as failure:
             self._refused = True
             log.error("the keys stay as they were", {"reason": str(failure)})
             return Outcome.REFUSED
         self._refused = False
         self.authority.set_rules("", rules)
-        log.info("keys followed", {"file": str(self.file.path), "rules": [rule.name for rule in rules]})
+        log.info("keys followed", {"file": str(self._file.path), "rules": [rule.name for rule in rules]})
         return Outcome.FOLLOWED
 
     def _set(self, entity_id: int, description: Description) -> None:

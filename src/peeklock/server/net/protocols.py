@@ -223,7 +223,7 @@ class Protocols:
         pages = ConnectionPages(self.connections, self.namespace, self.shard.now_ms, self.turns)
         metrics = self._metrics_pages()
         authority = self.authority_manager
-        keys = KeyPages(authority.file, partial(authority.look, at_once=True))
+        keys = KeyPages(authority.key_file, partial(authority.look, at_once=True))
         rows = (
             Page("/live", Access.ANYBODY, probes.live),
             Page("/ready", Access.ANYBODY, probes.ready),

@@ -7,11 +7,13 @@ OTEL_METRIC_EXPORT_INTERVAL and others. Requests are made in threads, never on t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -67,7 +69,7 @@ class Telemetry:
         interval_s = max(1, int(os.environ.get(INTERVAL_VARIABLE) or INTERVAL_MS)) / 1000
         while True:
             await asyncio.sleep(interval_s)
-            await asyncio.to_thread(self._export, await self._data())
+            await _in_daemon(partial(self._export, await self._data()))
 
     async def stop(self) -> None:
         """Export what is left; wait `STOP_S_MAX` at most."""
@@ -78,9 +80,8 @@ class Telemetry:
             self._spans.shutdown()
             self._metrics.shutdown()
 
-        last = threading.Thread(target=finish, daemon=True)  # the process need not wait for it
-        last.start()
-        await asyncio.to_thread(last.join, STOP_S_MAX)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(_in_daemon(finish), STOP_S_MAX)
 
     async def _data(self) -> Any:
         figures = await self._figures()
@@ -90,6 +91,32 @@ class Telemetry:
 
     def _export(self, data: Any) -> None:
         self._outcome.take("metrics", self._metrics.export(data) is MetricExportResult.SUCCESS)
+
+
+def _in_daemon(call: Callable[[], None]) -> asyncio.Future[None]:
+    """Call a function in a thread for which the process does not wait at its end; return its outcome."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[None] = loop.create_future()
+
+    def settle(failure: Exception | None) -> None:
+        if outcome.done():
+            return  # nobody waits any more
+        if failure is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(failure)
+
+    def work() -> None:
+        failure: Exception | None = None
+        try:
+            call()
+        except Exception as defect:
+            failure = defect
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, failure)
+
+    threading.Thread(target=work, daemon=True).start()
+    return outcome
 
 
 class _SpanExporter(SpanExporter):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import accumulate
+from typing import Any
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -87,12 +87,16 @@ def _metric(
 def _point(
     value: histogram.Histogram, attributes: Mapping[str, str], began_ns: int, now_ns: int
 ) -> HistogramDataPoint:
-    """Return a histogram; the least and the greatest observation are not known, so their buckets' bounds."""
-    counts = value.counts
-    filled = [index for index, count in enumerate(counts) if count]
-    bounds = (0.0, *value.bounds, value.bounds[-1])
-    least, greatest = (bounds[filled[0]], bounds[filled[-1] + 1]) if filled else (0.0, 0.0)
-    total = [*accumulate(counts)][-1]
+    """Return a histogram. The least and the greatest observation are not known, and left out."""
+    unknown: Any = None
     return HistogramDataPoint(
-        attributes, began_ns, now_ns, total, value.sum, [*counts], value.bounds, least, greatest
+        attributes,
+        began_ns,
+        now_ns,
+        count=sum(value.counts),
+        sum=value.sum,
+        bucket_counts=[*value.counts],
+        explicit_bounds=value.bounds,
+        min=unknown,
+        max=unknown,
     )
