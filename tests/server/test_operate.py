@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from peeklock.auth import generate
 from peeklock.client.connection_string import ConnectionString
 from peeklock.demo.broker import BrokerProcess, program
 from peeklock.server.keys.keys import KeyFile
+from tests.server.waiting import until
 
 ROOT = "RootManageSharedAccessKey"
 
@@ -237,13 +238,6 @@ def test_a_look_at_the_keys_hides_no_change_of_the_file(broker: Operated) -> Non
         assert broker.ask("GET", "/$api/v1/keys", broker.signed(ROOT))[0] == 200
         assert broker.ask("PUT", f"/$api/v1/keys/{ROOT}?rights=Send", broker.signed(ROOT))[0] == 409
     assert until(lambda: broker.ask("GET", "/health", token)[1].keys() == {"status"})
-
-
-def until(found: Callable[[], bool]) -> bool:
-    ends_s = time.monotonic() + 5
-    while not found() and time.monotonic() < ends_s:
-        time.sleep(0.02)
-    return found()
 
 
 def test_a_socket_of_another_user_is_said_to_be(tmp_path: Path) -> None:

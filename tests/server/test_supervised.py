@@ -14,12 +14,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from peeklock.demo.broker import program
+from tests.server.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples/start_in_tests"
 ARGUMENTS = ["serve", "--amqp-port=0", "--http-port=0", "--durability=memory"]
@@ -62,13 +62,6 @@ PROGRAMS = {
     "java": ("Main.java", JAVA, ["javac", "Main.java", "Broker.java"], ["java", "Main"]),
     "go": ("it_test.go", GO, ["go", "test", "-c", "-o", "it"], ["./it", "-test.v"]),
 }
-
-
-def until(found: Callable[[], bool]) -> bool:
-    ends_s = time.monotonic() + 20
-    while not found() and time.monotonic() < ends_s:
-        time.sleep(0.02)
-    return found()
 
 
 def listens(port: int) -> bool:

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from peeklock.demo.broker import BrokerProcess
 from tests.server.test_operate import command
+from tests.server.waiting import until
 
 SECRET = "the body of a message"
 CONFIG = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": [{"Name": "orders"}]}]}}
-
-
-def until(found: Callable[[], list[Path]]) -> list[Path]:
-    ends_s = time.monotonic() + 20
-    while not found() and time.monotonic() < ends_s:
-        time.sleep(0.02)
-    return found()
 
 
 def test_a_client_that_breaks_the_protocol_leaves_its_frames(tmp_path: Path) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import gzip
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-SECONDS_MAX = 20
-"""For what is awaited. Our choice: many times what it takes."""
+from tests.server.waiting import SECONDS_MAX
 
 
 class Collector:
@@ -76,17 +72,3 @@ class Collector:
 def attributes(holder: Any) -> dict[str, Any]:
     """Return the attributes of a span, a data point or a resource."""
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in holder.attributes}
-
-
-def until(found: Callable[[], Any]) -> Any:
-    """Wait until something is found, and return it."""
-    ends_s = time.monotonic() + SECONDS_MAX
-    while not (result := found()) and time.monotonic() < ends_s:
-        time.sleep(0.02)
-    return result
-
-
-@contextmanager
-def collector() -> Iterator[Collector]:
-    with Collector() as made:
-        yield made

@@ -24,7 +24,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from peeklock.demo.broker import BrokerProcess
 from peeklock.metrics import table
 from peeklock.server.otel.export import INTERVAL_VARIABLE, STOP_S_MAX
-from tests.server.otel.collector import SECONDS_MAX, Collector, attributes, until
+from tests.server.otel.collector import Collector, attributes
+from tests.server.waiting import SECONDS_MAX, until
 
 CONFIG = {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": [{"Name": "orders"}]}]}}
 
