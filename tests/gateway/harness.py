@@ -37,8 +37,8 @@ from peeklock.broker.vocabulary.effects import (
     SenderOpened,
 )
 from peeklock.broker.vocabulary.message import Message, MessageState, MessageView
-from peeklock.gateway.admission import one_namespace
 from peeklock.gateway.bounds import Buffers
+from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.testing.clock import ManualClock
@@ -143,7 +143,7 @@ class Harness:
     def make_gateway(self, limits: GatewayLimits | None) -> Gateway:
         return Gateway(
             CONNECTION_ID,
-            namespaces=one_namespace(self.authority),
+            namespaces=OneNamespace(self.authority),
             tracking=self._track,
             log=lambda event, fields: self.logged.append((event, fields)),
             now_ms=self.clock.now_ms,

@@ -302,8 +302,7 @@ def loses_rights(rig: LiveHarness) -> None:
         rig.put_token(halves[0], AUDIENCE, generate(AUDIENCE, name, KEY, rig.clock.now_ms + 3_600_000))
         rig.sender()
         rig.listen(credit=1)
-    authority = rig.broker._namespaces("localhost")
-    assert authority is not None
+    authority = rig.broker._namespaces.default.authority
     authority.set_rules("", [SasRule(KEY_NAME, KEY)])
     rig.broker.advance(1)
     rig.pump()

@@ -19,7 +19,6 @@ from peeklock.broker.vocabulary.commands import LinkId, OpenCoordinator, OpenSen
 from peeklock.broker.vocabulary.effects import DetachLink, SenderOpened
 from peeklock.broker.vocabulary.errors import EntityDeleted
 from peeklock.broker.vocabulary.quotas import BASIC, PREMIUM, STANDARD, TierLimits
-from peeklock.gateway.admission import one_namespace
 from peeklock.gateway.bounds import (
     CBS_REQUEST_BYTES_MAX,
     STRANGER_CBS_PAIRS_MAX,
@@ -28,6 +27,7 @@ from peeklock.gateway.bounds import (
     STRANGER_REPLIES_BYTES_MAX,
     Buffers,
 )
+from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.connection import Gateway
 from peeklock.server.net.amqp import STRANGER_WRITE_BUFFER_BYTES_HIGH
 from tests.amqp.pair import attach, begin, end, flow, frames_of, sasl_and_open, transfer
@@ -51,7 +51,7 @@ ROOM = STRANGER_LIMITS.reassembly_bytes - OVERHEAD
 def lone_gateway() -> Gateway:
     return Gateway(
         CONNECTION_ID,
-        namespaces=one_namespace(Authority([SasRule(KEY_NAME, KEY)])),
+        namespaces=OneNamespace(Authority([SasRule(KEY_NAME, KEY)])),
         tracking=lambda: "id",
         log=lambda event, fields: None,
         now_ms=NOW_MS,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peeklock.amqp.connection import Connection
-from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetached, SessionBegun
-from peeklock.amqp.performatives import Source, Target
+from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkDetached
 from peeklock.amqp.types import Role
 from peeklock.auth import Authority, OpenAuthority, Right, SasRule, generate
 from peeklock.broker.vocabulary.commands import (
@@ -20,6 +19,7 @@ from peeklock.broker.vocabulary.commands import (
 )
 from peeklock.broker.vocabulary.effects import Accepted, Drained, EntityFound, MessagesFound
 from peeklock.gateway.admission import SASL_MECHANISMS
+from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from tests.gateway.harness import CONNECTION_ID, KEY, KEY_NAME, Harness, message_bytes, view_of_queue
@@ -29,22 +29,10 @@ SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 
 
-class ByName:
-    """Namespaces by host name."""
-
-    def __init__(self, **entries: Authority) -> None:
-        self.entries = entries
-        self.asked: list[str | None] = []
-
-    def __call__(self, host_name: str | None) -> Authority | None:
-        self.asked.append(host_name)
-        return self.entries.get((host_name or "").partition(".")[0])
-
-
-def gateway_for(namespaces: ByName) -> Gateway:
+def gateway_for(authority: Authority) -> Gateway:
     return Gateway(
         CONNECTION_ID,
-        namespaces=namespaces,
+        namespaces=OneNamespace(authority),
         tracking=lambda: "id",
         log=lambda event, fields: None,
         now_ms=NOW_MS,
@@ -84,7 +72,7 @@ def client_with(
 
 def test_the_mechanisms_are_an_array_of_symbols_with_anonymous_in_it() -> None:
     """Req: T-11. Python refuses to go on without ANONYMOUS. Source: wire contract 1.3."""
-    gateway = gateway_for(ByName())
+    gateway = gateway_for(Authority())
     gateway.receive(SASL_HEADER, NOW_MS)
     sent = gateway.data_to_send()
     assert sent.startswith(SASL_HEADER)
@@ -176,47 +164,6 @@ def test_an_unknown_mechanism_is_refused() -> None:
     assert rig.gateway.closing or rig.commands == []
 
 
-def test_the_namespace_is_chosen_by_the_host_name_at_open() -> None:
-    """Source: architecture, listeners."""
-    rule = SasRule(KEY_NAME, "key-a")
-    namespaces = ByName(a=Authority([rule]), b=Authority([SasRule(KEY_NAME, "key-b")]))
-    gateway = gateway_for(namespaces)
-    events = talk(gateway, client_with(hostname="a.example.org"))
-    assert namespaces.asked == ["a.example.org"]
-    assert [type(event) for event in events] == [ConnectionOpened]
-    events = talk(
-        gateway_for(namespaces), client_with("PLAIN", f"\0{KEY_NAME}\0key-b".encode(), "b.example.org")
-    )
-    assert [type(event) for event in events] == [ConnectionOpened]
-
-
-def test_an_unknown_host_name_is_answered_not_found() -> None:
-    gateway = gateway_for(ByName())
-    events = talk(gateway, client_with(hostname="nowhere"))
-    closed = [event for event in events if isinstance(event, ConnectionClosed)]
-    assert closed[0].error is not None
-    assert str(closed[0].error.condition) == "amqp:not-found"
-    assert gateway.closing
-    refused = gateway_for(ByName())
-    talk(refused, client_with("PLAIN", f"\0{KEY_NAME}\0{KEY}".encode(), "nowhere"))
-    assert refused.closing
-
-
-def test_links_asked_for_in_one_write_with_an_unknown_host_name_are_left_unanswered() -> None:
-    """Req: R-05. The official Python client pipelines open, begin and attach."""
-    gateway = gateway_for(ByName())
-    client = client_with(hostname="nowhere")
-    while (up := client.data_to_send()) and AMQP_HEADER not in up:
-        gateway.receive(up, NOW_MS)
-        client.receive(gateway.data_to_send(), NOW_MS)
-    channel = client.begin()
-    client.attach(channel, "cbs", Role.SENDER, Source("$cbs"), Target("$cbs"))
-    client.attach(channel, "link", Role.RECEIVER, Source("orders"), Target("here"))
-    assert gateway.receive(up + client.data_to_send(), NOW_MS) == []
-    events = client.receive(gateway.data_to_send(), NOW_MS)
-    assert [type(event) for event in events] == [ConnectionOpened, SessionBegun, ConnectionClosed]
-
-
 # Who shows no claim
 
 
@@ -239,7 +186,7 @@ HALVES = [
 @pytest.mark.parametrize("first", HALVES, ids=["half a header", "header", "half an init", "no open"])
 def test_a_peer_that_does_not_get_as_far_as_open_is_given_up_although_it_says_something(first: bytes) -> None:
     """Req: R-05. Silence alone has a limit of its own, which each byte starts anew."""
-    gateway = gateway_for(ByName(localhost=Authority([SasRule(KEY_NAME, KEY)])))
+    gateway = gateway_for(Authority([SasRule(KEY_NAME, KEY)]))
     assert gateway.receive(first, NOW_MS) == []
     assert pass_time(gateway, NOW_MS + 59_999) == []
     assert not bool(gateway.closing)  # bool(): else mypy takes the later one for impossible

@@ -10,7 +10,7 @@ from peeklock.auth import Authority, Grant, KeysUnavailable, OpenAuthority, Righ
 from peeklock.auth.rights import TokenProof
 from peeklock.broker.vocabulary.commands import CloseLink, LookUp, OpenReceiver
 from peeklock.broker.vocabulary.effects import EntityFound, ReceiverOpened
-from peeklock.gateway.admission import one_namespace
+from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.links.attach import SESSION_FILTER
@@ -195,7 +195,7 @@ def test_each_refusal_is_told_to_whoever_counts_them(mechanism: str) -> None:
 
             return Gateway(
                 1,
-                namespaces=one_namespace(self.authority),
+                namespaces=OneNamespace(self.authority),
                 tracking=lambda: "id",
                 log=lambda event, fields: None,
                 now_ms=self.clock.now_ms,

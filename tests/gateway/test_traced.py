@@ -11,7 +11,7 @@ from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.frame_text import described
 from peeklock.amqp.frames import frame
 from peeklock.broker.vocabulary.commands import DropConnection
-from peeklock.gateway.admission import one_namespace
+from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.traced import FrameTrace, TracedGateway
 from tests.gateway.harness import CONNECTION_ID, KEY, Harness, message_bytes
@@ -30,7 +30,7 @@ class Traced(Harness):
             clock=lambda: self.clock.now_ms,
             on_error=self.traces.append,
             peer=lambda: "10.0.0.7:4711",
-            namespaces=one_namespace(self.authority),
+            namespaces=OneNamespace(self.authority),
             tracking=self._track,
             log=lambda event, fields: self.logged.append((event, fields)),
             now_ms=self.clock.now_ms,

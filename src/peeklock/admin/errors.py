@@ -14,6 +14,8 @@ STATUSES: dict[type[Refusal], int] = {
     broker.ArgumentInvalid: 400,
     broker.ArgumentOutOfRange: 400,
     auth.AudienceNotCovered: 401,
+    auth.AnotherNamespace: 401,
+    auth.NamespaceFull: 403,
     broker.ClaimCommitted: 404,
     auth.ClaimMissing: 401,  # the service does not answer 403 here: that means quota to its clients
     broker.ClaimNotFound: 404,

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, Authority, OpenAuthority
 from peeklock.auth.errors import (
+    AnotherNamespace,
     AudienceNotCovered,
     AuthorizationError,
     ClaimMissing,
     IssuerRefused,
     KeyRefused,
     KeysUnavailable,
+    NamespaceFull,
     SignatureInvalid,
     TokenExpired,
     TokenMalformed,
@@ -33,6 +35,7 @@ __all__ = [
     "ALL_RIGHTS",
     "DEVELOPMENT_KEY",
     "DEVELOPMENT_KEY_NAME",
+    "AnotherNamespace",
     "AudienceNotCovered",
     "Authority",
     "AuthorizationError",
@@ -41,6 +44,7 @@ __all__ = [
     "IssuerRefused",
     "KeyRefused",
     "KeysUnavailable",
+    "NamespaceFull",
     "OpenAuthority",
     "Proof",
     "Right",

@@ -74,6 +74,14 @@ class AudienceNotCovered(AuthorizationError):
     """The token is genuine but was signed for another host or path."""
 
 
+class AnotherNamespace(AuthorizationError):
+    """The token or key is of another namespace than the connection."""
+
+
+class NamespaceFull(AuthorizationError):
+    """The namespace takes no further connection, or the broker no further namespace."""
+
+
 class ClaimMissing(AuthorizationError):
     """The caller has no token with the right that this needs."""
 

@@ -2,7 +2,7 @@
 
 connection    `Gateway`: one AMQP connection; the border that no exception passes
 traced        a gateway that keeps the frames before an error
-admission     who the peer is: SASL, its namespace, how long it may go without a claim
+admission     who the peer is: SASL, its host name, how long it may go without a claim
 link_table    the links by handle and by number: which one gets an event or an effect
 links         links of clients to entities: attach, send, receive, settle, transact
 nodes         the `$management` and `$cbs` nodes: requests and responses
@@ -15,6 +15,7 @@ rewriting     changes to its sections: overlay, absolute-expiry-time
 showing       makes what an operator sees of a connection
 views         what an operator sees of it, as values
 claims        the grants of a connection, until they expire
+choice        which namespace the connection uses
 bounds        what a peer may make the broker hold
 address       addresses in all spellings
 errors        the one table of conditions and statuses; tracking ids and log lines

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from peeklock.amqp.connection import Connection
-from peeklock.amqp.errors import NOT_FOUND, NOT_IMPLEMENTED, AmqpError
+from peeklock.amqp.errors import NOT_IMPLEMENTED, AmqpError
 from peeklock.amqp.events import ConnectionOpened, SaslInit
-from peeklock.auth import Authority, AuthorizationError, KeyRefused, SignatureInvalid, TokenExpired
+from peeklock.auth import AuthorizationError, KeyRefused, SignatureInvalid, TokenExpired
+from peeklock.gateway.choice import Choice
 from peeklock.gateway.claims import Claims
 from peeklock.gateway.context import GatewayLimits
 from peeklock.gateway.errors import ClaimOverdue, Inactive, Reporter, TooManyRefusals
@@ -18,16 +19,7 @@ from peeklock.gateway.errors import ClaimOverdue, Inactive, Reporter, TooManyRef
 SASL_MECHANISMS = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 """The service's set. The Python client refuses to go on without ANONYMOUS. Source: wire contract 1.3."""
 
-Namespaces = Callable[[str | None], Authority | None]
-"""Returns the authority of the namespace that answers to a host name; None if there is none. There is one
-namespace today. Several would need no change of the gateway."""
-
 _PLAIN_BYTES_MAX = 1024
-
-
-def one_namespace(authority: Authority) -> Namespaces:
-    """Return the look-up of a broker with one namespace, which answers to every host name."""
-    return lambda host_name: authority
 
 
 class Admission:
@@ -39,7 +31,7 @@ class Admission:
         reporter: Reporter,
         claims: Claims,
         limits: GatewayLimits,
-        namespaces: Namespaces,
+        choice: Choice,
         bears_refusal: Callable[[], bool],
         now_ms: int,
     ) -> None:
@@ -48,11 +40,11 @@ class Admission:
         self._reporter = reporter
         self._claims = claims
         self._limits = limits
-        self._namespaces = namespaces
+        self._choice = choice
         self._bears_refusal = bears_refusal
         self._refusals_left = limits.refusals_max
-        self._authority: Authority | None = None
-        self._authority_version = 0
+        self._authority = choice.authority
+        self._authority_version = self._authority.version
         self._claim_overdue_ms = now_ms + limits.claim_wait_ms
         self.closed = False
         """It has closed the connection."""
@@ -78,35 +70,29 @@ class Admission:
         fields = event.response.split(b"\0")
         if len(fields) != 3 or len(event.response) > _PLAIN_BYTES_MAX:
             raise KeyRefused("The PLAIN response does not hold a key name and a key.")
-        authority = self._namespaces(event.hostname)
-        if authority is None:
-            raise KeyRefused("No namespace answers to this host name.")
+        self._choice.by_host(event.hostname)
         try:
             name, key = fields[1].decode(), fields[2].decode()
         except UnicodeDecodeError:
             raise KeyRefused("The PLAIN response is not valid UTF-8.") from None
-        self._follow(authority)
-        self._claims.add(authority.authorize_key(name, key))
+        hosted = self._choice.of_key(name)
+        grant = hosted.authority.authorize_key(name, key)
+        self._choice.confirm(hosted)
+        self._claims.add(grant)
 
-    def opened(self, event: ConnectionOpened) -> Authority | None:
-        """Answer the peer's `open`; return the authority of its namespace, None if it names none."""
-        authority = self._namespaces(event.hostname)
+    def opened(self, event: ConnectionOpened, now_ms: int) -> bool:
+        """Answer the peer's `open`; return whether it is welcome."""
         self._connection.open()
-        if authority is None:
-            self._close(AmqpError(NOT_FOUND, "No namespace answers to this host name."))
-            return None
+        try:
+            self._choice.by_host(event.hostname)
+        except AuthorizationError as error:
+            self._close(self._reporter.report(error, "$cbs", now_ms))
+            return False
         if event.hostname:
             self._reporter.host_name = event.hostname.lower()
-        self._follow(authority)
-        if authority.anybody is not None:
-            self._claims.add(authority.anybody)
-        return authority
-
-    def _follow(self, authority: Authority) -> None:
-        """Revoke from now on what this authority no longer upholds."""
-        if self._authority is not authority:
-            self._authority = authority
-            self._authority_version = authority.version
+        if (anybody := self._choice.authority.anybody) is not None:
+            self._claims.add(anybody)
+        return True
 
     def lapsed(self, now_ms: int) -> Iterator[AuthorizationError]:
         """Drop the grants that have expired or are revoked; yield each reason after its grants are gone."""
@@ -114,7 +100,6 @@ class Admission:
         if expired_at_ms is not None:
             yield TokenExpired.at(expired_at_ms)
         if self._rules_changed:
-            assert self._authority is not None
             self._authority_version = self._authority.version
             if self._claims.revoke(self._authority.upholds):
                 yield SignatureInvalid("InvalidSignature: The rule or its key is no longer valid.")
@@ -161,7 +146,10 @@ class Admission:
 
     @property
     def _rules_changed(self) -> bool:
-        return self._authority is not None and self._authority.version != self._authority_version
+        authority = self._choice.authority
+        if self._authority is not authority:
+            self._authority, self._authority_version = authority, authority.version
+        return authority.version != self._authority_version
 
     @property
     def _inactive_due_ms(self) -> int | None:

@@ -25,9 +25,10 @@ from peeklock.amqp.frames import Limits
 from peeklock.broker.vocabulary.commands import Command, DropConnection, LockToken
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.quotas import PREMIUM
-from peeklock.gateway.admission import SASL_MECHANISMS, Admission, Namespaces
+from peeklock.gateway.admission import SASL_MECHANISMS, Admission
 from peeklock.gateway.answers import EFFECTS, Answers
 from peeklock.gateway.bounds import STRANGER_LIMITS, Buffers
+from peeklock.gateway.choice import Choice, Namespaces
 from peeklock.gateway.claims import Claims
 from peeklock.gateway.context import Backlog, Context, GatewayLimits, Output, Payloads
 from peeklock.gateway.errors import Log, Reporter
@@ -73,6 +74,7 @@ class Gateway:
         buffers: Buffers | None = None,
         first_uses: set[str] | None = None,
         ahead_ms: Callable[[], int] = int,
+        on_chosen: Callable[[Any], None] = lambda hosted: None,
     ) -> None:
         """Make the server's end of a connection.
 
@@ -87,6 +89,8 @@ class Gateway:
             first_uses: what was logged already as different from Azure, of all connections; None = of this
                 alone.
             ahead_ms: how far the wall clock, by which tokens are judged, is ahead of `now_ms`.
+            on_chosen: is called when the connection is for another namespace than the default one, before
+                any command; it may raise AuthorizationError.
         """
         limits = limits if limits is not None else GatewayLimits()
         self._buffers = buffers if buffers is not None else Buffers.of_memory(sys.maxsize, PREMIUM)
@@ -102,8 +106,9 @@ class Gateway:
         reporter = Reporter(connection_id, tracking, log, peer, first_uses)
         self._context = Context(connection_id, self._connection, reporter, limits)
         self._claims = Claims(ahead_ms)
+        self._choice = Choice(namespaces, on_chosen)
         self._admission = Admission(
-            self._connection, reporter, self._claims, limits, namespaces, bears_refusal, now_ms
+            self._connection, reporter, self._claims, limits, self._choice, bears_refusal, now_ms
         )
         self._backlog = Backlog()
         self._output = Output()
@@ -140,6 +145,8 @@ class Gateway:
         if not self._broken:
             try:
                 self._read(data, now_ms, units)
+                if self._context.commands:
+                    self._choice.use()
             except Exception as defect:
                 self._break(defect)
         return self.take_commands()
@@ -410,9 +417,8 @@ class Gateway:
 
     def _on_opened(self, event: ConnectionOpened, now_ms: int) -> None:
         self._client = client_of(event)
-        authority = self._admission.opened(event)
-        if authority is not None:
-            self._links.accept_tokens(authority, self._admission.token_refused)
+        if self._admission.opened(event, now_ms):
+            self._links.accept_tokens(self._choice, self._admission.token_refused)
 
     def _on_closed(self, event: ConnectionClosed, now_ms: int) -> None:
         reporter = self._context.reporter

@@ -123,6 +123,8 @@ TABLE: dict[type[Exception], Answer] = {
     auth.IssuerRefused: Answer(UNAUTHORIZED_ACCESS, 401),
     auth.KeysUnavailable: Answer(Symbol("com.microsoft:server-busy"), 503),  # a retry helps
     auth.AudienceNotCovered: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.AnotherNamespace: Answer(UNAUTHORIZED_ACCESS, 401),
+    auth.NamespaceFull: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
     auth.ClaimMissing: Answer(UNAUTHORIZED_ACCESS, 401),
     auth.KeyRefused: Answer(UNAUTHORIZED_ACCESS, 401),
     MessageMalformed: Answer(DECODE_ERROR, 400),

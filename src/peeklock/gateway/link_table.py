@@ -20,13 +20,14 @@ from peeklock.amqp.events import (
     SessionEnded,
 )
 from peeklock.amqp.types import RECEIVER
-from peeklock.auth import Authority, AuthorizationError
+from peeklock.auth import AuthorizationError
 from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.errors import ServiceBusError, SessionCannotBeLocked, SessionWaitTimedOut
 from peeklock.gateway.address import shown
 from peeklock.gateway.answers import Answers
 from peeklock.gateway.bounds import STRANGER_CBS_PAIRS_MAX, STRANGER_COORDINATORS_MAX
+from peeklock.gateway.choice import Choice
 from peeklock.gateway.claims import Claims
 from peeklock.gateway.context import Backlog, Context, Output
 from peeklock.gateway.errors import GatewayError, TooManyLinks
@@ -210,14 +211,14 @@ class LinkTable:
         self.on_effect.clear()
         self._nodes.forget_all()
 
-    def accept_tokens(self, authority: Authority, refused: Refused) -> None:
-        """Serve `$cbs` with the authority of the namespace that the client has named."""
+    def accept_tokens(self, choice: Choice, refused: Refused) -> None:
+        """Serve `$cbs`, whose first token may choose the namespace."""
         self._nodes.tokens = TokenNode(
             self._context,
             self._claims,
             self._answers,
             self.replies,
-            authority,
+            choice,
             refused,
             self.detach_unauthorized,
         )

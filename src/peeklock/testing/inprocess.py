@@ -37,8 +37,8 @@ from peeklock.broker.vocabulary.quotas import STANDARD, TierLimits
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
-from peeklock.gateway.admission import Namespaces, one_namespace
 from peeklock.gateway.bounds import Buffers
+from peeklock.gateway.choice import Namespaces, OneNamespace
 from peeklock.gateway.connection import Gateway, OnDefect, raise_defect
 from peeklock.gateway.context import GatewayLimits
 from peeklock.store.memory import MemoryStore
@@ -119,7 +119,7 @@ class InProcessBroker:
         """
         self.clock = clock if clock is not None else ManualClock()
         self.store = store if store is not None else MemoryStore()
-        self._namespaces: Namespaces = one_namespace(authority or Authority.development())
+        self._namespaces: Namespaces = OneNamespace(authority or Authority.development())
         self._gateway_limits = gateway_limits
         self._buffers = Buffers.of_memory(sys.maxsize, tier)
         self._first_uses: set[str] = set()

@@ -25,7 +25,7 @@ from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.gateway.admission import one_namespace
+from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.connection import Gateway
 from peeklock.server.loop.turns import Turns
 from peeklock.server.net import amqp
@@ -67,7 +67,7 @@ def with_shard(test: Callable[[Connect], Awaitable[None]]) -> None:
         def gateway(connection_id: int, now_ms: int) -> Gateway:
             return Gateway(
                 connection_id,
-                namespaces=one_namespace(Authority.development()),
+                namespaces=OneNamespace(Authority.development()),
                 tracking=lambda: "id",
                 log=lambda event, fields: None,
                 now_ms=now_ms,
@@ -209,7 +209,7 @@ def with_pipe(
         def gateway(connection_id: int, now_ms: int) -> Gateway:
             return Gateway(
                 connection_id,
-                namespaces=one_namespace(Authority.development()),
+                namespaces=OneNamespace(Authority.development()),
                 tracking=lambda: "id",
                 log=lambda event, fields: None,
                 now_ms=now_ms,

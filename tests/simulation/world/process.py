@@ -15,7 +15,7 @@ from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, ClockStepped,
 from peeklock.broker.vocabulary.descriptions import Description
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
-from peeklock.gateway.admission import one_namespace
+from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.testing.pump import finish
@@ -81,7 +81,7 @@ class Process:
         self.driver = pieces.driver(self.engine)
         self.driver.connect(HTTP_CONNECTION_ID)
         self.body = self.driver.body
-        self.namespaces = one_namespace(Authority.development())
+        self.namespaces = OneNamespace(Authority.development())
         self.http = HttpService(self)
         self.own = OwnRequests(self)
         self._driving = Driving(self, node)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peeklock.auth import (
-    Authority,
     AuthorizationError,
     ClaimMissing,
     Grant,
@@ -18,6 +17,7 @@ from peeklock.broker.vocabulary.effects import Effect, EntityFound, Failed
 from peeklock.broker.vocabulary.errors import NotSupported
 from peeklock.gateway.address import parse_node, shown
 from peeklock.gateway.answers import Answers
+from peeklock.gateway.choice import Choice
 from peeklock.gateway.claims import Claims
 from peeklock.gateway.context import Context, Payloads
 from peeklock.gateway.errors import TABLE, TooManyGrants
@@ -39,7 +39,7 @@ class TokenNode:
         claims: Claims,
         answers: Answers,
         replies: ReplyLinks,
-        authority: Authority,
+        choice: Choice,
         refused: Refused,
         detach_unauthorized: Callable[[AuthorizationError, int], None],
     ) -> None:
@@ -48,7 +48,7 @@ class TokenNode:
         self._claims = claims
         self._answers = answers
         self._replies = replies
-        self._authority = authority
+        self._choice = choice
         self._refused = refused
         self._detach_unauthorized = detach_unauthorized
         self._ended = False
@@ -74,7 +74,7 @@ class TokenNode:
             if isinstance(effect, EntityFound):
                 self._grant(request, grant, answered_ms)
             elif isinstance(effect, Failed):
-                if self._authority.upholds(grant):
+                if self._choice.authority.upholds(grant):
                     self._claims.token_checked(answered_ms)
                 self._refuse(request, shown(node.address), effect.error, answered_ms)
             return True
@@ -93,11 +93,14 @@ class TokenNode:
         if not isinstance(request.body, str) or not isinstance(token_type, str):
             raise TokenMalformed("MalformedToken: The request holds no token, or does not name its type.")
         wall_ms = self._claims.wall_ms(now_ms)
-        return self._authority.authorize(request.body, audience, wall_ms, token_type), audience
+        hosted = self._choice.of_token(request.body)
+        grant = hosted.authority.authorize(request.body, audience, wall_ms, token_type)
+        self._choice.confirm(hosted)
+        return grant, audience
 
     def _grant(self, request: Request, grant: Grant, now_ms: int) -> None:
         try:
-            if not self._authority.upholds(grant):  # the key went while the entity was looked up
+            if not self._choice.authority.upholds(grant):  # the key went while the entity was looked up
                 raise SignatureInvalid("InvalidSignature: The rule or its key is no longer valid.")
             less = self._claims.add(grant)
         except (SignatureInvalid, TooManyGrants) as error:

@@ -16,8 +16,8 @@ from peeklock import __version__
 from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.hosts import HostNames
-from peeklock.gateway.admission import one_namespace
 from peeklock.gateway.bounds import Buffers
+from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server import log
@@ -126,7 +126,7 @@ class Protocols:
     def _gateway(self, connection_id: int, now_ms: int) -> Gateway:
         return self._make_gateway(
             connection_id,
-            namespaces=one_namespace(self.authority_manager.authority),
+            namespaces=OneNamespace(self.authority_manager.authority),
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
             now_ms=now_ms,
