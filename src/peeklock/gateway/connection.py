@@ -84,13 +84,10 @@ class Gateway:
             bears_refusal: counts a refused token or key, and returns whether its peer may go on.
             peer: returns the other end's address and port for the log; empty = not known.
             on_defect: takes a defect of ours that has ended this connection.
-            buffers: what unfinished deliveries may take, of this and all connections; None = of this alone,
-                with the largest messages of any tier.
-            first_uses: what was logged already as different from Azure, of all connections; None = of this
-                alone.
+            buffers: what unfinished deliveries may take, of all connections; None = of this alone.
+            first_uses: what was logged already as different from Azure, of all connections; None = of this.
             ahead_ms: how far the wall clock, by which tokens are judged, is ahead of `now_ms`.
-            on_chosen: is called when the connection is for another namespace than the default one, before
-                any command; it may raise AuthorizationError.
+            on_chosen: is called before any command if the namespace is not the default one; see `Choice`.
         """
         limits = limits if limits is not None else GatewayLimits()
         self._buffers = buffers if buffers is not None else Buffers.of_memory(sys.maxsize, PREMIUM)
