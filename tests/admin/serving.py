@@ -121,7 +121,7 @@ class World:
             bears_refusal=self.bears_refusal,
             bodies=BodyBudget(sys.maxsize),
         )
-        return HttpProtocol(context, self._note)
+        return HttpProtocol(context, self._note, lambda head: context)
 
     def bears_refusal(self, peer: str) -> bool:
         self.refused.append(peer)

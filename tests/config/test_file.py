@@ -81,7 +81,8 @@ def with_rule(**properties: Any) -> str:
 
 
 def read(text: str) -> Config:
-    return parse_config(text.encode())
+    [config] = parse_config(text.encode())
+    return config
 
 
 def rules_of(config: Config) -> list[RuleDescription]:
@@ -90,7 +91,7 @@ def rules_of(config: Config) -> list[RuleDescription]:
 
 def test_the_emulator_s_file_is_read_whole() -> None:
     """Req: A-02."""
-    config = parse_config(SAMPLE)
+    [config] = parse_config(SAMPLE)
     hour_ms, window_ms = 3_600_000, 20_000
     subscriptions = [
         SubscriptionDescription(
@@ -217,8 +218,16 @@ WRONG = [
     ('{"UserConfig": []}', "UserConfig: a list is not an object in braces"),
     ('{"UserConfig": {}}', "UserConfig.Namespaces: missing"),
     ('{"UserConfig": {"Namespaces": {}}}', "UserConfig.Namespaces: an object is not a list in brackets"),
-    (with_namespaces(), "UserConfig.Namespaces: holds 0 namespaces; exactly one is served"),
-    (with_namespaces(BARE, BARE), "UserConfig.Namespaces: holds 2 namespaces; exactly one is served"),
+    (with_namespaces(), "UserConfig.Namespaces: holds no namespace; name one at least"),
+    (
+        with_namespaces(BARE, BARE),
+        "UserConfig.Namespaces[1].Name: 'ns' is the name of UserConfig.Namespaces[0] already",
+    ),
+    (
+        with_namespaces(BARE, {"Name": "a.b"}),
+        "UserConfig.Namespaces[1].Name: 'a.b' is not a name: 1 to 63 of A-Z, a-z, 0-9 and -, neither "
+        "beginning nor ending with -",
+    ),
     (with_namespaces(7), "UserConfig.Namespaces[0]: 7 is not an object in braces"),
     (with_namespaces({}), "UserConfig.Namespaces[0].Name: missing"),
     (
@@ -872,7 +881,7 @@ def test_what_is_written_is_read_as_it_was(default: Description, other: Descript
     entities = [other, default]
     if isinstance(other, SubscriptionDescription):
         entities.insert(0, TopicDescription(other.topic_name))
-    config = parse_config(format_config(entities, {}).encode())
+    [config] = parse_config(format_config(entities, {}).encode())
     assert [entity.description for entity in config.entities] == entities
 
 
@@ -905,12 +914,13 @@ def test_a_rule_is_read_as_it_was_written(given: Filter, action: SqlAction | Non
     rules = [RuleDescription("$Default", given, action), RuleDescription("r")]
     entities: list[Description] = [TopicDescription("t"), SubscriptionDescription("t", "s")]
     text = format_config(entities, {"t/Subscriptions/s": rules})
-    assert repr(rules_of(parse_config(text.encode()))) == repr(rules)  # 1 and True are equal, nan is not
+    [config] = parse_config(text.encode())
+    assert repr(rules_of(config)) == repr(rules)  # 1 and True are equal, nan is not
 
 
 def test_a_namespace_without_entities_is_written_and_read() -> None:
     """Req: A-02."""
-    assert parse_config(format_config([], {}).encode()) == Config("sbemulatorns", ())
+    assert parse_config(format_config([], {}).encode()) == (Config("sbemulatorns", ()),)
 
 
 def test_as_many_queues_as_the_service_has_fit_into_a_file() -> None:
@@ -934,9 +944,9 @@ def test_defaults_of_the_emulator_are_for_what_the_file_leaves_out() -> None:
     }
     text = json.dumps({"UserConfig": {"Namespaces": [namespace]}}).encode()
     queue, topic, subscription = (
-        entity.description for entity in parse_config(text, EMULATOR_DEFAULTS).entities
+        entity.description for entity in parse_config(text, EMULATOR_DEFAULTS)[0].entities
     )
     assert (queue.max_delivery_count, queue.default_ttl_ms) == (7, 3_600_000)
     assert topic.default_ttl_ms == 3_600_000
     assert (subscription.max_delivery_count, subscription.default_ttl_ms) == (3, 3_600_000)
-    assert parse_config(text).entities[2].description.max_delivery_count == 10
+    assert parse_config(text)[0].entities[2].description.max_delivery_count == 10

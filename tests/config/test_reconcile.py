@@ -58,7 +58,7 @@ SUBSCRIPTION = f"{TOPIC}.Subscriptions[0]"
 
 def read(*queues: Any, topics: Iterable[Any] = ()) -> Config:
     namespace = {"Name": "ns", "Queues": list(queues), "Topics": list(topics)}
-    return parse_config(json.dumps({"UserConfig": {"Namespaces": [namespace]}}).encode())
+    return parse_config(json.dumps({"UserConfig": {"Namespaces": [namespace]}}).encode())[0]
 
 
 def read_subscription(**about: Any) -> Config:
@@ -354,7 +354,7 @@ def test_a_forward_may_be_an_address_of_this_broker() -> None:
     for text in given_ones.values():
         assert f'"{text}"' in exported
     assert start(namespace, config, STANDARD) == 0
-    assert start(namespace, parse_config(exported.encode()), STANDARD) == 0
+    assert start(namespace, parse_config(exported.encode())[0], STANDARD) == 0
     bare = with_property("ForwardTo", "a/b")
     [step] = reconcile(bare, namespace.entity_views(), {}, STANDARD, HOSTS)
     command: Any = step(REPLY_TO)
@@ -555,7 +555,7 @@ def test_a_topic_in_the_basic_tier_is_told_by_its_path() -> None:
 
 def test_the_emulator_s_file_is_taken_and_agrees_at_the_next_start() -> None:
     """Req: A-02, P-03."""
-    config = parse_config((Path(__file__).parent / "emulator_config.json").read_bytes())
+    [config] = parse_config((Path(__file__).parent / "emulator_config.json").read_bytes())
     namespace = empty_namespace(STANDARD)
     assert start(namespace, config, STANDARD) == 6
     assert start(namespace, config, STANDARD) == 0
@@ -702,7 +702,7 @@ def test_a_file_that_was_exported_changes_nothing_where_it_came_from_and_makes_t
         for name in ("s", "S-2"):
             entities.append(data.draw(subscriptions("T", name, names)))
             rules[entities[-1].name] = data.draw(RULES)
-    config = parse_config(format_config(entities, rules).encode())
+    [config] = parse_config(format_config(entities, rules).encode())
     by_path = {path.lower(): found for path, found in rules.items()}
     assert reconcile(config, map(view_of, entities), by_path, tier, HOSTS) == []
     namespace = empty_namespace(tier)

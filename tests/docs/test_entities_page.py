@@ -74,7 +74,7 @@ def test_settings_have_one_name_in_the_file_and_in_the_administration() -> None:
 def test_the_configuration_on_the_page_is_taken() -> None:
     """Req: A-02"""
     (example,) = re.findall(r"^```json\n(.*?)^```", CONFIG_PAGE, re.MULTILINE | re.DOTALL)
-    assert len(reconcile(parse_config(example.encode()), [], {}, STANDARD, HostNames())) == 5
+    assert len(reconcile(parse_config(example.encode())[0], [], {}, STANDARD, HostNames())) == 5
 
 
 def _yes(field: str) -> Callable[[TierLimits], str]:

@@ -14,7 +14,7 @@ from peeklock.broker.queue.counters import Counters, RequestCounters
 from peeklock.metrics import table
 from peeklock.metrics.exposition import Format
 from peeklock.metrics.histogram import Histogram
-from peeklock.metrics.pages import STATES, EntityPage, EntitySeries, Figures, age_s, namespace_page
+from peeklock.metrics.pages import STATES, EntityPage, EntitySeries, Figures, age_s, totals_page
 from peeklock.metrics.table import METRICS
 
 READERS: dict[Format, Callable[[str], Iterable[Any]]] = {
@@ -60,7 +60,7 @@ def samples(text: str, form: Format) -> dict[tuple[str, tuple[tuple[str, str], .
 
 @pytest.mark.parametrize("form", Format)
 def test_the_page_of_the_namespace_is_what_the_parsers_take(form: Format) -> None:
-    text = namespace_page(ODD, figures(), form)
+    text = totals_page({ODD: figures()}, form)
     found = samples(text, form)
     namespace = ("namespace", ODD)
     assert found["peeklock_messages_received_total", (namespace,)] == 1
@@ -83,7 +83,7 @@ def test_the_page_of_the_namespace_is_what_the_parsers_take(form: Format) -> Non
 def test_a_metric_without_a_figure_has_no_line() -> None:
     shown = figures()
     shown = Figures(shown.counters, {}, shown.histograms, {}, shown.messages, {})
-    text = namespace_page("ns", shown, Format.TEXT)
+    text = totals_page({"ns": shown}, Format.TEXT)
     assert "peeklock_store_free_bytes" not in text
     assert "peeklock_requests_total" not in text
 

@@ -196,7 +196,7 @@ def test_forwards_whose_target_was_deleted_are_told_of(folder: Path) -> None:
         "over an empty folder the broker refuses this file; create 'gone' again, or remove "
         "ForwardTo from the file",
     ]
-    config = parse_config(done.stdout)
+    [config] = parse_config(done.stdout)
     with pytest.raises(ConfigError) as refused:
         reconcile(config, [], {}, STANDARD, HostNames())
     assert len(refused.value.problems) == 2

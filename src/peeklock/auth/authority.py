@@ -76,9 +76,12 @@ class Authority:
             self.set_rules(path, own)
 
     @classmethod
-    def development(cls) -> Authority:
-        """Return the authority of a development broker: the emulator's one rule, any host name."""
-        return cls([SasRule(DEVELOPMENT_KEY_NAME, DEVELOPMENT_KEY)])
+    def development(cls, *names: str) -> Authority:
+        """Return the authority of a development broker: the emulator's one rule, any host name.
+
+        `names`: of further rules with the same key.
+        """
+        return cls(SasRule(name, DEVELOPMENT_KEY) for name in (DEVELOPMENT_KEY_NAME, *names))
 
     @property
     def anybody(self) -> Grant | None:
@@ -100,6 +103,10 @@ class Authority:
                 self.version += 1
             if not self._rules[name]:
                 del self._rules[name]
+
+    def has_rule(self, name: str) -> bool:
+        """Return whether the namespace or an entity has a rule of this name."""
+        return name.lower() in self._rules
 
     def set_web_tokens(self, web_tokens: WebTokens) -> None:
         """Replace the verifier of JSON web tokens: others are accepted now."""

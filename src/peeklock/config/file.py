@@ -1,8 +1,9 @@
 """The configuration file: the emulator's Config.json, read strictly, and written.
 
 The form is that of the public Service Bus emulator (its `Schema/Config-schema.json`):
-`UserConfig.Namespaces[0].{Name, Queues[], Topics[].Subscriptions[].Rules[]}`, each but the rules with `Name`
-and `Properties`, and `UserConfig.Logging.Type`. There are three deliberate differences: a setting that
+`UserConfig.Namespaces[].{Name, Queues[], Topics[].Subscriptions[].Rules[]}`, each but the rules with `Name`
+and `Properties`, and `UserConfig.Logging.Type`. There are four deliberate differences: there may be several
+namespaces, of which the first is the default one; a setting that
 the file leaves out gets the service's default (MaxDeliveryCount 10, not the emulator's 3) unless the caller
 asks for the emulator's; ranges are the service's, so that an entity is the same here as in Azure; settings
 that the emulator's schema lacks have their names in the administration API. `Logging` is checked and has no
@@ -30,6 +31,7 @@ from peeklock.broker.vocabulary.descriptions import (
     TopicDescription,
 )
 from peeklock.config.form import ConfigError, Form, Object, Taken, load, none_of
+from peeklock.config.hosts import HOST_LABEL_RULE, is_host_label
 from peeklock.config.rules import (
     SHORT_NAME_RULE,
     is_short_name,
@@ -91,7 +93,7 @@ class EntityConfig:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The content of a configuration file."""
+    """What a configuration file says of one namespace."""
 
     namespace: str
     entities: tuple[EntityConfig, ...]
@@ -104,8 +106,8 @@ class Config:
         return {**counts, "rule": rules} if rules else dict(counts)
 
 
-def read_config(file: Path, defaults: Mapping[str, Any] | None = None) -> Config:
-    """Return the content of a file. Raises: ConfigError, also for OSError. See `parse_config`."""
+def read_config(file: Path, defaults: Mapping[str, Any] | None = None) -> tuple[Config, ...]:
+    """Return the content of a file; see `parse_config`. Raises: ConfigError, also for OSError."""
     try:
         with file.open("rb") as opened:
             data = opened.read(FILE_BYTES_MAX + 1)
@@ -114,8 +116,10 @@ def read_config(file: Path, defaults: Mapping[str, Any] | None = None) -> Config
     return parse_config(data, defaults)
 
 
-def parse_config(data: bytes, defaults: Mapping[str, Any] | None = None) -> Config:
-    """Return a configuration. Raises: ConfigError with all problems.
+def parse_config(data: bytes, defaults: Mapping[str, Any] | None = None) -> tuple[Config, ...]:
+    """Return a configuration for each namespace, the default one first.
+
+    Raises: ConfigError with all problems.
 
     Args:
         data: the file's content.
@@ -189,30 +193,33 @@ class _Reader:
         self._entities: list[EntityConfig] = []
         self._names = Taken(self._form)
 
-    def read(self, top: Any) -> Config:
+    def read(self, top: Any) -> tuple[Config, ...]:
         form = self._form
         user: Mapping[str, Any] = {}
         if (root := form.object(top, "", ("UserConfig",), required=("UserConfig",))) is not None:
             if "UserConfig" in root:
                 known = ("Namespaces", "Logging")
                 user = form.object(root["UserConfig"], "UserConfig", known, required=("Namespaces",)) or {}
-        name = None
+        found: list[Config] = []
+        taken = Taken(form)
         if "Namespaces" in user:
             namespaces = form.array(user["Namespaces"], "UserConfig.Namespaces")
-            if namespaces is not None and len(namespaces) != 1:
-                form.problem(
-                    "UserConfig.Namespaces", f"holds {len(namespaces)} namespaces; exactly one is served"
-                )
-            elif namespaces:
-                name = self._namespace(namespaces[0], "UserConfig.Namespaces[0]")
+            if namespaces is not None and not namespaces:
+                form.problem("UserConfig.Namespaces", "holds no namespace; name one at least")
+            for number, given in enumerate(namespaces or ()):
+                path = f"UserConfig.Namespaces[{number}]"
+                name = self._namespace(given, path, is_further=number > 0)
+                if name is not None:
+                    taken.take(name, path)
+                    found.append(Config(name, tuple(self._entities)))
         if "Logging" in user:
             self._logging(user["Logging"], "UserConfig.Logging")
         if form.problems:
             raise ConfigError(*form.problems)
-        assert name is not None
-        return Config(name, tuple(self._entities))
+        return tuple(found)
 
-    def _namespace(self, value: Any, path: str) -> str | None:
+    def _namespace(self, value: Any, path: str, *, is_further: bool) -> str | None:
+        self._entities, self._names = [], Taken(self._form)
         namespace = self._form.object(value, path, ("Name", "Queues", "Topics"), required=("Name",))
         if namespace is None:
             return None
@@ -222,6 +229,8 @@ class _Reader:
             topic, name = self._entity(item, where, TopicDescription, "Subscriptions")
             for subscription, below in self._items(topic, "Subscriptions", where):
                 self._subscription(subscription, below, name)
+        if is_further:
+            return self._form.name(namespace, path, is_host_label, HOST_LABEL_RULE)
         return self._form.name(namespace, path, is_name, NAME_RULE)
 
     def _entity(

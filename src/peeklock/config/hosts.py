@@ -12,6 +12,7 @@ from ipaddress import IPv6Address, ip_address
 
 _LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _DNS_NAME = re.compile(rf"(\*\.)?({_LABEL}\.)*{_LABEL}")
+_HOST_LABEL = re.compile("[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _NAME_LENGTH_MAX = 253
 """Characters. Source: RFC 1035 2.3.4, 255 bytes on the wire."""
 
@@ -30,6 +31,14 @@ def is_host(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+HOST_LABEL_RULE = "a name: 1 to 63 of A-Z, a-z, 0-9 and -, neither beginning nor ending with -"
+
+
+def is_host_label(name: str) -> bool:
+    """Return whether this may be the name of a further namespace, which is a label of its host names."""
+    return bool(_HOST_LABEL.fullmatch(name))
 
 
 def is_host_and_port(name: str) -> bool:

@@ -66,7 +66,6 @@ class Gateway:
         tracking: Callable[[], str],
         log: Log,
         now_ms: int,
-        container_id: str = "peeklock",
         limits: GatewayLimits | None = None,
         bears_refusal: Callable[[], bool] = lambda: True,
         peer: Callable[[], str] = str,
@@ -93,7 +92,7 @@ class Gateway:
         self._buffers = buffers if buffers is not None else Buffers.of_memory(sys.maxsize, PREMIUM)
         self._connection = Connection(
             "server",
-            container_id=container_id,
+            container_id="peeklock",
             now_ms=now_ms,
             idle_timeout_ms=limits.idle_timeout_ms,
             sasl_mechanisms=SASL_MECHANISMS,

@@ -52,12 +52,12 @@ class Figures:
     """Labels of the metric of that name."""
 
 
-def namespace_page(namespace: str, figures: Figures, form: Format) -> str:
-    """Return `/metrics`."""
-    labels = {"namespace": namespace}
+def totals_page(shown: Mapping[str, Figures], form: Format) -> str:
+    """Return `/metrics`: the figures of namespaces, by name."""
+    labelled = [({"namespace": namespace}, figures) for namespace, figures in shown.items()]
     lines: list[str] = []
     for metric in METRICS:
-        found = [*_lines(metric, labels, figures)]
+        found = [line for labels, figures in labelled for line in _lines(metric, labels, figures)]
         if found:
             lines.append(head(metric, form))
             lines += found

@@ -9,6 +9,7 @@ follow         Notices that a file has changed.
 storage        The store, opened or rescued at start.
 export         `peeklock export`.
 repair         `peeklock check`.
+namespaces     The namespaces of the process.
 net            Listening sockets, AMQP, HTTP and WebSocket connections.
 capture        The process that writes the event log.
 otel           Metrics and spans by OTLP.

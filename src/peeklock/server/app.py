@@ -10,44 +10,39 @@ import asyncio
 import contextlib
 import os
 import ssl
-import struct
-from collections.abc import Iterable
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from peeklock import __version__
 from peeklock.auth import Authority
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.record.history import History
-from peeklock.broker.vocabulary.changes import Change
-from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped, LockToken
-from peeklock.broker.vocabulary.quotas import TIERS
-from peeklock.engine.bodies import BodyCache
-from peeklock.engine.engine import Engine
+from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
-from peeklock.server import configuration, log, storage
+from peeklock.server import configuration, log
 from peeklock.server.followed_files import followed_files
-from peeklock.server.keys.authority_manager import AuthorityManager, is_loopback
+from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.keys.keys import KeysRefused
 from peeklock.server.line_limits import DefectLog, RefusalLog
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.loop.timers import tick_round
 from peeklock.server.loop.turns import Turns
+from peeklock.server.namespaces.registry import Registry
+from peeklock.server.namespaces.served import Process, ServedNamespace, Tokens
 from peeklock.server.net.control import ControlSocket
 from peeklock.server.net.ports import Ports
 from peeklock.server.net.protocols import Protocols
 from peeklock.server.notify import Notifier
+from peeklock.server.origins import OriginPolicy
 from peeklock.server.settings import Settings, StartFailed
-from peeklock.server.shard.definitions import DefinitionLog
+from peeklock.server.shard.housekeeping import Housekeeping
 from peeklock.server.shard.shard import Shard
-from peeklock.store.base import Store, StoreError
+from peeklock.store.base import StoreError
 
 if TYPE_CHECKING:
-    from peeklock.server.capture import Capture
+    from peeklock.config.file import Config
     from peeklock.server.keys.token_issuer import TokenIssuer
     from peeklock.server.otel.export import Telemetry
-    from peeklock.server.otel.spans import MessageSpans
 
 ANSWERS_S_MAX = 3.0
 """How long a stop commits and answers what was begun before it closes connections. Our choice: a thousand
@@ -55,25 +50,11 @@ times what a commit takes; a purge that takes longer is not waited for."""
 
 TICK_S = 1.0
 
-DIGEST_KEY = b"peeklock duplicate detection"
-"""Separates our digests from other uses of the hash. Not a secret: 128 bits suffice against collisions."""
+DEFAULT_NAMESPACE = "sbemulatorns"
+"""Without a configuration, as the emulator's."""
 
-TOKENS_A_DRAW = 256
-"""Lock tokens drawn from the operating system at once: one system call for 256 deliveries."""
-_DRAW = struct.Struct("16s" * TOKENS_A_DRAW)
-
-
-class _Tokens:
-    """Random 16-byte lock tokens, drawn in bulk."""
-
-    def __init__(self) -> None:
-        self._pool: list[LockToken] = []
-
-    def __call__(self) -> LockToken:
-        pool = self._pool
-        if not pool:
-            pool.extend(_DRAW.unpack(os.urandom(_DRAW.size)))
-        return pool.pop()
+NAMESPACES_FOLDER = "namespaces"
+"""In the data folder: the folders of the namespaces but the default one."""
 
 
 class Broker:
@@ -105,10 +86,7 @@ class Broker:
         self._started_at_ms = self._clock.now_ms()
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
-        self._definitions = DefinitionLog()
         self._refusals = RefusalLog(self._clock.now_ms)
-        self._history = History(settings.history_size) if settings.history_size else None
-        self._capture: Capture | None = None
         self._token_issuer: TokenIssuer | None = None
         self._telemetry: Telemetry | None = None
         self.defects = DefectLog(self._clock.now_ms)
@@ -119,46 +97,64 @@ class Broker:
         """Recover, configure and listen: the ports are known then. Raises: StartFailed."""
         settings, loop = self._settings, asyncio.get_running_loop()
         loop.set_exception_handler(self._handle_failure)
-        config = configuration.read_configuration(settings)
-        self.authority_manager = self._make_authority()
-        store = await storage.open_store(settings)
-        namespace = self._make_namespace()
-        engine = Engine(namespace, BodyCache())
-        await storage.recover(engine, store, settings, self._clock.now_ms())
-        self._warn_of_replaced_states(namespace)
+        configs = configuration.read_configuration(settings)
+        self._refuse_known_key()
+        self._token_issuer = self._make_token_issuer()
         self._turns = Turns(loop.call_soon, loop.call_later, on_defect=self._take_defect)
-        name = "sbemulatorns" if config is None else config.namespace  # as the emulator's
+        name = configs[0].namespace if configs else DEFAULT_NAMESPACE
         self._telemetry = self._make_telemetry(name)
-        self.shard = Shard(
-            engine,
-            namespace,
-            store,
-            self._clock.now_ms,
-            min_free_bytes=storage.min_free_bytes(settings),
-            on_definitions=self._take_definitions,
-            on_failure=self._fail,
-            turns=self._turns,
-            spans=self._make_spans(engine, namespace),
+        process = self._process = Process(
+            settings,
+            self._clock,
+            self._turns,
+            Housekeeping(self._turns),
+            Tokens(),
+            self._fail,
+            self._given_authority,
+            None if self._token_issuer is None else self._token_issuer.verifier,
+            self._telemetry,
         )
         try:
-            if config is not None:
-                await configuration.apply(config, self.shard, settings)
-            self._definitions.begin(namespace.entity_views())
-            self.authority_manager.begin(namespace.entity_views())
-            self._make_capture(name)
-            await self._listen(name, store)
+            default = ServedNamespace(name, process, settings, is_default=True)
+        except KeysRefused as failure:
+            raise StartFailed(str(failure)) from failure
+        self.registry = Registry(default, settings.own_names)
+        await default.open()
+        try:
+            await default.configure(configs[0] if configs else None)
+            for config in configs[1:]:
+                await self._serve(config)
+            for served in self.registry:
+                served.make_capture()
+            await self._listen()
             self.reload = followed_files(
                 settings,
-                self.shard,
-                authority_manager=self.authority_manager,
+                self.registry,
                 ports=self.ports,
                 token_issuer=self._token_issuer,
-                namespace=name,
                 notifier=self._notifier,
             )
         except StartFailed:
-            await self.shard.stop()
+            for served in self.registry:
+                await served.shard.stop()
             raise
+
+    async def _serve(self, config: Config) -> None:
+        """Start a further namespace of the configuration. Raises: StartFailed."""
+        settings, name = self._settings, config.namespace
+        data = None if settings.data is None else settings.data / NAMESPACES_FOLDER / name.lower()
+        try:
+            served = ServedNamespace(name, self._process, replace(settings, data=data, keys=None))
+        except KeysRefused as failure:
+            raise StartFailed(f"the namespace {name}: {failure}") from failure
+        await served.open()
+        self.registry.add(served)
+        await served.configure(config)
+
+    @property
+    def shard(self) -> Shard:
+        """The default namespace at work."""
+        return self.registry.default.shard
 
     def ask_to_stop(self) -> None:
         """Make `stopped` end."""
@@ -166,8 +162,9 @@ class Broker:
 
     async def stopped(self) -> int:
         """Serve until asked to stop or unable to continue, then stop; return the exit status."""
-        if self._capture is not None:
-            self._capture.start()  # not before: it would delay the start
+        for served in self.registry:
+            if served.capture is not None:
+                served.capture.start()  # not before: it would delay the start
         if self._token_issuer is not None:
             await self._token_issuer.start()
         parts = [
@@ -196,14 +193,15 @@ class Broker:
             self.protocols.abort()
             return 1
         await self._stop()
-        for limited in (self._definitions, self._refusals, self.defects):
+        for limited in (self._refusals, self.defects):
             limited.finish()
         log.info("stopped", {})
         return 0
 
     # Start
 
-    def _make_authority(self) -> AuthorityManager:
+    def _refuse_known_key(self) -> None:
+        """Raise StartFailed where everybody who reaches this machine would have all rights unasked."""
         settings = self._settings
         if not settings.auth and self._given_authority is None and not is_loopback(settings.host):
             raise StartFailed(
@@ -211,20 +209,6 @@ class Broker:
                 "knows the key: use --auth sas for keys of your own, --auth development if everybody may "
                 "know it, or --auth off for no authentication"
             )
-        try:
-            self._token_issuer = issuer = self._make_token_issuer()
-            web_tokens = None if issuer is None else issuer.verifier
-            return AuthorityManager(
-                settings.auth,
-                settings.data,
-                self._given_authority,
-                web_tokens,
-                settings.own_names,
-                settings.keys,
-                short_names=settings.emulator,
-            )
-        except KeysRefused as failure:
-            raise StartFailed(str(failure)) from failure
 
     def _make_token_issuer(self) -> TokenIssuer | None:
         if self._settings.jwt is None:
@@ -249,71 +233,23 @@ class Broker:
             ) from failure
         return Telemetry(self._settings.otlp, namespace, lambda: self.protocols.metrics_figures())
 
-    def _make_spans(self, engine: Engine, namespace: Namespace) -> MessageSpans | None:
-        if self._telemetry is None:
-            return None
-        from peeklock.server.otel.spans import MessageSpans
-
-        bodies = engine.bodies
-        return MessageSpans(
-            self._telemetry.tracer,
-            namespace.name_of,
-            lambda message: bodies.get(message.body_row, message.body_slot),
-        )
-
-    def _make_namespace(self) -> Namespace:
-        settings = self._settings
-        return Namespace(
-            limits=TIERS[settings.tier],
-            tokens=_Tokens(),
-            digest_key=DIGEST_KEY,
-            enforce_quotas=settings.enforce_quotas,
-            delete_lock=settings.delete_lock,
-            lock_grace_ms=settings.lock_grace_ms,
-            clock_step_limit_ms=settings.clock_step_limit_ms,
-            captures_body=None if settings.capture is None else settings.capture.captures_body(),
-            history=self._history,
-        )
-
-    def _warn_of_replaced_states(self, namespace: Namespace) -> None:
-        for name, sessions in namespace.replaced_states():
-            log.warning(
-                "session states replaced",
-                {
-                    "entity": name,
-                    "count": len(sessions),
-                    "first": sessions[0],
-                    "why": "session ids differ in case alone; the state that was set last counts",
-                },
-            )
-
-    def _make_capture(self, namespace: str) -> None:
-        settings = self._settings
-        if settings.capture is not None:
-            from peeklock.server.capture import Capture
-
-            assert settings.data is not None
-            self._capture = Capture(
-                settings.capture, settings.data, namespace, self.shard, self._clock.now_ms
-            )
-            self.shard.watch_capture(self._capture.is_full)
-
-    async def _listen(self, namespace: str, store: Store) -> None:
+    async def _listen(self) -> None:
+        settings, default = self._settings, self.registry.default
         self.protocols = Protocols(
-            settings=self._settings,
-            shard=self.shard,
+            settings=settings,
+            registry=self.registry,
             turns=self._turns,
             clock=self._clock,
-            authority_manager=self.authority_manager,
-            namespace=namespace,
-            created_at_ms=store.created_at_ms or self._started_at_ms,
+            origin_policy=OriginPolicy(
+                None if default.authority_manager.asks_for_secret else settings.own_names,
+                short_names=settings.emulator,
+                is_namespace=self.registry.by_host,
+            ),
             defects=self.defects,
             refusals=self._refusals,
-            history=self._history,
             gateway_limits=self._gateway_limits,
             health=self._health,
             stops=self._stopping.is_set,
-            capture_backlog_bytes=lambda: None if self._capture is None else self._capture.backlog_bytes,
         )
         protocols, note = self.protocols, self._refusals.of_connection()
         self.ports = Ports(self._settings, protocols.amqp, protocols.http, protocols.wait_s, note)
@@ -329,18 +265,20 @@ class Broker:
     # Running
 
     async def _tick(self) -> None:
-        parts = (self.shard, self._definitions, self._refusals, self.defects)
         while True:
             await tick_round(self.protocols.connections, self._clock.now_ms, asyncio.sleep, TICK_S)
             self._follow_clock(self._clock.adjust())
+            for served in self.registry:
+                served.tick()
             now_ms = self._clock.now_ms()
-            for part in parts:
+            for part in (self._refusals, self.defects):
                 part.tick(now_ms)
 
     def _follow_clock(self, step_ms: int) -> None:
         if not step_ms:
             return
-        self.shard.offer((ClockStepped(step_ms),))
+        for served in self.registry:
+            served.shard.offer((ClockStepped(step_ms),))
         fields: dict[str, object] = {"step_ms": step_ms, "clock": self._clock_state()}
         if self.shard.wall.is_doubted:
             fields["do"] = (
@@ -353,7 +291,8 @@ class Broker:
     def accept_clock(self) -> None:
         """Trust the wall clock again, as an operator says."""
         if self.shard.wall.is_doubted:
-            self.shard.offer((AcceptClock(),))
+            for served in self.registry:
+                served.shard.offer((AcceptClock(),))
             log.info("the wall clock is trusted again", {"clock": self._clock_state()})
 
     def _clock_state(self) -> dict[str, object]:
@@ -364,24 +303,24 @@ class Broker:
             "not_believed_ms": wall.ahead_ms - wall.due_ahead_ms,
         }
 
-    async def _health(self) -> dict[str, Any]:
-        """Return figures for `GET /health`."""
-        return {
-            "version": __version__,
-            "namespace": self.protocols.namespace,
-            "durability": self._settings.durability,
+    async def _health(self, served: ServedNamespace) -> dict[str, Any]:
+        """Return figures for `GET /health`; those of the process to the default namespace alone."""
+        of_process = {
             "up_ms": self._clock.now_ms() - self._started_at_ms,
             "clock": self._clock_state(),
             "defects": self.defects.count,
+            "namespaces": len(self.registry),
             **self.ports.health(),
-            **await self.shard.health(),
             **self.protocols.figures(),
-            **({} if self._capture is None else {"capture": self._capture.health()}),
         }
-
-    def _take_definitions(self, changes: Iterable[Change], now_ms: int) -> None:
-        self._definitions.take(changes, now_ms)
-        self.authority_manager.take(changes)
+        return {
+            "version": __version__,
+            "namespace": served.name,
+            "durability": served.settings.durability,
+            **await served.shard.health(),
+            **(of_process if served.is_default else {"connections": len(served.connections)}),
+            **({} if served.capture is None else {"capture": served.capture.health()}),
+        }
 
     # Failures
 
@@ -429,14 +368,13 @@ class Broker:
         """Answer what was begun, then close connections and store. Source: wire contract C46."""
         self.protocols.stop_taking()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.shard.answer(), ANSWERS_S_MAX)
+            answers = (served.shard.answer() for served in self.registry)
+            await asyncio.wait_for(asyncio.gather(*answers), ANSWERS_S_MAX)
         await self.protocols.shut_down()
-        if self._capture is not None:
-            await self.shard.rest()
-            await self._capture.stop()
         if self._telemetry is not None:
             await self._telemetry.stop()
-        await self.shard.stop()
+        for served in self.registry:
+            await served.stop()
 
 
 async def _load_protocols() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +29,13 @@ COMMANDS = 50
 """In one turn and one commit of a reload. Our choice: they take 3 ms, with the log lines of the changes."""
 
 
-def read_configuration(settings: Settings) -> Config | None:
-    """Read the file; first of all, so that a bad one leaves nothing behind. Raises: StartFailed."""
+def read_configuration(settings: Settings) -> Sequence[Config]:
+    """Read the file; first of all, so that a bad one leaves nothing behind. Raises: StartFailed.
+
+    Returns one for each namespace, none without a file.
+    """
     if settings.config is None and settings.config_json is None:
-        return None
+        return ()
     from peeklock.config.file import EMULATOR_DEFAULTS, parse_config, read_config
     from peeklock.config.form import ConfigError
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from peeklock.server import configuration, log
 from peeklock.server.follow import FileWatch, FollowedFiles, Look, Outcome
-from peeklock.server.keys.authority_manager import AuthorityManager
+from peeklock.server.namespaces.registry import Registry
 from peeklock.server.net.ports import Ports
 from peeklock.server.notify import Notifier
 from peeklock.server.reload import Reload
 from peeklock.server.settings import Settings, StartFailed
-from peeklock.server.shard.shard import Shard
 
 if TYPE_CHECKING:
     from peeklock.server.keys.token_issuer import TokenIssuer
@@ -22,39 +21,60 @@ if TYPE_CHECKING:
 
 def followed_files(
     settings: Settings,
-    shard: Shard,
+    registry: Registry,
     *,
-    authority_manager: AuthorityManager,
     ports: Ports,
     token_issuer: TokenIssuer | None,
-    namespace: str,
     notifier: Notifier,
 ) -> Reload:
     """Return what follows the files of a started broker."""
     parts: dict[str, Look] = {}
     if settings.config is not None:
-        read = partial(_read_configuration, settings, shard, namespace)
+        read = partial(_read_configuration, settings, registry)
         parts["config"] = FollowedFiles(FileWatch(settings.config), read).look
-    parts["keys"] = authority_manager.look
+    parts["keys"] = partial(_look_at_keys, registry)
     if token_issuer is not None:
-        parts["jwt"] = _FollowedIssuer(token_issuer, authority_manager).look
+        parts["jwt"] = _FollowedIssuer(token_issuer, registry).look
     parts["tls"] = partial(_look_at_tls, ports)
     if settings.settings_file is not None:
         parts["settings"] = _SettingsFile(settings.settings_file).look
     return Reload(parts, begin=notifier.reloading, end=notifier.ready)
 
 
-async def _read_configuration(settings: Settings, shard: Shard, namespace: str) -> str:
+async def _look_at_keys(registry: Registry, at_once: bool) -> Outcome:
+    """Follow the keys of each namespace; one with a fault does not keep the others from it."""
+    found = [await served.authority_manager.look(at_once) for served in registry]
+    for outcome in (Outcome.REFUSED, Outcome.FOLLOWED):
+        if outcome in found:
+            return outcome
+    return Outcome.UNCHANGED
+
+
+async def _read_configuration(settings: Settings, registry: Registry) -> str:
     """Follow the configuration file; return why it was refused."""
     try:
-        config = await asyncio.to_thread(configuration.read_configuration, settings)
-        assert config is not None
-        if config.namespace != namespace:
+        configs = await asyncio.to_thread(configuration.read_configuration, settings)
+        default = registry.default.name
+        if configs[0].namespace != default:
             raise StartFailed(
-                f"{settings.config}: UserConfig.Namespaces[0].Name: is {config.namespace!r}, and the broker "
-                f"runs as {namespace!r}; restart it to rename the namespace"
+                f"{settings.config}: UserConfig.Namespaces[0].Name: is {configs[0].namespace!r}, and the "
+                f"broker runs as {default!r}; restart it to rename the namespace"
             )
-        await configuration.follow(config, shard, settings)
+        for config in configs:
+            served = registry.get(config.namespace)
+            if served is None:
+                raise StartFailed(
+                    f"{settings.config}: the namespace {config.namespace!r} is new; restart the broker to "
+                    "serve it"
+                )
+            await configuration.follow(config, served.shard, served.settings)
+        named = {config.namespace.lower() for config in configs}
+        for served in registry:
+            if served.config is not None and served.name.lower() not in named:
+                do = "restart the broker without it, or name it in the file again"
+                log.warning(
+                    "a namespace is kept that the file names no more", {"name": served.name, "do": do}
+                )
     except StartFailed as failure:
         log.error(
             "the configuration file is not followed", {"reason": str(failure), "do": "correct the file"}
@@ -66,9 +86,9 @@ async def _read_configuration(settings: Settings, shard: Shard, namespace: str) 
 class _FollowedIssuer:
     """The file that describes the issuer of web tokens; it may name another file, with keys."""
 
-    def __init__(self, issuer: TokenIssuer, authority_manager: AuthorityManager) -> None:
+    def __init__(self, issuer: TokenIssuer, registry: Registry) -> None:
         self._issuer = issuer
-        self._authority_manager = authority_manager
+        self._registry = registry
         self._files: list[Path] = []
         self._followed = self._follow()
 
@@ -91,7 +111,8 @@ class _FollowedIssuer:
             fields = {"reason": str(failure), "do": "correct the file"}
             log.error("the file of --jwt is not followed; the tokens accepted before still are", fields)
             return str(failure)
-        self._authority_manager.authority.set_web_tokens(self._issuer.verifier)
+        for served in self._registry:
+            served.authority.set_web_tokens(self._issuer.verifier)
         log.info("web tokens followed", {"files": [str(file) for file in self._issuer.files]})
         return ""
 

@@ -8,7 +8,7 @@ resolve `localhost` themselves. Source: RFC 6454 7; RFC 6761 6.3; RFC 9110 7.2 a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import IPv4Address
@@ -23,14 +23,22 @@ Refusal = tuple[int, str]
 class OriginPolicy:
     """Accepts requests that no foreign page can send; with names None, any request."""
 
-    def __init__(self, names: Iterable[str] | None = None, *, short_names: bool = False) -> None:
+    def __init__(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        short_names: bool = False,
+        is_namespace: Callable[[str], object] = lambda host: None,
+    ) -> None:
         """Make the policy.
 
         Args:
             names: as of `HostNames`. None = clients need a secret, which no page has.
+            is_namespace: returns what is true for the host name of a namespace.
             short_names: accept all names without a dot, as containers have: the owner of a page has none.
         """
         self._short_names = short_names
+        self._is_namespace = is_namespace
         self._names = None if names is None else HostNames(names)
 
     @property
@@ -88,7 +96,9 @@ class OriginPolicy:
 
     def _is_ours(self, host: str) -> bool:
         assert self._names is not None
-        return _is_address(host) or host in self._names or (self._short_names and "." not in host)
+        if _is_address(host) or host in self._names or (self._short_names and "." not in host):
+            return True
+        return bool(self._is_namespace(host))
 
 
 def is_own_origin(origin: str) -> bool:

@@ -93,7 +93,7 @@ async def run(broker: Broker, settings: Settings, process_started: float, notifi
 def _announce(broker: Broker, settings: Settings, took_s: float) -> str:
     """Print the connection string and warnings, and log the start; return the connection string."""
     plain = "UseDevelopmentEmulator=true;" if broker.ports.plaintext_everywhere else ""  # connect without TLS
-    authority = broker.authority_manager
+    authority = broker.registry.default.authority_manager
     if settings.emulator:
         click.echo("Emulator Service is Successfully Up!")  # what Testcontainers waits for
     endpoint = f"Endpoint=sb://{_shown_host(settings.host)}:{broker.amqp_port};"

@@ -17,6 +17,7 @@ from peeklock.server import log
 from peeklock.server.follow import Outcome
 from peeklock.server.keys.authority_manager import AuthorityManager, is_loopback
 from peeklock.server.keys.keys import KeyFile, KeysRefused
+from peeklock.server.origins import OriginPolicy
 
 NOW = 1_700_000_000_000
 ROOT = "RootManageSharedAccessKey"
@@ -69,7 +70,9 @@ def test_off_lets_everybody_in_and_says_so() -> None:
 @pytest.mark.parametrize("modes", [frozenset(), frozenset({"off"})])
 def test_where_no_secret_is_asked_for_only_known_hosts_are_served(modes: frozenset[Any]) -> None:
     """Req: R-04. Else a page whose name is rebound to this machine reads and empties queues."""
-    policy = AuthorityManager(modes, None, None, host_names=["broker.lan"]).origin_policy
+    assert not AuthorityManager(modes, None, None).asks_for_secret
+    policy = OriginPolicy(["broker.lan"], is_namespace={"tests.localhost": 1}.get)
+    assert policy.knows(["tests.localhost"])
     assert policy.knows(["localhost:5300"])
     assert policy.knows(["broker.lan"])
     assert not policy.knows(["rebound.example"])
@@ -79,10 +82,11 @@ def test_where_no_secret_is_asked_for_only_known_hosts_are_served(modes: frozens
 @pytest.mark.parametrize("modes", [frozenset({"sas"}), frozenset({"jwt"}), frozenset({"sas", "jwt"})])
 def test_where_a_secret_is_asked_for_any_host_is_served(modes: frozenset[Any], tmp_path: Path) -> None:
     """Req: R-04."""
-    policy = AuthorityManager(modes, tmp_path, None).origin_policy
+    assert AuthorityManager(modes, tmp_path, None).asks_for_secret
+    assert AuthorityManager(frozenset(), None, Authority.development()).asks_for_secret
+    policy = OriginPolicy()
     assert policy.knows(["rebound.example"])
     assert policy.refusal_of_origin("https://shop.example.com", ["localhost"]) is None
-    assert AuthorityManager(frozenset(), None, Authority.development()).origin_policy.knows(["x.example"])
 
 
 def test_it_follows_the_file_of_the_keys(tmp_path: Path, logged: list[tuple[str, Any]]) -> None:

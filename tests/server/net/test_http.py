@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from peeklock.admin.api import BODY_BYTES_MAX
 from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, generate
 from peeklock.broker.vocabulary.commands import CreateEntity
-from peeklock.server.net import http
+from peeklock.server.net import http, http_bodies
 from peeklock.server.net.http_bodies import CHUNKS_MAX, UNKNOWN_BODY_BYTES_MAX
 from peeklock.server.net.http_heads import HEAD_BYTES_MAX, HEADERS_MAX
 from peeklock.server.origins import OriginPolicy
@@ -697,7 +697,8 @@ def test_a_client_that_does_not_read_its_answers_is_cut_off(monkeypatch: pytest.
 
 def test_a_large_answer_is_written_over_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also to a peer that reads as fast as it is written: 15 MB in one turn took 8 ms. Req: R-05."""
-    monkeypatch.setattr(http, "PIECE_BYTES", 1000)
+    for module in (http, http_bodies):
+        monkeypatch.setattr(module, "PIECE_BYTES", 1000)
     write_on, write = http.HttpProtocol._write_on, http.HttpProtocol._write
     written: list[int] = []
 

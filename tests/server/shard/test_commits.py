@@ -80,7 +80,7 @@ class Client(KeepingConnection):
         message = Message(size_bytes, bare_offset=0)
         to = ReplyTo(self.link.connection_id, self.link.number, self.sent)
         command: Command = Send(4, message, Sections(b"x" * size_bytes), to)
-        assert not self.shard.offer_until((command,), NOW_MS, math.inf)
+        assert not self.shard.offer_until((command,), math.inf)
         self.shard.close_batch()
 
 

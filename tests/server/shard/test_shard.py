@@ -64,7 +64,7 @@ from peeklock.engine.driver import BESIDE_CLIENTS, CLIENTS_WAIT_MS, READ_ROWS_MA
 from peeklock.engine.engine import RECORD_BYTES, Engine
 from peeklock.rules.filters import SqlFilter
 from peeklock.server.loop.turns import Turns
-from peeklock.server.shard import shard as shard_module
+from peeklock.server.shard import housekeeping
 from peeklock.server.shard.back_pressure import LAG_MS_MAX
 from peeklock.server.shard.driver_loop import HAND_OUT_S
 from peeklock.server.shard.shard import Shard
@@ -169,10 +169,10 @@ def test_commands_beyond_the_time_of_a_turn_are_left_over() -> None:
         shard, namespace = await started(turns=turns_of(clock_s))
         commands = [OpenSender(LinkId(1, number), Address("orders")) for number in range(1, 11)]
         clock_s.step_s = 0.001
-        left = shard.offer_until(commands, NOW_MS, clock_s.now_s + 0.0035)
+        left = shard.offer_until(commands, clock_s.now_s + 0.0035)
         assert left == commands[4:]
-        assert shard.offer_until(left, NOW_MS, clock_s.now_s - 1) == commands[5:]  # one at the least
-        assert shard.offer_until(commands[5:], NOW_MS, clock_s.now_s + 1) == ()
+        assert shard.offer_until(left, clock_s.now_s - 1) == commands[5:]  # one at the least
+        assert shard.offer_until(commands[5:], clock_s.now_s + 1) == ()
         shard.close_batch()
         await until_idle(shard)
         assert namespace.totals().links == 10
@@ -378,7 +378,7 @@ def test_routing_fields_of_stored_messages_are_read_for_the_core(cache_bytes: in
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000])
 def test_a_clock_that_is_set_is_no_lag(step_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lag of the loop is told by what passes, not by any clock that can be set. Req: S-04."""
-    monkeypatch.setattr(shard_module, "HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_S", 0.01)
 
     async def test() -> None:
         now = [NOW_MS]
@@ -547,7 +547,7 @@ def test_the_guard_counts_what_is_about_to_be_written(free: int, taken: int) -> 
         shard.add(1, Connection())
         size = 1000 - RECORD_BYTES
         sends = [Send(4, Message(size), Sections(bytes(size)), None) for _ in range(8)]
-        left = shard.offer_until(sends, NOW_MS, float("inf"))
+        left = shard.offer_until(sends, float("inf"))
         shard.close_batch()
         assert not left
         assert namespace.totals().active_messages == taken + 1  # the one that went beyond was in hand

@@ -6,7 +6,7 @@ It follows the file of the keys and the entities' rules.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
 from peeklock.server.follow import Outcome
 from peeklock.server.keys.keys import GivenKeyFile, KeyFile, KeysRefused
-from peeklock.server.origins import OriginPolicy
 from peeklock.server.settings import AuthMode
 
 _SECRETS: frozenset[AuthMode] = frozenset({"sas", "jwt"})
@@ -33,9 +32,8 @@ class AuthorityManager:
         data: Path | None,
         authority: Authority | None,
         web_tokens: WebTokens | None = None,
-        host_names: Iterable[str] = (),
         keys: Path | None = None,
-        short_names: bool = False,
+        names: Iterable[str] = (),
     ) -> None:
         """Make the authority.
 
@@ -44,9 +42,8 @@ class AuthorityManager:
             data: the folder with the keys; `sas` needs this or `keys`.
             authority: one made elsewhere, instead of that of the `modes`.
             web_tokens: verifies JSON web tokens; None = none are accepted.
-            host_names: the broker's DNS names, which matter without authentication.
             keys: the file with the keys, instead of that in the folder.
-            short_names: as of `OriginPolicy`.
+            names: of keys by which clients choose this namespace where the host names none.
 
         Raises: KeysRefused.
         """
@@ -60,20 +57,20 @@ class AuthorityManager:
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
         """Printed at start; empty = none."""
-        self.origin_policy = OriginPolicy(
-            None if authority is not None or modes & _SECRETS else host_names, short_names=short_names
-        )
-        """Which HTTP requests are accepted: without authentication, any web page could use the broker."""
+        self.asks_for_secret = authority is not None or bool(modes & _SECRETS)
+        """Whether clients need a secret: without one, any web page could use the broker."""
+        self.on_rules: Callable[[], None] = lambda: None
+        """Is called when rules have come or gone."""
         self.connection_string_key = ""
         """The part of a connection string that names a key, if it may be shown."""
         if authority is not None:
             self.authority = authority
         elif "off" in modes:
-            self.authority = OpenAuthority()
+            self.authority = OpenAuthority(SasRule(name, DEVELOPMENT_KEY) for name in names)
             self.warning = "authorization is off: every client that reaches this broker has all rights"
             self.connection_string_key = f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey=any;"
         elif not modes & _SECRETS:
-            self.authority = Authority.development()
+            self.authority = Authority.development(*names)
             self.warning = "development mode: everybody knows this key, and it has all rights"
             self.connection_string_key = (
                 f"SharedAccessKeyName={DEVELOPMENT_KEY_NAME};SharedAccessKey={DEVELOPMENT_KEY};"
@@ -82,7 +79,7 @@ class AuthorityManager:
             self.authority = Authority(signatures="sas" in modes, web_tokens=web_tokens)
             if "sas" in modes:
                 self._file, self.key_file = _key_file(data, keys), _key_file(data, keys)
-                self.authority.set_rules("", self._file.load_or_make())
+                self.authority.set_rules("", self._file.load_or_make(*names))
 
     def begin(self, entities: Iterable[EntityView]) -> None:
         """Add the rules of these entities."""
@@ -96,6 +93,7 @@ class AuthorityManager:
                 self._set(change.entity_id, change.description)
             elif isinstance(change, EntityRemoved) and change.entity_id in self._paths:
                 self.authority.set_rules(self._paths.pop(change.entity_id), ())
+                self.on_rules()
 
     async def look(self, at_once: bool) -> Outcome:
         """Follow the file of the keys; one with a fault changes nothing. It is always whole."""
@@ -109,6 +107,7 @@ class AuthorityManager:
             return Outcome.REFUSED
         self._refused = False
         self.authority.set_rules("", rules)
+        self.on_rules()
         log.info("keys followed", {"file": str(self._file.path), "rules": [rule.name for rule in rules]})
         return Outcome.FOLLOWED
 
@@ -122,6 +121,7 @@ class AuthorityManager:
             for rule in description.authorization_rules
         ]
         self.authority.set_rules(description.name, rules)
+        self.on_rules()
 
 
 def _key_file(data: Path | None, keys: Path | None) -> KeyFile:

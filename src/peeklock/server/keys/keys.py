@@ -56,20 +56,20 @@ class KeyFile:
         self._draw = draw
         self._seen: tuple[int, ...] | None = None
 
-    def load_or_make(self) -> list[SasRule]:
-        """Return the rules of the file; without one, make it with the root rule and new keys.
+    def load_or_make(self, name: str = ROOT_RULE) -> list[SasRule]:
+        """Return the rules of the file; without one, make it with one rule, which has all rights.
 
         Raises: KeysRefused.
         """
         with self._locked():
             if not self.path.exists():
-                self._write([self._new(ROOT_RULE, ALL_RIGHTS)])
+                self._write([self._new(name, ALL_RIGHTS)])
                 # A warning: if the file was lost, no client has a valid key any more.
                 log.warning(
                     "keys made",
                     {
                         "file": str(self.path),
-                        "rules": [ROOT_RULE],
+                        "rules": [name],
                         "do": f"`peeklock keys list {self.path.parent}` shows what clients need",
                     },
                 )
@@ -200,7 +200,7 @@ class GivenKeyFile(KeyFile):
         super().__init__(path.parent)
         self.path = path
 
-    def load_or_make(self) -> list[SasRule]:
+    def load_or_make(self, name: str = ROOT_RULE) -> list[SasRule]:
         """Return the rules of the file, which is never made. Raises: KeysRefused."""
         return self.load()
 

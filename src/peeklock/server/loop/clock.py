@@ -74,3 +74,22 @@ class SlewedClock:
         allowed = elapsed * SLEW_MAX
         self._offset += max(-allowed, min(allowed, error))
         return 0
+
+
+class MovableClock:
+    """A clock that runs with another one, ahead of it by what `move_to` has added."""
+
+    __slots__ = ("_moved_ms", "_now_ms")
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        """Begin with the other clock's time."""
+        self._now_ms = now_ms
+        self._moved_ms = 0
+
+    def now_ms(self) -> int:
+        """Return the time in ms of UTC."""
+        return self._now_ms() + self._moved_ms
+
+    def move_to(self, instant_ms: int) -> None:
+        """Move forward to an instant; a past one changes nothing."""
+        self._moved_ms += max(0, instant_ms - self.now_ms())

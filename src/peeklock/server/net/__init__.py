@@ -5,9 +5,11 @@ listener          Accepted connections, until their first bytes choose a protoco
 control           The control socket.
 sockets           Listening on every address of a host; the limit of file descriptors.
 protocols         Makes the protocol of each connection.
+endpoint          What HTTP connections use of one namespace.
 amqp              AMQP between a transport and a gateway.
 frame_files       Files of the frames before an error.
-http              HTTP/1.1: the phases of a connection, reading requests, writing answers.
+http              HTTP/1.1: a connection, reading requests, writing answers.
+http_phases       Its phases, and how long each may take.
 http_heads        Heads of requests and answers.
 http_bodies       Bodies of requests while they arrive.
 http_dispatch     Which part of the broker answers a request.

@@ -67,13 +67,16 @@ class AmqpConnection(asyncio.Protocol):
         make_gateway: Callable[[int, int], Gateway],
         on_closed: Callable[[int], None],
         buffered: Buffered | None = None,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         """Join a shard with `connection_made`; `make_gateway(connection_id, now_ms)` makes the gateway now.
 
-        `buffered` is the sum over all connections.
+        `buffered` is the sum over all connections. `now_ms`: the time of tokens and idle time-outs, which no
+        test moves; None = the shard's.
         """
         self.connection_id = connection_id
-        self.opened_at_ms = shard.now_ms()
+        self._now_ms = shard.now_ms if now_ms is None else now_ms
+        self.opened_at_ms = self._now_ms()
         self._shard = shard
         self._turns = turns
         self._gateway = make_gateway(connection_id, self.opened_at_ms)
@@ -161,13 +164,12 @@ class AmqpConnection(asyncio.Protocol):
 
     def work(self, units: int, until_s: float) -> bool:
         """Pass a part of what was read to the gateway, and its commands to the shard."""
-        shard, gateway = self._shard, self._gateway
-        now = shard.now_ms()
+        gateway, now = self._gateway, self._now_ms()
         clock_s = self._turns.clock_s
         more = True
         while more:
             if self._commands:
-                self._commands = shard.offer_until(self._commands, now, until_s)
+                self._commands = self._shard.offer_until(self._commands, until_s)
                 if self._commands:
                     break
             more = not self._stopping and bool(self._arrived or gateway.unread)
@@ -178,7 +180,7 @@ class AmqpConnection(asyncio.Protocol):
             data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
             self._commands = gateway.receive(data, now, SLICE_UNITS)
         self._working = more
-        shard.close_batch()  # effects handed out by it may let a link continue
+        self._shard.close_batch()  # effects handed out by it may let a link continue
         if self._eof and not self._working:
             self._finish(now)
         else:
@@ -190,7 +192,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def end_turn(self) -> None:
         if self._write_due:  # nothing was handed out after the work
-            self.flush(self._shard.now_ms())
+            self.flush(self._now_ms())
 
     def _finish(self, now: int) -> None:
         """Tell the gateway the end of the stream: all bytes before it are done."""
@@ -221,18 +223,24 @@ class AmqpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._output_full = False
-        self.flush(self._shard.now_ms())
+        self.flush(self._now_ms())
 
     # From the shard
 
+    def join(self, shard: Shard) -> None:
+        """Leave the shard for another one, before anything was asked of it."""
+        self._shard.remove(self.connection_id)
+        self._shard = shard
+        shard.add(self.connection_id, self)
+
     def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
-        self._gateway.handle(effects, self._shard.body, now_ms)
+        self._gateway.handle(effects, self._shard.body, self._now_ms())
 
     def bodies_wanted(self) -> set[int]:
         return self._gateway.bodies_wanted()
 
     def bodies_arrived(self, now_ms: int) -> None:
-        self._gateway.bodies_arrived(self._shard.body, now_ms)
+        self._gateway.bodies_arrived(self._shard.body, self._now_ms())
 
     def flush(self, now_ms: int) -> None:
         self._write_due = False

@@ -7,7 +7,7 @@ rates are of that second. Ten thousand connections are looked at in slices, othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from peeklock.admin.exchange import Response
@@ -34,18 +34,18 @@ CLOSED_BY_OPERATOR = "The operator closed this connection."
 
 
 class ConnectionPages:
-    """Shows and closes the connections of one namespace."""
+    """Shows and closes connections: of one namespace, or of all."""
 
     def __init__(
         self,
-        connections: dict[int, AmqpConnection],
-        namespace: str,
+        connections: Mapping[int, AmqpConnection],
+        namespace_of: Callable[[int], str],
         now_ms: Callable[[], int],
         turns: Turns,
     ) -> None:
-        """`connections` by id, `now_ms` of their shard; `turns` measures the loop's turns."""
+        """`connections` by id, `namespace_of` one; `turns` measures the loop's turns."""
         self._connections = connections
-        self._namespace = namespace
+        self._namespace_of = namespace_of
         self._now_ms = now_ms
         self._turns = turns
 
@@ -63,7 +63,7 @@ class ConnectionPages:
         async for connection in self._in_slices():
             where = Where(
                 connection.connection_id,
-                self._namespace,
+                self._namespace_of(connection.connection_id),
                 connection.endpoint,
                 connection.has_tls,
                 connection.opened_at_ms,

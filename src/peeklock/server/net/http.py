@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from enum import Enum
 from http import HTTPStatus
 from typing import cast
 
@@ -27,11 +26,20 @@ import h11
 
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import JSON
+from peeklock.auth import AuthorizationError
 from peeklock.rest.api import Receive
 from peeklock.rest.exchange import RETRY_AFTER_S
 from peeklock.server.line_limits import Note
 from peeklock.server.loop.timers import Deadline
-from peeklock.server.net.http_bodies import CHUNKS_MAX, MIB, UNKNOWN_BODY_BYTES_MAX, Body, Excess
+from peeklock.server.net.http_bodies import (
+    CHUNKS_MAX,
+    MIB,
+    PIECE_BYTES,
+    UNKNOWN_BODY_BYTES_MAX,
+    Body,
+    Excess,
+    pieces,
+)
 from peeklock.server.net.http_dispatch import Dispatch, HttpContext, accepted, defect, is_websocket
 from peeklock.server.net.http_heads import (
     HEAD_BYTES_MAX,
@@ -41,59 +49,46 @@ from peeklock.server.net.http_heads import (
     head_of,
     why_refused,
 )
+from peeklock.server.net.http_phases import (
+    AWAY,
+    BODY_S_MAX,
+    HEAD_S_MAX,
+    IDLE_S_MAX,
+    LINGER_S,
+    READING,
+    WRITE_S_MAX,
+    Phase,
+)
 from peeklock.server.net.http_wait import HttpWait
 from peeklock.server.net.hub import Waiting
-
-HEAD_S_MAX = 10.0
-"""From the first byte of a request to the end of its headers. Our choice."""
-
-BODY_S_MAX = 30.0
-"""From the end of the headers to the end of the body, or to the next MiB of a message. Our choice: 1 MiB at
-35 KiB/s."""
-
-IDLE_S_MAX = 120.0
-"""Without a request. Our choice: above the 60 s after which the usual proxies drop a connection."""
-
-WRITE_S_MAX = 30.0
-"""For an answer, or each MiB of a message, to leave. Our choice: a page of 100 queues has about 250 KiB."""
-
-PIECE_BYTES = 256 * 1024
-"""Of an answer, written at once. Our choice: within TLS it takes 0.3 ms."""
-
-LINGER_S = 2.0
-"""For reading and dropping what a refused client still sends. Our choice."""
-
-
-class _Phase(Enum):
-    IDLE = 0
-    HEAD = 1
-    BODY = 2
-    ANSWER = 3
-    WAIT = 4
-    LINGER = 5
-
-
-_READING = frozenset({_Phase.IDLE, _Phase.HEAD, _Phase.BODY})
-_AWAY = frozenset({_Phase.ANSWER, _Phase.WAIT})
 
 
 class HttpProtocol(asyncio.Protocol):
     """One HTTP connection; the listener hands in the transport and the bytes that it has already read."""
 
-    def __init__(self, context: HttpContext, note: Note) -> None:
-        """Serve one connection; `note` logs what was refused to it."""
+    def __init__(
+        self,
+        context: HttpContext,
+        note: Note,
+        context_for: Callable[[Head], HttpContext],
+    ) -> None:
+        """Serve one connection; `note` logs what was refused to it.
+
+        `context_for` returns the context of a request by its head; it may raise AuthorizationError.
+        """
         self._context = context
         self._note = note
+        self._context_for = context_for
         self._dispatch = Dispatch(context, note)
         self._turns = context.turns
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-        self._phase = _Phase.IDLE
+        self._phase = Phase.IDLE
         self._transport: asyncio.Transport | None = None
         self._peer_host = ""
         self._peer: str | None = None
         """Host and port, for the log."""
         self._deadline = Deadline(asyncio.get_running_loop())
-        self._awaited = HttpWait(context.receives, context.api, self._deadline, context.now_ms)
+        self._awaited = self._wait_in(context)
         self._head: Head | None = None
         """Of the request that is being read or answered."""
         self._body = Body(context.bodies)
@@ -108,11 +103,16 @@ class HttpProtocol(asyncio.Protocol):
         self._left: Iterator[bytes] | None = None
         """The rest of an answer, which is written as the transport takes it; None = there is none."""
         self._is_working = False
+        self._known = False
+        """Whether one has in a namespace that was used before."""
 
     @property
     def known(self) -> bool:
         """Whether a request that needs a token has been served."""
-        return self._dispatch.known
+        return self._known or self._dispatch.known
+
+    def _wait_in(self, context: HttpContext) -> HttpWait:
+        return HttpWait(context.receives, context.api, self._deadline, context.now_ms)
 
     # From the transport
 
@@ -121,13 +121,13 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         if peer := transport.get_extra_info("peername"):
             self._peer_host, self._peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
-        self._enter(_Phase.IDLE, IDLE_S_MAX)
+        self._enter(Phase.IDLE, IDLE_S_MAX)
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is _Phase.LINGER:
+        if self._phase is Phase.LINGER:
             return
         self._arrived += data
-        if self._phase in _AWAY:  # the next request; it is read after this one
+        if self._phase in AWAY:  # the next request; it is read after this one
             if self._transport is not None:
                 self._transport.pause_reading()
             return
@@ -136,16 +136,16 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        if self._phase is _Phase.LINGER:
+        if self._phase is Phase.LINGER:
             return False
-        if self._phase is _Phase.WAIT:
+        if self._phase is Phase.WAIT:
             self._awaited.give_up()
             return False
         self._eof = True
-        if self._phase is not _Phase.ANSWER:
+        if self._phase is not Phase.ANSWER:
             self._turns.take(self)
         # A client may close its half and still read; within TLS it cannot.
-        waits = self._eof or self._phase is _Phase.ANSWER
+        waits = self._eof or self._phase is Phase.ANSWER
         return waits and self._transport is not None and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
@@ -171,7 +171,7 @@ class HttpProtocol(asyncio.Protocol):
     def work(self, units: int, until_s: float) -> bool:
         """Read what has arrived, up to a request whose answer takes time."""
         transport = self._transport
-        if transport is None or self._phase is _Phase.LINGER:
+        if transport is None or self._phase is Phase.LINGER:
             return False
         self._is_working = True
         try:
@@ -190,7 +190,7 @@ class HttpProtocol(asyncio.Protocol):
             self._eof = False
             self._http.receive_data(b"")
             self._advance(until_s)
-            if self._phase in _READING:
+            if self._phase in READING:
                 transport.close()
         return False
 
@@ -206,10 +206,10 @@ class HttpProtocol(asyncio.Protocol):
 
         Returns whether the time was up first.
         """
-        while self._transport is not None and self._phase in _READING:
+        while self._transport is not None and self._phase in READING:
             if self._turns.clock_s() >= until_s:
                 return True
-            if self._phase is not _Phase.BODY and (fault := fault_of_lines(self._http.trailing_data[0])):
+            if self._phase is not Phase.BODY and (fault := fault_of_lines(self._http.trailing_data[0])):
                 self._refuse(400, fault)
                 return False
             try:
@@ -233,7 +233,7 @@ class HttpProtocol(asyncio.Protocol):
                         return False
                     if self._upgraded(self._head):
                         return False
-                    self._enter(_Phase.ANSWER, None)
+                    self._enter(Phase.ANSWER, None)
                     secure = self._transport.get_extra_info("sslcontext") is not None
                     body = self._body.whole()
                     self._dispatch.answer(self._head, body, self._peer, self._take_answer, secure=secure)
@@ -243,25 +243,41 @@ class HttpProtocol(asyncio.Protocol):
                 case _:  # NEED_DATA; never PAUSED, since a new cycle begins before the next call
                     if self._http.they_are_waiting_for_100_continue:
                         self._write(h11.InformationalResponse(status_code=100, headers=[]))
-                    if self._phase is _Phase.IDLE and self._http.trailing_data[0]:
-                        self._enter(_Phase.HEAD, HEAD_S_MAX)
+                    if self._phase is Phase.IDLE and self._http.trailing_data[0]:
+                        self._enter(Phase.HEAD, HEAD_S_MAX)
                     return False
         return False
 
     def _begin(self, request: h11.Request) -> bool:
         """Take the head of a request; return False if it was refused."""
-        self._enter(_Phase.BODY, BODY_S_MAX)
+        self._enter(Phase.BODY, BODY_S_MAX)
         self._body.begin(0, is_message=False)
         head = self._head = head_of(request)
         refusal = why_refused(request) or self._dispatch.why_page_refused(head)
         if refusal is not None:
             self._refuse(*refusal)
             return False
+        if not self._choose(head):
+            return False
         bytes_max, is_message = self._dispatch.body_bytes_max(head)
         self._body.begin(bytes_max, is_message=is_message)
         if head.body_bytes > bytes_max:
             self._refuse_body(Excess.SIZE)
             return False
+        return True
+
+    def _choose(self, head: Head) -> bool:
+        """Serve a request in the namespace that it names; return False if it was refused."""
+        try:
+            context = self._context_for(head)
+        except AuthorizationError as failure:
+            self._refuse(HTTPStatus.FORBIDDEN, str(failure))
+            return False
+        if context is not self._context:
+            self._known = self.known
+            self._context = context
+            self._dispatch = Dispatch(context, self._note)
+            self._awaited = self._wait_in(context)
         return True
 
     def _read(self, event: h11.Data) -> bool:
@@ -334,7 +350,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._eof or self._http.trailing_data[1]:
             transport.close()  # a client that has closed its half may be gone
             return
-        self._phase = _Phase.WAIT
+        self._phase = Phase.WAIT
         answer = self._awaited.begin(receive, transport, self._write, self._received)
         if answer is not None:
             self._conclude(answer)
@@ -350,7 +366,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _conclude(self, response: Response) -> None:
         """Answer; take the next request once the answer has left."""
-        self._phase = _Phase.ANSWER
+        self._phase = Phase.ANSWER
         self._body.forget()
         transport = self._transport
         if transport is None:
@@ -373,7 +389,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._http.start_next_cycle()
         self._head = None
-        self._enter(_Phase.IDLE, IDLE_S_MAX)
+        self._enter(Phase.IDLE, IDLE_S_MAX)
         if self._is_working:
             return  # what has arrived is read next
         if self._arrived or self._eof or any(self._http.trailing_data):
@@ -420,7 +436,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _linger(self, transport: asyncio.Transport) -> None:
         self._body.forget()
-        self._enter(_Phase.LINGER, LINGER_S)
+        self._enter(Phase.LINGER, LINGER_S)
         if transport.can_write_eof():
             transport.write_eof()
 
@@ -429,7 +445,7 @@ class HttpProtocol(asyncio.Protocol):
         reason = HTTPStatus(response.status).phrase
         self._write(h11.Response(status_code=response.status, reason=reason.encode(), headers=headers))
         shows = self._head is None or self._head.method != "HEAD"
-        self._left = _pieces(response.body, *response.more) if shows else iter(())
+        self._left = pieces(response.body, *response.more) if shows else iter(())
         self._write_on()
 
     def _write_on(self) -> bool:
@@ -459,7 +475,7 @@ class HttpProtocol(asyncio.Protocol):
 
     # Deadlines
 
-    def _enter(self, phase: _Phase, seconds: float | None) -> None:
+    def _enter(self, phase: Phase, seconds: float | None) -> None:
         self._phase = phase
         if seconds is None:
             self._deadline.clear()
@@ -469,16 +485,9 @@ class HttpProtocol(asyncio.Protocol):
     def _late(self) -> None:
         if self._transport is None:
             return
-        if self._phase in (_Phase.HEAD, _Phase.BODY):
+        if self._phase in (Phase.HEAD, Phase.BODY):
             self._refuse(408, "the request took too long to arrive")
-        elif self._phase is _Phase.LINGER or self._is_full:  # a close would wait for the client to read
+        elif self._phase is Phase.LINGER or self._is_full:  # a close would wait for the client to read
             self._transport.abort()
         else:
             self._transport.close()
-
-
-def _pieces(*parts: bytes) -> Iterator[bytes]:
-    """Yield a body in pieces of a bounded size."""
-    for part in parts:
-        for first in range(0, len(part), PIECE_BYTES):
-            yield part[first : first + PIECE_BYTES]

@@ -7,7 +7,7 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.metrics import table
 from peeklock.metrics.exposition import Format
 from peeklock.metrics.matching import PatternRefused, compile_pattern
-from peeklock.metrics.pages import EntityPage, EntitySeries, Figures, age_s, namespace_page
+from peeklock.metrics.pages import EntityPage, EntitySeries, Figures, age_s, totals_page
 from peeklock.metrics.table import Metric
 from peeklock.server.loop.turns import Turns
 from peeklock.server.net.operator_pages import PageRequest
@@ -42,6 +42,9 @@ class MetricsPages:
     """Returns the figures that the server counts."""
     build: Mapping[str, str]
     """Labels of `peeklock_build_info`."""
+    others: Callable[[], Iterable[MetricsPages]] | None = None
+    """Returns the pages of the other namespaces, which this one shows too, with the figures of the process;
+    None = it shows its own namespace."""
 
     def __post_init__(self) -> None:
         self._series = EntitySeries(self.namespace)
@@ -50,7 +53,10 @@ class MetricsPages:
     async def totals(self, request: PageRequest) -> Response:
         """Answer `/metrics`."""
         form = _format(request)
-        return Response(200, form.value, namespace_page(self.namespace, await self.figures(), form).encode())
+        shown = {self.namespace: await self.figures()}
+        for pages in () if self.others is None else self.others():
+            shown[pages.namespace] = await pages.figures()
+        return Response(200, form.value, totals_page(shown, form).encode())
 
     async def figures(self) -> Figures:
         """Return the figures of the namespace."""
@@ -59,7 +65,7 @@ class MetricsPages:
         measures = shard.measures
         gauges = {
             **self.gauges(),
-            **_process(),
+            **({} if self.others is None else _process(shard.lag_ms)),
             table.SIZE: totals.size_bytes,
             table.OLDEST: age_s(totals.oldest_enqueued_at_ms, now_ms),
             table.DROPPED: totals.dropped_sends,
@@ -68,10 +74,8 @@ class MetricsPages:
             table.LOCKS: totals.locks,
             table.SESSIONS: totals.sessions,
             table.ENTITIES: totals.entities,
-            table.LOOP_LAG: shard.lag_ms / 1000,
             table.UNCOMMITTED: shard.uncommitted_bytes,
             table.READY: int(shard.status() == "ok"),
-            table.BUILD: 1,
         }
         if shard.free_bytes is not None:
             gauges[table.FREE] = shard.free_bytes
@@ -136,13 +140,15 @@ def _format(request: PageRequest) -> Format:
     return Format.accepted(request.headers.get("accept", ""))
 
 
-def _process() -> dict[Metric, float | int]:
+def _process(lag_ms: int) -> dict[Metric, float | int]:
     """Return the figures of this process, those that every exporter has."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     found: dict[Metric, float | int] = {
         table.PROCESS_CPU: round(used.ru_utime + used.ru_stime, 6),
         table.PROCESS_FILES_MAX: resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         table.PROCESS_START: _STARTED_S,
+        table.LOOP_LAG: lag_ms / 1000,
+        table.BUILD: 1,
     }
     try:
         found[table.PROCESS_MEMORY] = int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES

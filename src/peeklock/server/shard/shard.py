@@ -16,16 +16,17 @@ from peeklock.broker.queue.wall_clock import WallClock
 from peeklock.broker.vocabulary.changes import Change
 from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, Command
 from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
+from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.broker.vocabulary.message import Message
 from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
 from peeklock.server import log
-from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.loop.turns import Turns
 from peeklock.server.shard.back_pressure import BackPressure, Sources
 from peeklock.server.shard.connections import Connections
 from peeklock.server.shard.definitions import DEFINITIONS
 from peeklock.server.shard.driver_loop import DriverLoop
+from peeklock.server.shard.housekeeping import Housekeeping
 from peeklock.server.shard.measures import Measures
 from peeklock.server.shard.own_requests import OwnRequests
 from peeklock.server.shard.spanned_loop import SpannedLoop, Spans
@@ -34,8 +35,6 @@ from peeklock.store.base import Batch, Store
 
 if TYPE_CHECKING:
     from peeklock.store.event_backlog import EventBacklog
-
-HOUSEKEEPING_S = 0.25
 
 
 class Shard:
@@ -53,8 +52,11 @@ class Shard:
         on_failure: Callable[[BaseException], None],
         turns: Turns,
         spans: Spans | None = None,
+        housekeeping: Housekeeping | None = None,
     ) -> None:
         """Join an opened store and a recovered engine. `spans` is told what happens to messages.
+
+        `housekeeping`: of all shards of the process; None = this is the only one.
 
         `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
         `on_failure` is called when a commit or the core fails: memory and disk differ, the process must stop.
@@ -84,8 +86,7 @@ class Shard:
         self.timers = driver.timers
         """When something is due by itself."""
         # Methods of the parts, without a call in between.
-        self.add = self._connections.add
-        self.remove = self._connections.remove
+        self.add, self.remove = self._connections.add, self._connections.remove
         self.wait_for_room = self._connections.wait_for_room
         self.offer = driving.offer
         self.close_batch = driving.close_batch
@@ -95,12 +96,17 @@ class Shard:
         self._kept_house_s = asyncio.get_running_loop().time()
         self._losses = Losses(namespace)
         self._totals = TotalsRequests(namespace.count_totals, turns)
-        self._pressure = BackPressure(
-            Sources(min_free_bytes, store.free_bytes, lambda: driver.open_bytes),
-            tell=lambda limits: driving.offer((limits,)),
+        self._pressure = self._back_pressure(min_free_bytes)
+        asyncio.get_running_loop().call_soon(self._pressure.look_at_volume)  # its failure ends the process
+        self._housekeeping = Housekeeping(turns) if housekeeping is None else housekeeping
+        self._housekeeping.add(self)
+
+    def _back_pressure(self, min_free_bytes: Callable[[], int]) -> BackPressure:
+        driver = self._driver
+        return BackPressure(
+            Sources(min_free_bytes, self._store.free_bytes, lambda: driver.open_bytes),
+            tell=lambda limits: self.offer((limits,)),
         )
-        self._housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
-        self._housekeeping.add_done_callback(tell_failure)
 
     @property
     def wall(self) -> WallClock:
@@ -127,6 +133,10 @@ class Shard:
     def requests(self) -> dict[str, RequestCounters]:
         """Return the counters of requests, by operation."""
         return self._namespace.requests()
+
+    def entity_views(self) -> Iterable[EntityView]:
+        """Return the entities, for those who follow their changes from now on."""
+        return self._namespace.entity_views()
 
     def definitions(self) -> tuple[list[Description], dict[str, list[RuleDescription]]]:
         """Return the entities that are not being deleted, and rules by path of a subscription."""
@@ -161,8 +171,8 @@ class Shard:
 
     # Commands in
 
-    def offer_until(self, commands: Sequence[Command], now_ms: int, until_s: float) -> Sequence[Command]:
-        """Apply commands, all at `now_ms`, until `until_s` of the turns' clock; return those left over.
+    def offer_until(self, commands: Sequence[Command], until_s: float) -> Sequence[Command]:
+        """Apply commands, all at one time, until `until_s` of the turns' clock; return those left over.
 
         At least one is applied. The caller closes the batch (`close_batch`) when it has no more.
         """
@@ -173,7 +183,7 @@ class Shard:
                 pressure.limit()
             return clock_s() >= until_s
 
-        return self._driving.offer_some(commands, now_ms, stop)
+        return self._driving.offer_some(commands, self.now_ms(), stop)
 
     def _committed(self, batch: Batch, now_ms: int) -> None:
         if not DEFINITIONS.isdisjoint(map(type, batch.changes)):
@@ -183,20 +193,15 @@ class Shard:
 
     # Housekeeping
 
-    async def _keep_house(self) -> None:
-        pressure, time_s = self._pressure, asyncio.get_running_loop().time
+    def keep_house(self, at_s: float, lag_ms: int) -> None:
+        """Look at the volume, set the limits, log losses, look for space; see `Housekeeping`."""
+        pressure = self._pressure
+        pressure.lag_ms, self._kept_house_s = lag_ms, at_s
         pressure.look_at_volume()
-        before_s = self._kept_house_s = time_s()
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_S)
-            at_s = time_s()
-            pressure.lag_ms = max(0, round((at_s - before_s - HOUSEKEEPING_S) * 1000))
-            before_s = self._kept_house_s = at_s
-            pressure.look_at_volume()
-            pressure.limit()
-            self._losses.log()
-            self._driver.look_for_space()
-            self._driving.run()
+        pressure.limit()
+        self._losses.log()
+        self._driver.look_for_space()
+        self._driving.run()
 
     def vitals(self) -> Vitals:
         """Return what decides whether the broker lives and is ready."""
@@ -254,7 +259,7 @@ class Shard:
 
     async def rest(self) -> None:
         """Commit what was offered and the events so far; after that nothing happens by itself."""
-        self._housekeeping.cancel()
+        self._housekeeping.remove(self)
         self._namespace.flush_events()
         self._driver.offer((), self.now_ms())  # so that it finds the events
         await self.catch_up()

@@ -1,0 +1,232 @@
+"""One namespace at work: its store, shard, keys, history and event log, made and stopped as one.
+
+It knows no socket, and no other namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from peeklock.auth import Authority
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.record.history import History
+from peeklock.broker.vocabulary.changes import Change
+from peeklock.broker.vocabulary.commands import LockToken
+from peeklock.broker.vocabulary.quotas import TIERS
+from peeklock.engine.bodies import BodyCache
+from peeklock.engine.engine import Engine
+from peeklock.server import configuration, log, storage
+from peeklock.server.keys.authority_manager import AuthorityManager
+from peeklock.server.loop.clock import MovableClock, SlewedClock
+from peeklock.server.loop.turns import Turns
+from peeklock.server.settings import Settings
+from peeklock.server.shard.definitions import DefinitionLog
+from peeklock.server.shard.housekeeping import Housekeeping
+from peeklock.server.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from peeklock.auth.authority import WebTokens
+    from peeklock.config.file import Config
+    from peeklock.server.capture import Capture
+    from peeklock.server.otel.export import Telemetry
+    from peeklock.server.otel.spans import MessageSpans
+
+T = TypeVar("T")
+
+DIGEST_KEY = b"peeklock duplicate detection"
+"""Separates our digests from other uses of the hash. Not a secret: 128 bits suffice against collisions."""
+
+TOKENS_A_DRAW = 256
+"""Lock tokens drawn from the operating system at once: one system call for 256 deliveries."""
+_DRAW = struct.Struct("16s" * TOKENS_A_DRAW)
+
+FURTHER_CACHE_BYTES = 8 * 1024 * 1024
+"""Bodies in memory of each namespace but the default one. Our choice: 500 of them have 4 GB at most, and
+what they do not use they do not take."""
+
+
+class Tokens:
+    """Random 16-byte lock tokens, drawn in bulk."""
+
+    def __init__(self) -> None:
+        self._pool: list[LockToken] = []
+
+    def __call__(self) -> LockToken:
+        pool = self._pool
+        if not pool:
+            pool.extend(_DRAW.unpack(os.urandom(_DRAW.size)))
+        return pool.pop()
+
+
+@dataclass(slots=True)
+class Process:
+    """What the namespaces of a process share."""
+
+    settings: Settings
+    clock: SlewedClock
+    turns: Turns
+    housekeeping: Housekeeping
+    tokens: Tokens
+    on_failure: Callable[[BaseException], None]
+    """Is called when the store or the core of one has failed."""
+    authority: Authority | None = None
+    """One made elsewhere, for the default namespace."""
+    web_tokens: WebTokens | None = None
+    telemetry: Telemetry | None = None
+
+
+class ServedNamespace:
+    """One namespace."""
+
+    def __init__(self, name: str, process: Process, settings: Settings, *, is_default: bool = False) -> None:
+        """Make its keys. `settings`: of the process, with what is its own. Raises: KeysRefused."""
+        self.name = name
+        self.settings = settings
+        self.is_default = is_default
+        self._process = process
+        self.clock = MovableClock(process.clock.now_ms)
+        self.definitions = DefinitionLog()
+        self.history = History(settings.history_size) if settings.history_size else None
+        self.authority_manager = AuthorityManager(
+            settings.auth,
+            settings.data,
+            process.authority if is_default else None,
+            process.web_tokens,
+            settings.keys,
+            names=() if is_default else (name,),
+        )
+        self.capture: Capture | None = None
+        self.config: Config | None = None
+        """The configuration that it was made with; None = it began empty."""
+        self.connections: dict[int, Any] = {}
+        """Its AMQP connections, by id."""
+        self.opened = 0
+        """Connections that have joined it."""
+
+    @property
+    def authority(self) -> Authority:
+        """What checks its tokens and keys."""
+        return self.authority_manager.authority
+
+    async def open(self) -> None:
+        """Open the store, recover, and begin to serve. Raises: StartFailed."""
+        process, settings = self._process, self.settings
+        store = await storage.open_store(settings)
+        namespace = self._make_namespace()
+        engine = Engine(namespace, BodyCache() if self.is_default else BodyCache(FURTHER_CACHE_BYTES))
+        await storage.recover(engine, store, settings, self.clock.now_ms())
+        self._warn_of_replaced_states(namespace)
+        self.shard = Shard(
+            engine,
+            namespace,
+            store,
+            self.clock.now_ms,
+            min_free_bytes=storage.min_free_bytes(settings),
+            on_definitions=self._take_definitions,
+            on_failure=process.on_failure,
+            turns=process.turns,
+            spans=self._make_spans(engine, namespace),
+            housekeeping=process.housekeeping,
+        )
+        self.created_at_ms = store.created_at_ms or self.clock.now_ms()
+
+    async def configure(self, config: Config | None) -> None:
+        """Make it agree with the configuration, and follow its definitions. Raises: StartFailed."""
+        if config is not None:
+            self.config = config
+            await configuration.apply(config, self.shard, self.settings)
+        self.follow_definitions()
+
+    def follow_definitions(self) -> None:
+        """Log what changes from now on, and follow the authorization rules of its entities."""
+        views = self.shard.entity_views()
+        self.definitions.begin(views)
+        self.authority_manager.begin(views)
+
+    def make_capture(self) -> None:
+        """Make the event log, if the settings ask for one; it does not run yet."""
+        if self.settings.capture is not None:
+            from peeklock.server.capture import Capture
+
+            assert self.settings.data is not None
+            self.capture = Capture(
+                self.settings.capture, self.settings.data, self.name, self.shard, self.clock.now_ms
+            )
+            self.shard.watch_capture(self.capture.is_full)
+
+    @property
+    def capture_backlog_bytes(self) -> int | None:
+        """Bytes that wait for the event log; None = there is none."""
+        return None if self.capture is None else self.capture.backlog_bytes
+
+    def tick(self) -> None:
+        """Do what is due each second."""
+        now_ms = self.clock.now_ms()
+        self.shard.tick(now_ms)
+        self.definitions.tick(now_ms)
+
+    async def stop(self) -> None:
+        """Commit what was offered, complete the event log, close the store."""
+        if self.capture is not None:
+            await self.shard.rest()
+            await self.capture.stop()
+        await self.shard.stop()
+        self.definitions.finish()
+
+    def _make_namespace(self) -> Namespace:
+        settings = self.settings
+        return Namespace(
+            limits=TIERS[settings.tier],
+            tokens=self._process.tokens,
+            digest_key=DIGEST_KEY,
+            enforce_quotas=settings.enforce_quotas,
+            delete_lock=settings.delete_lock,
+            lock_grace_ms=settings.lock_grace_ms,
+            clock_step_limit_ms=settings.clock_step_limit_ms,
+            captures_body=None if settings.capture is None else settings.capture.captures_body(),
+            history=self.history,
+        )
+
+    def _make_spans(self, engine: Engine, namespace: Namespace) -> MessageSpans | None:
+        telemetry = self._process.telemetry
+        if telemetry is None:
+            return None
+        from peeklock.server.otel.spans import MessageSpans
+
+        bodies = engine.bodies
+        return MessageSpans(
+            telemetry.tracer,
+            namespace.name_of,
+            lambda message: bodies.get(message.body_row, message.body_slot),
+        )
+
+    def _warn_of_replaced_states(self, namespace: Namespace) -> None:
+        for name, sessions in namespace.replaced_states():
+            log.warning(
+                "session states replaced",
+                {
+                    "entity": name,
+                    "count": len(sessions),
+                    "first": sessions[0],
+                    "why": "session ids differ in case alone; the state that was set last counts",
+                },
+            )
+
+    def _take_definitions(self, changes: Iterable[Change], now_ms: int) -> None:
+        self.definitions.take(changes, now_ms)
+        self.authority_manager.take(changes)
+
+
+def run_now(work: Coroutine[Any, Any, T]) -> T:
+    """Run what never suspends, as a store in memory does, to its end. Raises: RuntimeError if it suspends."""
+    try:
+        work.send(None)
+    except StopIteration as finished:
+        value: T = finished.value
+        return value
+    work.close()
+    raise RuntimeError("a store in memory suspended")

@@ -1,0 +1,133 @@
+"""What HTTP connections use of one namespace: its administration, its pages, its requests that wait.
+
+Its modules are imported with the first connection: `http` and `admin` take 100 ms.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import uuid
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from peeklock.admin.api import Administration
+from peeklock.admin.exchange import AdminContext
+from peeklock.api.access import Access
+from peeklock.auth import Authority, OpenAuthority
+from peeklock.broker.vocabulary.quotas import TIERS
+from peeklock.rest.receives import Receives
+from peeklock.server.line_limits import Note
+from peeklock.server.namespaces.served import ServedNamespace
+from peeklock.server.net.config_page import ConfigPage
+from peeklock.server.net.connection_pages import ConnectionPages
+from peeklock.server.net.http_dispatch import HttpContext
+from peeklock.server.net.hub import ApiHub, Hub
+from peeklock.server.net.key_pages import KeyPages
+from peeklock.server.net.metrics_pages import MetricsPages
+from peeklock.server.net.operator_pages import OperatorPages, Page
+from peeklock.server.net.probes import ProbePages
+from peeklock.server.origins import OriginPolicy
+
+if TYPE_CHECKING:
+    from peeklock.server.net.protocols import Protocols
+
+RULE_KEY_BYTES = 32
+"""Random bytes in the key of an entity's authorization rule without one. Source: wire contract 7.3."""
+
+
+class HttpEndpoint:
+    """One namespace, over HTTP."""
+
+    def __init__(self, served: ServedNamespace, protocols: Protocols, metrics: MetricsPages) -> None:
+        """Serve nothing yet. `protocols` has what all namespaces share."""
+        self._served = served
+        self._protocols = protocols
+        self._metrics = metrics
+        self.context = self._make_context()
+        """For connections that show a key."""
+        self.control = replace(
+            self.context,
+            administration=partial(self._administration, OpenAuthority()),
+            pages=self._pages(asks_for_keys=False),
+            origin_policy=OriginPolicy(),
+            bears_refusal=lambda address: True,
+        )
+        """For the control socket: all rights, without a key."""
+
+    @property
+    def hubs(self) -> list[Any]:
+        """The requests that wait."""
+        return [hub for hub in (self.context.receives, self.context.api) if hub is not None]
+
+    def stop(self) -> None:
+        """End all waits for messages."""
+        for hub in self.hubs:
+            hub.stop()
+
+    def _make_context(self) -> HttpContext:
+        served, shared = self._served, self._protocols
+        shard, new_id, on_defect = served.shard, shared.new_id, shared.defects.add
+        return HttpContext(
+            submit=shard.submit,
+            submit_for=shard.ask,
+            administration=partial(self._administration, served.authority),
+            pages=self._pages(asks_for_keys=served.authority_manager.asks_for_secret),
+            now_ms=shared.clock.wall_ms,
+            origin_policy=shared.origin_policy,
+            stops=shared.stops,
+            amqp=shared.amqp,
+            turns=shared.turns,
+            bears_refusal=shared.bears_refusal,
+            bodies=shared.bodies,
+            receives=Hub(Receives, new_id, shard, on_defect),
+            api=ApiHub(new_id, shard, on_defect),
+            history=served.history,
+        )
+
+    def _administration(self, authority: Authority, note: Note) -> Administration:
+        served = self._served
+        return Administration(
+            AdminContext(
+                authority,
+                tracking=lambda: str(uuid.uuid4()),
+                keys=lambda: base64.b64encode(os.urandom(RULE_KEY_BYTES)).decode(),
+                owns=self._protocols.registry.owns(served),
+                log=note,
+                name=served.name,
+                limits=TIERS[served.settings.tier],
+                created_at_ms=served.created_at_ms,
+            )
+        )
+
+    def _pages(self, *, asks_for_keys: bool) -> OperatorPages:
+        """Make the table of the operator's pages: a row for each.
+
+        Those of the default namespace show the whole process, those of another one its own part.
+        """
+        served, shared = self._served, self._protocols
+        authority = served.authority_manager
+        probes = ProbePages(partial(shared.health, served), served.shard.vitals, shared.stops)
+        connections = ConnectionPages(
+            shared.connections if served.is_default else served.connections,
+            shared.namespace_of,
+            shared.clock.now_ms,
+            shared.turns,
+        )
+        keys = KeyPages(authority.key_file, partial(authority.look, at_once=True))
+        rows = [
+            Page("/live", Access.ANYBODY, probes.live),
+            Page("/ready", Access.ANYBODY, probes.ready),
+            Page("/health", Access.ANYBODY, probes.health),
+            Page("/metrics", Access.FIGURES, self._metrics.totals),
+            Page("/metrics/entities", Access.FIGURES, self._metrics.entities),
+            Page("/connections", Access.MANAGE, connections.show),
+            Page("/connections/", Access.MANAGE, connections.close, "DELETE"),
+            Page("/$api/v1/config", Access.MANAGE, ConfigPage(served.shard.definitions).show),
+            Page("/$api/v1/keys", Access.MANAGE, keys.show),
+            Page("/$api/v1/keys/", Access.MANAGE, keys.add, "PUT"),
+            Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
+            Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
+        ]
+        return OperatorPages(rows, asks_for_keys=asks_for_keys)
