@@ -134,6 +134,8 @@ def _check(settings: Settings) -> None:
             settings.keys is not None and "sas" not in auth
         ),
         "--auth jwt and --jwt FILE go together.": ("jwt" in auth) != (settings.jwt is not None),
+        "--namespaces on-use makes namespaces for keys that everybody knows: leave out --auth, or choose "
+        "--auth development.": settings.namespaces == "on-use" and not settings.is_development,
         "--capture records durable messages, and --durability memory keeps nothing: choose fsync or os.": (
             settings.capture is not None and keeps_nothing
         ),

@@ -43,9 +43,9 @@ class Setting:
     """Of `server.settings.Settings`."""
     topic: str
     """The part of the reference that it stands in."""
-    scope: Scope
-    """Whether it holds for the process or for one namespace."""
     help: str
+    scope: Scope = "process"
+    """Whether it holds for the process or for one namespace."""
     more: str = ""
     """Markdown that the reference adds to the help: links."""
     type: click.ParamType[Any] | None = None
@@ -108,7 +108,6 @@ SETTINGS = (
         name="emulator",
         field="emulator",
         topic="Data",
-        scope="process",
         flag=True,
         help="Stand in for the container of the Service Bus emulator: read its Config.json where that "
         "container has it, obey EMULATOR_HTTP_PORT, print its ready line, listen on port 80 too if that "
@@ -130,7 +129,6 @@ SETTINGS = (
         name="min-free",
         field="min_free_bytes",
         topic="Data",
-        scope="process",
         parse=byte_count,
         metavar="BYTES",
         default_text="1 GiB or 5 %, the smaller",
@@ -163,7 +161,6 @@ SETTINGS = (
         name="host",
         field="host",
         topic="Network",
-        scope="process",
         default="127.0.0.1",
         help="Address to listen on, or a name: then all its addresses. An address that other machines can "
         "reach requires --auth.",
@@ -172,7 +169,6 @@ SETTINGS = (
         name="amqp-port",
         field="amqp_port",
         topic="Network",
-        scope="process",
         type=_PORT,
         default=5672,
         help="AMQP port; 0 picks a free one.",
@@ -182,7 +178,6 @@ SETTINGS = (
         name="http-port",
         field="http_port",
         topic="Network",
-        scope="process",
         type=_PORT,
         default=5300,
         help="Port for administration, messages over HTTP and GET /health, by HTTP or HTTPS; 0 picks a "
@@ -193,7 +188,6 @@ SETTINGS = (
         name="usual-ports",
         field="usual_ports",
         topic="Network",
-        scope="process",
         flag=True,
         help="Listen on 5671, 443 and 80 too, for clients whose port cannot be set.",
         more="If port 80 is in use, the broker logs a warning and starts without it.",
@@ -202,7 +196,6 @@ SETTINGS = (
         name="control",
         field="control",
         topic="Network",
-        scope="process",
         type=SOCKET,
         default_text="DATA/control.sock",
         metavar="PATH",
@@ -249,7 +242,6 @@ SETTINGS = (
         name="allow-plaintext",
         field="allow_plaintext",
         topic="Access",
-        scope="process",
         flag=True,
         help="Accept connections without TLS from other machines; by default only from this one.",
     ),
@@ -257,7 +249,6 @@ SETTINGS = (
         name="tls-cert",
         field="tls_cert",
         topic="Access",
-        scope="process",
         type=EXISTING_FILE,
         reloads=True,
         help="PEM certificate chain for TLS, reloaded when the file changes. By default a local authority "
@@ -268,7 +259,6 @@ SETTINGS = (
         name="tls-key",
         field="tls_key",
         topic="Access",
-        scope="process",
         type=EXISTING_FILE,
         reloads=True,
         help="PEM private key of --tls-cert.",
@@ -277,7 +267,6 @@ SETTINGS = (
         name="tls-pfx-base64",
         field="tls_pfx_base64",
         topic="Access",
-        scope="process",
         secret=True,
         help="Certificate and key as a PFX file without a password, in base64, instead of --tls-cert and "
         "--tls-key: as Azure Key Vault returns a certificate.",
@@ -286,7 +275,6 @@ SETTINGS = (
         name="tls-name",
         field="tls_names",
         topic="Access",
-        scope="process",
         parse=tls_name,
         metavar="NAME",
         repeatable=True,
@@ -298,7 +286,6 @@ SETTINGS = (
         name="host-name",
         field="host_names",
         topic="Access",
-        scope="process",
         parse=host_name,
         metavar="NAME",
         repeatable=True,
@@ -343,7 +330,6 @@ SETTINGS = (
         name="clock-step-limit",
         field="clock_step_limit_ms",
         topic="Behaviour",
-        scope="process",
         parse=hours_ms,
         default="24",
         metavar="HOURS",
@@ -364,7 +350,6 @@ SETTINGS = (
         name="ready-file",
         field="ready_file",
         topic="Behaviour",
-        scope="process",
         type=NEW_FILE,
         help="Write this file when clients can connect, and remove it at the end: a JSON object with "
         "connectionString, amqpPort, httpPort and pid. For programs that start a broker, with port 0.",
@@ -374,15 +359,41 @@ SETTINGS = (
         name="exit-with-parent",
         field="exit_with_parent",
         topic="Behaviour",
-        scope="process",
         flag=True,
         help="Stop when the process that started the broker has ended, also if it was killed.",
+    ),
+    Setting(
+        name="namespaces",
+        field="namespaces",
+        topic="Behaviour",
+        type=click.Choice(["configured", "on-use"]),
+        default="configured",
+        help="on-use: in development mode, a SharedAccessKeyName that is not known makes an empty throw-away "
+        "namespace of that name, so that each test is isolated by its connection string.",
+        more="See [Isolate tests](../how-to/isolate-tests.md).",
+    ),
+    Setting(
+        name="throw-away",
+        field="throw_away",
+        topic="Behaviour",
+        type=click.IntRange(min=0),
+        metavar="N",
+        default_text="1000 in development mode, else 0",
+        help="How many throw-away namespaces there may be at a time.",
+    ),
+    Setting(
+        name="throw-away-lease",
+        field="throw_away_lease_s",
+        topic="Behaviour",
+        type=click.FloatRange(min=0, min_open=True),
+        default=3600.0,
+        metavar="SECONDS",
+        help="How long a throw-away namespace stays after its last use.",
     ),
     Setting(
         name="otlp",
         field="otlp",
         topic="Behaviour",
-        scope="process",
         parse=collector_url,
         metavar="URL",
         help="Export metrics, and spans of traced messages, to the OpenTelemetry collector at this URL, such "
@@ -394,7 +405,6 @@ SETTINGS = (
         name="trace-frames",
         field="trace_frames",
         topic="Behaviour",
-        scope="process",
         type=NEW_FOLDER,
         parse=folder,
         help="Keep the last 500 AMQP frames of each connection in memory, without bodies and tokens, and "

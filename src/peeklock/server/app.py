@@ -156,6 +156,11 @@ class Broker:
         """The default namespace at work."""
         return self.registry.default.shard
 
+    def endpoint(self, host: str) -> str:
+        """Return a connection string for a host, without a key."""
+        plain = "UseDevelopmentEmulator=true;" if self.ports.plaintext_everywhere else ""  # without TLS
+        return f"Endpoint=sb://{host}:{self.amqp_port};{plain}"
+
     def ask_to_stop(self) -> None:
         """Make `stopped` end."""
         self._stopping.set()
@@ -238,6 +243,8 @@ class Broker:
         self.protocols = Protocols(
             settings=settings,
             registry=self.registry,
+            process=self._process,
+            endpoint_of=lambda host: self.endpoint(host),
             turns=self._turns,
             clock=self._clock,
             origin_policy=OriginPolicy(
@@ -270,6 +277,7 @@ class Broker:
             self._follow_clock(self._clock.adjust())
             for served in self.registry:
                 served.tick()
+            self.protocols.throw_away.tick()
             now_ms = self._clock.now_ms()
             for part in (self._refusals, self.defects):
                 part.tick(now_ms)
@@ -373,6 +381,7 @@ class Broker:
         await self.protocols.shut_down()
         if self._telemetry is not None:
             await self._telemetry.stop()
+        await self.protocols.throw_away.stop()
         for served in self.registry:
             await served.stop()
 

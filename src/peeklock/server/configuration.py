@@ -49,6 +49,20 @@ def read_configuration(settings: Settings) -> Sequence[Config]:
         raise StartFailed(f"{_place(settings)}: {failure}") from failure
 
 
+def for_tests(content: bytes) -> Config:
+    """Return the configuration in a request: of its first namespace, whose name does not count.
+
+    Raises: StartFailed.
+    """
+    from peeklock.config.file import parse_config
+    from peeklock.config.form import ConfigError
+
+    try:
+        return parse_config(content)[0]
+    except ConfigError as failure:
+        raise StartFailed(f"the configuration: {failure}") from failure
+
+
 async def follow(config: Config, shard: Shard, settings: Settings) -> None:
     """Make the namespace of a running broker agree with the file, in slices. Raises: StartFailed."""
     existing = await _existing(shard, PAGE)

@@ -92,12 +92,11 @@ async def run(broker: Broker, settings: Settings, process_started: float, notifi
 
 def _announce(broker: Broker, settings: Settings, took_s: float) -> str:
     """Print the connection string and warnings, and log the start; return the connection string."""
-    plain = "UseDevelopmentEmulator=true;" if broker.ports.plaintext_everywhere else ""  # connect without TLS
     authority = broker.registry.default.authority_manager
     if settings.emulator:
         click.echo("Emulator Service is Successfully Up!")  # what Testcontainers waits for
-    endpoint = f"Endpoint=sb://{_shown_host(settings.host)}:{broker.amqp_port};"
-    text = f"{endpoint}{authority.connection_string_key}{plain}"
+    endpoint, _, plain = broker.endpoint(_shown_host(settings.host)).partition(";")
+    text = f"{endpoint};{authority.connection_string_key}{plain}"
     click.echo(f"peeklock ready in {took_s:.2f} s: {text} (administration: port {broker.http_port})")
     if authority.warning:
         warning = authority.warning

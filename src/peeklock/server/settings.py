@@ -107,6 +107,12 @@ class Settings:
     """File that is there while the broker is ready; None = none is written."""
     exit_with_parent: bool = False
     """Stop when the process that started this one has ended."""
+    namespaces: Literal["configured", "on-use"] = "configured"
+    """`on-use`: an unknown key name makes a throw-away namespace, in development mode."""
+    throw_away: int | None = None
+    """Throw-away namespaces at a time; None = 1,000 in development mode, else 0."""
+    throw_away_lease_s: float = 3600.0
+    """How long one stays without use."""
     otlp: str | None = None
     """URL of an OpenTelemetry collector; None = nothing is exported."""
     trace_frames: Path | None = None

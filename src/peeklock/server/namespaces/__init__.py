@@ -3,5 +3,5 @@
 served      One namespace at work: store, shard, keys, history, event log.
 registry    Which namespaces there are, and which one a host name or a key means.
 throw_away  Namespaces for tests: made in memory, ended by their lease.
-test_tools  What tests may ask of a namespace: reset it, move its clock.
+for_tests   What tests may ask of a namespace: reset it, move its clock.
 """

@@ -5,6 +5,7 @@ It knows no socket, and no other namespace.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import struct
 from collections.abc import Callable, Coroutine, Iterable
@@ -82,19 +83,38 @@ class Process:
 class ServedNamespace:
     """One namespace."""
 
-    def __init__(self, name: str, process: Process, settings: Settings, *, is_default: bool = False) -> None:
-        """Make its keys. `settings`: of the process, with what is its own. Raises: KeysRefused."""
+    def __init__(
+        self,
+        name: str,
+        process: Process,
+        settings: Settings,
+        *,
+        is_default: bool = False,
+        authority: Authority | None = None,
+    ) -> None:
+        """Make its keys. Raises: KeysRefused.
+
+        Args:
+            settings: of the process, with what is its own.
+            authority: one made elsewhere; None = as the settings say.
+        """
         self.name = name
         self.settings = settings
         self.is_default = is_default
         self._process = process
-        self.clock = MovableClock(process.clock.now_ms)
+        is_for_tests = settings.is_development or authority is not None
+        self.clock = MovableClock(process.clock.now_ms) if is_for_tests else None
+        """None = its time cannot be moved."""
+        self.now_ms = process.clock.now_ms if self.clock is None else self.clock.now_ms
+        """Return its time, UTC ms."""
+        self.moving = asyncio.Lock()
+        """Held while its clock is moved."""
         self.definitions = DefinitionLog()
         self.history = History(settings.history_size) if settings.history_size else None
         self.authority_manager = AuthorityManager(
             settings.auth,
             settings.data,
-            process.authority if is_default else None,
+            process.authority if is_default else authority,
             process.web_tokens,
             settings.keys,
             names=() if is_default else (name,),
@@ -104,8 +124,15 @@ class ServedNamespace:
         """The configuration that it was made with; None = it began empty."""
         self.connections: dict[int, Any] = {}
         """Its AMQP connections, by id."""
+        self.deserted = asyncio.Event()
+        """Set while it has none."""
+        self.deserted.set()
         self.opened = 0
         """Connections that have joined it."""
+        self.used = False
+        """Whether a connection or a request has come since this was cleared."""
+        self.shown_key = ""
+        """Of one made for tests: what its makers get."""
 
     @property
     def authority(self) -> Authority:
@@ -118,13 +145,13 @@ class ServedNamespace:
         store = await storage.open_store(settings)
         namespace = self._make_namespace()
         engine = Engine(namespace, BodyCache() if self.is_default else BodyCache(FURTHER_CACHE_BYTES))
-        await storage.recover(engine, store, settings, self.clock.now_ms())
+        await storage.recover(engine, store, settings, self.now_ms())
         self._warn_of_replaced_states(namespace)
         self.shard = Shard(
             engine,
             namespace,
             store,
-            self.clock.now_ms,
+            self.now_ms,
             min_free_bytes=storage.min_free_bytes(settings),
             on_definitions=self._take_definitions,
             on_failure=process.on_failure,
@@ -132,7 +159,7 @@ class ServedNamespace:
             spans=self._make_spans(engine, namespace),
             housekeeping=process.housekeeping,
         )
-        self.created_at_ms = store.created_at_ms or self.clock.now_ms()
+        self.created_at_ms = store.created_at_ms or self.now_ms()
 
     async def configure(self, config: Config | None) -> None:
         """Make it agree with the configuration, and follow its definitions. Raises: StartFailed."""
@@ -154,9 +181,22 @@ class ServedNamespace:
 
             assert self.settings.data is not None
             self.capture = Capture(
-                self.settings.capture, self.settings.data, self.name, self.shard, self.clock.now_ms
+                self.settings.capture, self.settings.data, self.name, self.shard, self.now_ms
             )
             self.shard.watch_capture(self.capture.is_full)
+
+    def join(self, connection_id: int, connection: Any) -> None:
+        """Count a connection."""
+        self.connections[connection_id] = connection
+        self.opened += 1
+        self.used = True
+        self.deserted.clear()
+
+    def leave(self, connection_id: int) -> None:
+        """Forget a connection."""
+        del self.connections[connection_id]
+        if not self.connections:
+            self.deserted.set()
 
     @property
     def capture_backlog_bytes(self) -> int | None:
@@ -165,7 +205,7 @@ class ServedNamespace:
 
     def tick(self) -> None:
         """Do what is due each second."""
-        now_ms = self.clock.now_ms()
+        now_ms = self.now_ms()
         self.shard.tick(now_ms)
         self.definitions.tick(now_ms)
 

@@ -26,6 +26,7 @@ from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.hub import ApiHub, Hub
 from peeklock.server.net.key_pages import KeyPages
 from peeklock.server.net.metrics_pages import MetricsPages
+from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
@@ -116,6 +117,7 @@ class HttpEndpoint:
             shared.turns,
         )
         keys = KeyPages(authority.key_file, partial(authority.look, at_once=True))
+        namespaces = NamespacePages(shared.registry, shared.throw_away, served, shared.endpoint_of)
         rows = [
             Page("/live", Access.ANYBODY, probes.live),
             Page("/ready", Access.ANYBODY, probes.ready),
@@ -124,6 +126,13 @@ class HttpEndpoint:
             Page("/metrics/entities", Access.FIGURES, self._metrics.entities),
             Page("/connections", Access.MANAGE, connections.show),
             Page("/connections/", Access.MANAGE, connections.close, "DELETE"),
+            Page("/$api/v1/namespaces", Access.MANAGE, namespaces.show_all),
+            Page("/$api/v1/namespaces", Access.MANAGE, namespaces.make, "POST", takes_body=True),
+            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.show),
+            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.end, "DELETE"),
+            Page(
+                "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
+            ),
             Page("/$api/v1/config", Access.MANAGE, ConfigPage(served.shard.definitions).show),
             Page("/$api/v1/keys", Access.MANAGE, keys.show),
             Page("/$api/v1/keys/", Access.MANAGE, keys.add, "PUT"),

@@ -116,7 +116,8 @@ class Dispatch:
         return refuses.refusal(_request(head, b"", peer), self._context.now_ms())
 
     def wants_no_body(self, head: Head) -> bool:
-        return self._is_page(head) or is_websocket(head)
+        takes = self._context.pages.takes_body(head.path, head.method)
+        return (self._is_page(head) and not takes) or is_websocket(head)
 
     # Complete requests
 

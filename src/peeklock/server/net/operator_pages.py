@@ -27,9 +27,10 @@ class PageRequest:
     headers: Mapping[str, str]
     """By name in lower case."""
     argument: str
-    """The last segment of the path, decoded, where the page's has one; else empty."""
+    """The segment that the page's path leaves open, decoded; else empty."""
     sees_figures: bool
     """Whether figures may be shown to it; always so where the page asks for a key."""
+    body: bytes
     exchange: PageExchange
     """Answers refusals: `exchange.problem(...)`, `exchange.refusal(...)`."""
 
@@ -39,12 +40,13 @@ class Page:
     """One method of one page."""
 
     path: str
-    """Such as `/health`. One that ends with `/` takes one more segment."""
+    """Such as `/health`. One that ends with `/` takes one more segment, as does a `*` in it."""
     access: Access
     answer: Callable[[PageRequest], Awaitable[Response]]
     """May await, to give other work its turn. What it raises is a defect; the client gets 500."""
     method: str = "GET"
     """A GET answers HEAD too."""
+    takes_body: bool = False
 
 
 class OperatorPages:
@@ -61,6 +63,12 @@ class OperatorPages:
     def wants(self, path: str, query: str) -> bool:
         """Return whether a request is for a page."""
         return self._find(path) is not None and "api-version" not in parse_qs(query, keep_blank_values=True)
+
+    def takes_body(self, path: str, method: str) -> bool:
+        """Return whether a page reads the body of a request."""
+        found = self._find(path)
+        page = None if found is None else found[0].get(method)
+        return page is not None and page.takes_body
 
     def open_to_any_host(self, path: str) -> bool:
         """Return whether a page is shown whatever name the client has for us: probes use any."""
@@ -97,7 +105,9 @@ class OperatorPages:
                 refused()
             sees_figures = refusal is None
         query = parse_qs(request.query, keep_blank_values=True)
-        return await page.answer(PageRequest(query, request.headers, argument, sees_figures, exchange))
+        return await page.answer(
+            PageRequest(query, request.headers, argument, sees_figures, request.body, exchange)
+        )
 
     def _find(self, path: str) -> tuple[dict[str, Page], str] | None:
         """Return the methods of a path, and its last segment where the page takes one."""
@@ -106,7 +116,11 @@ class OperatorPages:
             return self._by_path[decoded], ""
         head, slash, last = path.rpartition("/")
         methods = self._by_path.get(unquote(head) + slash) if last else None
-        return None if methods is None else (methods, unquote(last))
+        if methods is not None:
+            return methods, unquote(last)
+        above, slash, segment = head.rpartition("/")
+        methods = self._by_path.get(f"{unquote(above)}/*/{unquote(last)}") if segment else None
+        return None if methods is None else (methods, unquote(segment))
 
 
 def _refusal(exchange: PageExchange, access: Access) -> Response | None:

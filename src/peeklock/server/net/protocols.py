@@ -21,7 +21,8 @@ from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.turns import Turns
 from peeklock.server.memory import memory_bytes
 from peeklock.server.namespaces.registry import Registry
-from peeklock.server.namespaces.served import ServedNamespace
+from peeklock.server.namespaces.served import Process, ServedNamespace
+from peeklock.server.namespaces.throw_away import ThrowAway
 from peeklock.server.net.amqp import AmqpConnection, Buffered
 from peeklock.server.net.auth_throttle import AuthThrottle
 from peeklock.server.net.http_bodies import BodyBudget
@@ -47,6 +48,7 @@ class Protocols:
 
     settings: Settings
     registry: Registry
+    process: Process
     turns: Turns
     clock: SlewedClock
     origin_policy: OriginPolicy
@@ -58,6 +60,8 @@ class Protocols:
     """Returns the figures for `/health`."""
     stops: Callable[[], bool]
     """Whether the broker stops."""
+    endpoint_of: Callable[[str], str]
+    """Returns the endpoint of a connection string for a host, and what follows its key."""
 
     def __post_init__(self) -> None:
         self._make_gateway = self._gateway_maker()
@@ -75,6 +79,7 @@ class Protocols:
         """AMQP connections by id."""
         self._of: dict[int, ServedNamespace] = {}
         """The namespaces of these."""
+        self.throw_away = ThrowAway(self.registry, self.process, self.end)
 
     def wait_s(self, address: str) -> float | None:
         """Return how long a new connection from an address must wait, s; None = it is turned away."""
@@ -107,14 +112,13 @@ class Protocols:
         return connection
 
     def _join(self, connection: AmqpConnection, served: ServedNamespace) -> None:
-        served.connections[connection.connection_id] = connection
-        served.opened += 1
+        served.join(connection.connection_id, connection)
         self._of[connection.connection_id] = served
 
     def _chosen(self, connection_id: int, served: ServedNamespace) -> None:
         """Hand a connection over to the namespace that its peer has chosen."""
         connection = self.connections[connection_id]
-        del self._of[connection_id].connections[connection_id]
+        self._of[connection_id].leave(connection_id)
         self._join(connection, served)
         connection.join(served.shard)
 
@@ -157,7 +161,7 @@ class Protocols:
 
     def _closed(self, connection_id: int) -> None:
         del self.connections[connection_id]
-        del self._of.pop(connection_id).connections[connection_id]
+        self._of.pop(connection_id).leave(connection_id)
         if not self.connections:
             self._all_closed.set()
 
@@ -192,7 +196,9 @@ class Protocols:
         served = registry.by_host(head.headers.get("host", ""))
         if served is None:
             served = registry.by_token(head.headers.get("authorization", "").strip())
-        return self._endpoint(served or registry.default).context
+        served = served or registry.default
+        served.used = True
+        return self._endpoint(served).context
 
     def _control_for(self, head: Head) -> HttpContext:
         served = self.registry.by_host(head.headers.get("host", ""))
