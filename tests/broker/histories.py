@@ -40,7 +40,12 @@ from peeklock.broker.vocabulary.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchMessages, ShiftScheduled
+from peeklock.broker.vocabulary.extension_commands import (
+    DeleteMatching,
+    Reset,
+    SearchMessages,
+    ShiftScheduled,
+)
 from peeklock.broker.vocabulary.message import Message, Routing
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut, ReadRows, Reclaim
@@ -513,6 +518,7 @@ class Scene:
             (1, lambda: self.create(self.random.randint(1, len(NAMES) + 3 * len(self.topics)))),
             (16 if self.topics else 0, self.change_rules),
             (0.5, self.drop),
+            (0.2, lambda: self.offer(Reset(self.reply_to()))),
             (0.4, self.restart),
             (0.3, lambda: self.offer(ask.DeleteEntity(self.name(), self.reply_to()))),
         ]

@@ -33,7 +33,7 @@ from peeklock.broker.vocabulary.changes import (
     MessageStored,
 )
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
-from peeklock.broker.vocabulary.extension_commands import DeleteMatching, ShiftScheduled
+from peeklock.broker.vocabulary.extension_commands import DeleteMatching, Reset, ShiftScheduled
 from peeklock.broker.vocabulary.message import Message, MessageState
 from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.rules.filters import TrueFilter
@@ -326,8 +326,8 @@ class History(Scene):
         return reached
 
     def may_go(self, command: Any, size: int) -> bool:
-        """Whether a message may be gone: its time is up, its id was seen where it was passed on, or a
-        purge."""
+        """Whether a message may be gone: its time is up, its id was seen where it was passed on, a
+        purge, or a reset."""
         expires = any(entity.main.default_ttl_ms < UNLIMITED_MS for entity in self.entities())
         return (
             size in self.mortal
@@ -335,6 +335,7 @@ class History(Scene):
             or self.is_repeated(size)
             or self.may_not_be_chosen(size)
             or (command is None and self.purging)
+            or isinstance(command, Reset)
         )
 
     def nobody_waits_in_vain(self, queue: MessageQueue) -> None:

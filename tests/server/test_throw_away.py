@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,72 @@ def test_a_clock_that_is_moved_lets_locks_lapse_and_schedules_fall_due(api: Api)
         [there] = receiver.receive_messages(1, max_wait_time=20)
         assert abs(there.enqueued_time_utc.timestamp() - time.time()) < 60  # type: ignore[union-attr]  # it is set
         receiver.complete_message(there)
+
+
+# A reset
+
+TOPICS = {
+    "UserConfig": {
+        "Namespaces": [
+            {
+                "Name": "any",
+                "Queues": [
+                    {"Name": "orders", "Properties": {"ForwardDeadLetteredMessagesTo": "dead"}},
+                    {"Name": "dead"},
+                ],
+                "Topics": [{"Name": "news", "Subscriptions": [{"Name": "all"}, {"Name": "some"}]}],
+            }
+        ]
+    }
+}
+
+
+def test_a_reset_removes_what_tests_have_left_and_keeps_links(api: Api) -> None:
+    """Numbers go on, so that a late reader sees a gap and never a message twice."""
+    made = api("POST", "/$api/v1/namespaces", TOPICS)
+    path = f"/$api/v1/namespaces/{made['name']}/reset"
+    before = api("GET", "/$api/v1/config", key=(made["name"], DEVELOPMENT_KEY))
+    with ServiceBusClient.from_connection_string(made["connectionString"], retry_total=0) as client:
+        sender, receiver = client.get_queue_sender("orders"), client.get_queue_receiver("orders")
+        sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+        sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC) + timedelta(days=1))
+        [held] = receiver.receive_messages(1, max_wait_time=20)
+        admin(made, "PUT", "extra")
+        admin(made, "DELETE", "dead")
+        admin(made, "DELETE", "news/Subscriptions/some")
+        assert api("POST", path) is None
+        assert api("GET", "/$api/v1/config", key=(made["name"], DEVELOPMENT_KEY)) == before
+        with pytest.raises(ServiceBusError):
+            receiver.complete_message(held)
+        sender.send_messages(ServiceBusMessage("c"))
+        [left] = receiver.receive_messages(1, max_wait_time=20)
+        assert (str(left), left.sequence_number) == ("c", 4)
+        admin(made, "PUT", "extra")
+        assert api("POST", f"{path}?keep=entities") is None
+        with pytest.raises(ServiceBusError):
+            receiver.complete_message(left)
+    assert bodies(made["connectionString"], "extra") == []
+    assert api("POST", f"{path}?keep=messages") == 400
+    assert api("POST", "/$api/v1/namespaces/nowhere/reset") == 404
+
+
+def admin(made: Any, method: str, path: str) -> None:
+    """Ask the administration of a namespace for an entity."""
+    port = int(made["connectionString"].split(":")[2].split(";")[0])
+    body = (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
+        '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/>'
+        "</content></entry>"
+    )
+    token = generate("sb://localhost/", made["name"], DEVELOPMENT_KEY, round(time.time() + 600) * 1000)
+    request = urllib.request.Request(
+        f"http://localhost:{port}/{path}?api-version=2021-05",
+        body.encode() if method == "PUT" else None,
+        {"Authorization": token, "Content-Type": "application/atom+xml"},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status < 300
 
 
 # With keys, and their number

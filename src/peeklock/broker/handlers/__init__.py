@@ -4,6 +4,7 @@ dispatch               All handlers, and the table of their commands.
 operations             Send, settle, peek, schedule and other operations on messages.
 storing                Messages of one command, stored in slices.
 scheduled              Scheduled messages: cancelled or shifted.
+resetting              Reset of a namespace between two tests.
 purging                Deletion of all messages of a queue, in slices.
 searching              Messages found by a filter, to be shown or deleted.
 bodies                 Answers of the disk: a body was read, or bodies are damaged.

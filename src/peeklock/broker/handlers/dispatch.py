@@ -17,6 +17,7 @@ from peeklock.broker.handlers.deletions import Deletions
 from peeklock.broker.handlers.enlisting import Enlisting
 from peeklock.broker.handlers.operations import Operations
 from peeklock.broker.handlers.purging import Purging
+from peeklock.broker.handlers.resetting import Resetting
 from peeklock.broker.handlers.searching import Searching
 from peeklock.broker.handlers.session_operations import SessionOperations
 from peeklock.broker.handlers.transactions import Transactions
@@ -28,7 +29,12 @@ from peeklock.broker.vocabulary import effects as do
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.errors import ServiceBusError
-from peeklock.broker.vocabulary.extension_commands import DeleteMatching, SearchMessages, ShiftScheduled
+from peeklock.broker.vocabulary.extension_commands import (
+    DeleteMatching,
+    Reset,
+    SearchMessages,
+    ShiftScheduled,
+)
 
 Handler = Callable[[Any, Outcome], None]
 Refusal = Callable[[Any, ServiceBusError], "Effect | None"]
@@ -54,6 +60,7 @@ class Handlers:
         self.purging = Purging(entities, shared)
         self.searching = Searching(entities, shared)
         self.bodies = BodyOperations(entities, shared, self.operations, self.sessions, self.searching)
+        self.resetting = Resetting(entities, self.transactions)
         self._entities = entities
         self._shared = shared
         self.table = self._table()
@@ -90,6 +97,7 @@ class Handlers:
             ShiftScheduled: (operations.shift_scheduled, _fail),
             SearchMessages: (self.searching.begin, _fail),
             DeleteMatching: (self.searching.begin, _fail),
+            Reset: (self.resetting.reset, _fail),
             ask.Fetched: (self.bodies.fetched, cannot_fail),
             ask.LoseBodies: (self.bodies.lose_bodies, cannot_fail),
             ask.RenewSessionLock: (sessions.renew_session, _fail),

@@ -345,6 +345,11 @@ class Transactions:
             self._shared.timers.set(self, next_ms)
         return work
 
+    def roll_back_all(self, out: Outcome) -> None:
+        """Roll back what is open, as if its time had run out."""
+        for transaction in [*self._running.values(), *self._empty.values()]:
+            self._time_out(transaction, out)
+
     def _next_ms(self) -> int:
         return min(
             (

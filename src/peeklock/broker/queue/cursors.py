@@ -18,6 +18,7 @@ a message of it. Later messages of the session are for this cursor alone, which 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -250,6 +251,13 @@ class Cursors:
         """Refuse the requests that wait: the entity is deleted."""
         for cursor in self._busy.values():
             out.effects.extend(Failed(reply_to, error) for reply_to in cursor.leaving or ())
+
+    def end_all(self, out: Outcome) -> None:
+        """Give back the messages of all cursors and forget them, at once."""
+        for cursor in list(self._by_name.values()):
+            self._leave(cursor)
+        for cursor in list(self._busy.values()):
+            self._work(cursor, sys.maxsize, out)
 
     # Slices
 

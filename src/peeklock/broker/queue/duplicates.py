@@ -141,6 +141,18 @@ class Duplicates:
         self.count -= 1
         return MessageIdSeen(self.queue_id, digest, _FREED, sequence_number)
 
+    def forget_all(self, now_ms: int) -> list[MessageIdSeen]:
+        """Forget all ids; return the facts of that."""
+        freed = [
+            MessageIdSeen(self.queue_id, digest, _FREED, SequenceNumber(seen & _NUMBER_MAX))
+            for shard in self._shards
+            for digest, seen in shard.items()
+        ]
+        self.count, self._future_ms = 0, 0
+        self.waiting.clear()
+        self._reset(now_ms)
+        return freed
+
     def next_ms(self) -> int | None:
         """Return when there may be something to forget."""
         if not self.count:

@@ -1,4 +1,4 @@
-"""Commands that the service does not have: cursors, searches, shifts of scheduled messages.
+"""Commands that the service does not have: cursors, searches, shifts of scheduled messages, resets.
 
 Each is answered to `reply_to`, or by Failed(reply_to, error).
 """
@@ -131,7 +131,15 @@ class ShiftScheduled:
     """Shift, negative = earlier; None = enqueue now, in the order of numbers."""
 
 
+@dataclass(slots=True)
+class Reset:
+    """Remove all messages, session states and ids for duplicate detection; for tests -> Done. Entities, rules
+    and links stay, held locks are lost, sequence numbers go on."""
+
+    reply_to: ReplyTo
+
+
 ExtensionCommand: TypeAlias = (
     ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | SearchMessages | DeleteMatching |
-    ShiftScheduled
+    ShiftScheduled | Reset
 )  # fmt: skip

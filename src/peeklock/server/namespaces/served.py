@@ -170,6 +170,8 @@ class ServedNamespace:
 
     def follow_definitions(self) -> None:
         """Log what changes from now on, and follow the authorization rules of its entities."""
+        self.made_with = self.shard.definitions() if self.clock is not None else ([], {})
+        """Its entities and rules now, to which a reset returns; empty where none is offered."""
         views = self.shard.entity_views()
         self.definitions.begin(views)
         self.authority_manager.begin(views)

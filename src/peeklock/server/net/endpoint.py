@@ -133,6 +133,7 @@ class HttpEndpoint:
             Page(
                 "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
             ),
+            Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
             Page("/$api/v1/config", Access.MANAGE, ConfigPage(served.shard.definitions).show),
             Page("/$api/v1/keys", Access.MANAGE, keys.show),
             Page("/$api/v1/keys/", Access.MANAGE, keys.add, "PUT"),

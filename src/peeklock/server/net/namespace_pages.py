@@ -14,10 +14,10 @@ from peeklock.api.exchange import JSON, to_json
 from peeklock.api.problems import NotHere
 from peeklock.auth import AuthorizationError
 from peeklock.broker.vocabulary.durations import format_duration, parse_duration
-from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation
+from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation, ServiceBusError
 from peeklock.config.hosts import host_in
 from peeklock.server import configuration
-from peeklock.server.namespaces.for_tests import advance
+from peeklock.server.namespaces.for_tests import advance, reset
 from peeklock.server.namespaces.registry import Registry
 from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.namespaces.throw_away import NamespaceThere, ThrowAway
@@ -105,6 +105,22 @@ class NamespacePages:
         except ValueError as failure:
             return request.exchange.refusal(ArgumentInvalid(f"{failure}."))
         return _json(200, {"nowMs": await advance(served, ms)})
+
+    async def reset(self, request: PageRequest) -> Response:
+        """Remove what tests have left in a namespace; `keep=entities` in the query keeps the entities."""
+        served = self._found(request)
+        if served is None:
+            return self._missing(request)
+        if served.clock is None:
+            return request.exchange.refusal(InvalidOperation(_NO_TEST))
+        kept = request.query.get("keep", [])
+        if kept not in ([], ["entities"]):
+            return request.exchange.refusal(ArgumentInvalid("keep: only 'entities' can be kept."))
+        try:
+            await reset(served, keep_entities=bool(kept))
+        except ServiceBusError as failure:
+            return request.exchange.refusal(failure)
+        return Response(204)
 
     def _found(self, request: PageRequest) -> ServedNamespace | None:
         found = self._registry.get(request.argument)
