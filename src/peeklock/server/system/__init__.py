@@ -1,0 +1,6 @@
+"""The process's own facts, in a store of the same kind as those of its namespaces.
+
+store       The facts by key, read at the start and changed in whole commits.
+namespaces  The list of the namespaces.
+keys        The shared access keys of each namespace.
+"""
