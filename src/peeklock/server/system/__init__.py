@@ -4,4 +4,5 @@ store       The facts by key, read at the start and changed in whole commits.
 namespaces  The list of the namespaces.
 keys        The shared access keys of each namespace.
 authority   The local certificate authority.
+migration   Takes over what earlier releases kept in files.
 """
