@@ -23,6 +23,8 @@ from peeklock.broker.vocabulary.changes import (
     CursorStored,
     EntityRemoved,
     EntityStored,
+    FactRemoved,
+    FactStored,
     MessageIdSeen,
     MessageRemoved,
     MessageStored,
@@ -507,6 +509,49 @@ async def test_cursors_may_have_any_name_and_go_with_their_entity(medium: Medium
         assert (
             {each.queue_id for each in found.cursors} == {each.queue_id for each in found.claims} == {8, 44}
         )
+
+
+@run
+async def test_facts_of_the_process_are_kept_in_the_order_of_their_keys(medium: Medium) -> None:
+    """The last one wins, also within a batch; no frame contains them."""
+    keys = ["z", "a", "", "A", "a/", "a/b", "a0", "a=b", "%2F", " ", "né☃", "\U0010fffd", "\0", "x" * 1000]
+    values = {key: f"value of {key}=☃\0" for key in keys}
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [FactStored(key, value) for key, value in values.items()]))
+        await store.commit(
+            Batch(
+                2,
+                [
+                    FactStored("a", "first"),
+                    FactStored("a", "second"),
+                    FactStored("a/", "never seen"),
+                    FactRemoved("a/"),
+                    FactRemoved("z"),
+                    FactStored("z", ""),
+                    FactRemoved("a/b"),
+                    FactRemoved("was never there"),
+                ],
+            )
+        )
+    expected = {key: value for key, value in values.items() if not key.startswith("a/")}
+    expected |= {"a": "second", "z": ""}
+    async with medium.opened() as store:
+        found = await store.load_definitions()
+        assert list(found.facts.items()) == sorted(expected.items())
+        assert found == Definitions([], [], 1, facts=expected)
+        assert [frame.changes async for frame in store.load()] == [[], []]
+        await store.commit(Batch(3, [FactRemoved(key) for key in expected]))
+    async with medium.opened() as store:
+        assert await store.load_definitions() == Definitions([], [], 1)
+
+
+@run
+async def test_facts_of_the_process_stay_beside_entities_and_their_removal(medium: Medium) -> None:
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [entity(1, "a"), cursor("lake"), FactStored("1", "x")]))
+        await store.commit(Batch(2, [EntityRemoved(1), FactStored("2", "y")]))
+    async with medium.opened() as store:
+        assert await store.load_definitions() == Definitions([], [], 2, facts={"1": "x", "2": "y"})
 
 
 @run

@@ -378,6 +378,19 @@ def test_cursors_are_counted(path: Path) -> None:
     assert "cursors: 1, claims: 1" in report.lines
 
 
+def test_facts_of_the_process_are_counted_and_a_changed_one_is_named(path: Path) -> None:
+    """Req: R-03."""
+    write_entry(path, "fact/keys/a", "any text")
+    report = checked(path)
+    assert report.damages == []
+    assert "facts: 1" in report.lines
+    meddle(path, "UPDATE kv SET v = 'another text' WHERE k = 'fact/keys/a'")
+    [damage] = checked(path).damages
+    assert damage.startswith("the entry fact/keys/a fails its checksum")
+    with pytest.raises(StoreDamaged, match="fact/keys/a fails its checksum"):
+        load(path)
+
+
 def test_what_a_damaged_definition_leaves_alone_is_not_damage_of_its_own(path: Path) -> None:
     """Req: R-03."""
     write_entry(path, "next_entity_id", "5")

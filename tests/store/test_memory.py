@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from peeklock.broker.vocabulary.changes import MessageStored
+from peeklock.broker.vocabulary.changes import FactRemoved, FactStored, MessageStored
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
@@ -47,6 +47,20 @@ def test_a_crash_loses_what_was_staged_and_nothing_else() -> None:
     store.flush()
     assert at_once(store.last_body_row()) == 3
     assert len(at_once(store.load_live()).frame_sizes) == 3  # in a chain
+
+
+def test_a_crash_loses_the_facts_of_staged_batches_together() -> None:
+    """Req: R-02."""
+    store = MemoryStore()
+    at_once(store.commit(Batch(1, [FactStored("a", "1"), FactStored("b", "1")])))  # type: ignore[arg-type]  # a coroutine here
+    store.stage(Batch(2, [FactStored("a", "2"), FactRemoved("b"), FactStored("c", "2")]))
+    assert at_once(store.load_definitions()).facts == {"a": "1", "b": "1"}
+    store.crash()
+    store.flush()
+    assert at_once(store.load_definitions()).facts == {"a": "1", "b": "1"}
+    store.stage(Batch(2, [FactStored("a", "2"), FactRemoved("b"), FactStored("c", "2")]))
+    store.flush()
+    assert at_once(store.load_definitions()).facts == {"a": "2", "c": "2"}
 
 
 def test_nothing_suspends() -> None:

@@ -1,14 +1,20 @@
-"""Reading the rows of a table that is damaged."""
+"""Reading the rows of a table that is damaged, and the facts that a rescue keeps."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from peeklock.store.rescue import readable
+from peeklock.broker.vocabulary.changes import FactStored
+from peeklock.store.base import Batch, StoreDamaged
+from peeklock.store.check import SOUND, check
+from peeklock.store.rescue import accept_loss, readable
+from peeklock.store.sqlite.store import SqliteStore
+from tests.store.damage import meddle
 
 PAGE_BYTES = 4096
 LEAF_OF_TABLE = 0x0D
@@ -34,3 +40,31 @@ def test_swapped_pages_do_not_make_rows_come_again_and_again(tmp_path: Path, one
         found = [no for no, _ in readable(db, "journal", "meta")]
     assert found == sorted(set(found))
     assert 0 < len(found) <= 60
+
+
+def test_facts_of_the_process_are_kept_except_the_unreadable_one(tmp_path: Path) -> None:
+    """Req: R-03."""
+
+    async def make() -> None:
+        store = SqliteStore(tmp_path)
+        await store.open()
+        await store.commit(Batch(1, [FactStored(key, f"value of {key}") for key in ("a", "a key", "é")]))
+        await store.close()
+
+    async def facts() -> dict[str, str]:
+        store = SqliteStore(tmp_path)
+        await store.open()
+        try:
+            return (await store.load_definitions()).facts
+        finally:
+            await store.close()
+
+    asyncio.run(make())
+    meddle(tmp_path / "peeklock.db", "UPDATE kv SET v = 'x' WHERE k = 'fact/a key'")
+    with pytest.raises(StoreDamaged, match="fact/a key fails its checksum"):
+        asyncio.run(facts())
+    said = accept_loss(tmp_path)
+    assert said[0].startswith("not copied: the entry fact/a key fails its checksum")
+    assert any(line.endswith(" 2 facts") for line in said)
+    assert asyncio.run(facts()) == {"a": "value of a", "é": "value of é"}
+    assert check(tmp_path).exit_status == SOUND

@@ -146,7 +146,8 @@ class _FileOfKeys:
     """The keys in the file of a data folder on which no broker runs."""
 
     def __init__(self, folder: Path) -> None:
-        from peeklock.server.keys.keys import KeyFile, rule_json
+        from peeklock.server.keys.keys import KeyFile
+        from peeklock.server.keys.rules import rule_json
 
         self._file = KeyFile(folder)
         self._json = rule_json
@@ -164,7 +165,7 @@ class _FileOfKeys:
 
 @contextlib.contextmanager
 def _keys_of(place: Place) -> Iterator[_Keys]:
-    from peeklock.server.keys.keys import KeysRefused
+    from peeklock.server.keys.rules import KeysRefused
 
     with reported(KeysRefused, BrokerError):
         yield _RunningKeys(place) if isinstance(place, RunningBroker) else _FileOfKeys(place)

@@ -14,6 +14,7 @@ net            Listening sockets, AMQP, HTTP and WebSocket connections.
 capture        The process that writes the event log.
 otel           Metrics and spans by OTLP.
 shard          One namespace on the event loop.
+system         The process's own facts, in a store: namespaces, keys, the authority.
 keys           Files of keys, and the authority that checks tokens.
 tls            TLS contexts and the local certificate authority.
 supervised     What a program that starts a broker may ask of it.

@@ -112,7 +112,7 @@ class LiveFacts:
 
 @dataclass(slots=True)
 class Definitions:
-    """All entities, rules, cursors and claims."""
+    """All facts that are kept apart from the journal."""
 
     entities: list[EntityStored]
     """By id, so that topics come before their subscriptions."""
@@ -123,6 +123,8 @@ class Definitions:
     """By queue, then by name; each queue's entity exists."""
     claims: list[ClaimStored] = field(default_factory=list)
     """By queue, cursor and number; each cursor exists."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """Of the process that uses the store, by key, in the order of the keys."""
 
 
 class Store(Protocol):
@@ -132,7 +134,7 @@ class Store(Protocol):
         """Lock the folder and open the store. Raises: StoreInUse, StoreTooNew, StoreDamaged, StoreFailed."""
 
     async def load_definitions(self) -> Definitions:
-        """Return all entities, rules, cursors and claims. Raises: StoreDamaged."""
+        """Return all facts that are kept apart from the journal. Raises: StoreDamaged."""
 
     def load(self) -> AsyncIterator[Frame]:
         """Yield all frames, oldest first. Raises: StoreDamaged."""

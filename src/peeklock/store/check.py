@@ -179,6 +179,8 @@ def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str]
     report.say(f"entities: {len(found.entities)}, rules: {len(found.rules)}")
     if found.cursors:
         report.say(f"cursors: {len(found.cursors)}, claims: {len(found.claims)}")
+    if found.facts:
+        report.say(f"facts: {len(found.facts)}")
     return {entity.entity_id: entity.description.name for entity in found.entities} if sound else None
 
 

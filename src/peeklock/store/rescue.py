@@ -129,7 +129,7 @@ def _copy(
     return [
         *losses.lines(None if seen is None else seen.no, names),
         f"kept: {len(found.entities):,} entities, {len(found.rules):,} rules, {messages:,} messages, "
-        f"{rows:,} body rows, {events:,} event rows",
+        f"{rows:,} body rows, {events:,} event rows, {len(found.facts):,} facts",
         f"sequence numbers continue {SKIPPED_NUMBERS:,} higher, batch numbers at {first_no:,}",
     ]
 

@@ -20,6 +20,8 @@ from peeklock.broker.vocabulary.changes import (
     CursorStored,
     EntityRemoved,
     EntityStored,
+    FactRemoved,
+    FactStored,
     MessageIdSeen,
     MessageRemoved,
     MessageStored,
@@ -353,13 +355,27 @@ def format_6() -> list[Batch]:
     ]
 
 
+FACTS = {"keys/a": '["a \\"key\\" ☃"]', "namespace/é": "{}"}
+
+
+def format_7() -> list[Batch]:
+    """Give the batches that follow in format 7: facts of the process."""
+    stored = [FactStored(key, value) for key, value in FACTS.items()]
+    return [
+        Batch(59, [FactStored("keys/a", "old"), FactStored("gone", "")]),
+        Batch(60, [*reversed(stored), FactRemoved("gone")]),
+    ]
+
+
 async def make(folder: Path) -> None:
     store = SqliteStore(folder)
     await store.open()
-    for batch in [*format_1(), *format_2(), *format_3(), *format_4(), *format_5(), *format_6()]:
-        await store.commit(batch)
+    for batches in (format_1, format_2, format_3, format_4, format_5, format_6, format_7):
+        for batch in batches():
+            await store.commit(batch)
     await store.close()
-    (folder / "peeklock.lock").unlink()
+    for name in ("peeklock.lock", "peeklock.witness"):
+        (folder / name).unlink()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
 from peeklock.server.follow import Outcome
 from peeklock.server.keys.authority_manager import AuthorityManager, is_loopback
-from peeklock.server.keys.keys import KeyFile, KeysRefused
+from peeklock.server.keys.keys import KeyFile
+from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.origins import OriginPolicy
 
 NOW = 1_700_000_000_000

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from peeklock.auth import ALL_RIGHTS, Right
 from peeklock.cli import main
-from peeklock.server.keys.keys import RULES_MAX, GivenKeyFile, KeyFile, KeysRefused
+from peeklock.server.keys.keys import GivenKeyFile, KeyFile
+from peeklock.server.keys.rules import RULES_MAX, KeysRefused
 
 SEND = ["send"]
 

@@ -325,7 +325,7 @@ def test_what_is_wrong_with_the_authority_is_told_by_file_and_nothing_is_replace
         (
             key,
             (other / "ca-key.pem").read_bytes(),
-            f"{key} is not the key of {ca}; put the right one back, or delete both {again}",
+            f"{key} is not the key of {ca}{mend}",
         ),
     ):
         file.write_bytes(data)

@@ -163,10 +163,12 @@ def opening_fails(folder: Path, error: type[Exception], match: str) -> None:
 def test_a_newer_format_is_refused_naming_both(tmp_path: Path) -> None:
     """The file is left as it was. Req: R-07."""
     path = made(tmp_path, batch(1))
-    meddle(path, "PRAGMA user_version = 7")
+    meddle(path, f"PRAGMA user_version = {FORMAT + 1}")
     before = path.read_bytes()
     opening_fails(
-        tmp_path, StoreTooNew, f"has format 7, written by a newer release; this one reads up to {FORMAT}"
+        tmp_path,
+        StoreTooNew,
+        f"has format {FORMAT + 1}, written by a newer release; this one reads up to {FORMAT}",
     )
     assert path.read_bytes() == before
 

@@ -141,9 +141,26 @@ class ClaimRemoved:
     no: int
 
 
+@dataclass(slots=True)
+class FactStored:
+    """A fact of the process that uses the store; the core neither makes nor reads it. Key: key; kept apart
+    from the journal. Both are any text that UTF-8 can encode."""
+
+    key: str
+    value: str
+
+
+@dataclass(slots=True)
+class FactRemoved:
+    """A fact of the process is gone. Key: as `FactStored`."""
+
+    key: str
+
+
 Change: TypeAlias = (
     MessageStored | MessageRemoved | NumbersIssued | MessageIdSeen | EntityStored | EntityRemoved |
-    RuleStored | RuleRemoved | CursorStored | CursorRemoved | ClaimStored | ClaimRemoved
+    RuleStored | RuleRemoved | CursorStored | CursorRemoved | ClaimStored | ClaimRemoved |
+    FactStored | FactRemoved
 )  # fmt: skip
 
 QUEUES_PER_ENTITY = 4

@@ -2,46 +2,37 @@
 
 A change replaces the file as a whole, so that a broker that reads it sees the old or the new one; a running
 broker checks every second whether the file has changed. A change holds a lock on the folder from the reading
-on, so that none, such as the revocation of a key, is undone by another. Source of names and numbers: Learn
-"Service Bus access control with Shared Access Signatures" (12 rules, names of 1 to 256 characters).
+on, so that none, such as the revocation of a key, is undone by another. `rules` says what a rule may be.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peeklock.auth import ALL_RIGHTS, Right, SasRule
-from peeklock.auth.rights import implied
+from peeklock.auth import ALL_RIGHTS, SasRule
 from peeklock.server import files, log
+from peeklock.server.keys.rules import (
+    ROOT_RULE,
+    Draw,
+    KeysRefused,
+    new_rule,
+    read_rules,
+    rule_json,
+    with_added,
+    with_rotated,
+    without,
+)
+
+__all__ = ["FILE", "GivenKeyFile", "KeyFile", "KeysRefused", "rule_json"]
 
 FILE = "keys.json"
-ROOT_RULE = "RootManageSharedAccessKey"
-"""The rule that every new namespace of Azure has."""
-
-RULES_MAX = 12
-KEY_BYTES = 32
 FILE_BYTES_MAX = 1024 * 1024
 """Our choice: twelve rules with the longest names and keys need 10 KiB."""
-
-KEY_LENGTH_MAX = 256
-
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
-_FIELDS = {"name", "rights", "primaryKey", "secondaryKey"}
-
-Draw = Callable[[int], bytes]
-"""Returns so many random bytes."""
-
-
-class KeysRefused(Exception):
-    """The file cannot be used or changed; the message says why and what to do."""
 
 
 class KeyFile:
@@ -63,7 +54,7 @@ class KeyFile:
         """
         with self._locked():
             if not self.path.exists():
-                self._write([self._new(name, ALL_RIGHTS)])
+                self._write([new_rule(name, ALL_RIGHTS, self._draw)])
                 # A warning: if the file was lost, no client has a valid key any more.
                 log.warning(
                     "keys made",
@@ -90,7 +81,7 @@ class KeyFile:
         if len(raw) > FILE_BYTES_MAX:
             raise KeysRefused(f"{self.path} is larger than {FILE_BYTES_MAX} bytes")
         try:
-            return _rules(json.loads(raw))
+            return _read(json.loads(raw))
         except (ValueError, RecursionError) as failure:  # the errors of JSON and UTF-8 are ValueErrors
             # Their texts quote nothing of the file.
             raise KeysRefused(f"{self.path} is not as `peeklock keys` writes it: {failure}") from None
@@ -110,53 +101,25 @@ class KeyFile:
         return self._identity() != self._seen
 
     def add(self, name: str, rights: Sequence[str]) -> SasRule:
-        """Add a rule with new keys; `rights` are names, in any case. Raises: KeysRefused."""
-        known = {right.value.lower(): right for right in Right}
-        unknown = [right for right in rights if right.lower() not in known]
-        if unknown:
-            raise KeysRefused(f"{unknown[0]!r} is not a right; the rights are {_shown_rights()}")
+        """Add a rule with new keys; see `with_added`. Raises: KeysRefused."""
         with self._locked():
-            return self._add(name, [known[right.lower()] for right in rights])
-
-    def _add(self, name: str, rights: Sequence[Right]) -> SasRule:
-        rules = self.load()
-        if any(rule.name.lower() == name.lower() for rule in rules):
-            raise KeysRefused(f"there is already a rule {name!r}; names that differ in case are the same")
-        if len(rules) == RULES_MAX:
-            raise KeysRefused(f"there are already {RULES_MAX} rules, the maximum: remove one first")
-        rule = self._new(name, implied(rights))
-        try:
-            _check(rule)
-        except ValueError as failure:
-            raise KeysRefused(str(failure)) from None
-        self._write([*rules, rule])
+            rules, rule = with_added(self.load(), name, rights, self._draw)
+            self._write(rules)
         return rule
 
     def rotate(self, name: str, *, revoke: bool) -> SasRule:
-        """Replace the primary key of a rule.
-
-        The old one becomes the secondary key: its holders keep access until the next rotation. With `revoke`
-        the secondary key is new too.
-
-        Raises: KeysRefused.
-        """
+        """Replace the primary key of a rule; see `with_rotated`. Raises: KeysRefused."""
         with self._locked():
-            rules = self.load()
-            rule = _named(rules, name)
-            kept = self._key() if revoke else rule.primary_key
-            rotated = replace(rule, primary_key=self._key(), secondary_key=kept)
-            self._write([rotated if rule is other else other for other in rules])
-        return rotated
+            rules, rule = with_rotated(self.load(), name, self._draw, revoke=revoke)
+            self._write(rules)
+        return rule
 
     def remove(self, name: str) -> tuple[str, bool]:
         """Remove a rule; return its name, and whether it was the last with Manage. Raises: KeysRefused."""
         with self._locked():
-            rules = self.load()
-            rule = _named(rules, name)
-            left = [other for other in rules if other is not rule]
+            left, gone = without(self.load(), name)
             self._write(left)
-        was_last = not any(Right.MANAGE in other.rights for other in left)
-        return rule.name, Right.MANAGE in rule.rights and was_last
+        return gone
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -174,12 +137,6 @@ class KeyFile:
         except OSError:
             return None
         return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)
-
-    def _new(self, name: str, rights: frozenset[Right]) -> SasRule:
-        return SasRule(name, self._key(), self._key(), rights)
-
-    def _key(self) -> str:
-        return base64.b64encode(self._draw(KEY_BYTES)).decode()
 
     def _write(self, rules: list[SasRule]) -> None:
         """Replace the file. Raises: OSError."""
@@ -217,69 +174,8 @@ class GivenKeyFile(KeyFile):
         return f"{self.path} is missing; --keys names the file with the shared access keys"
 
 
-def rule_json(rule: SasRule) -> dict[str, Any]:
-    """Return a rule as the file has it, with its keys."""
-    return {
-        "name": rule.name,
-        "rights": [right.value for right in Right if right in rule.rights],
-        "primaryKey": rule.primary_key,
-        "secondaryKey": rule.secondary_key,
-    }
-
-
-def _named(rules: list[SasRule], name: str) -> SasRule:
-    for rule in rules:
-        if rule.name.lower() == name.lower():
-            return rule
-    names = ", ".join(rule.name for rule in rules) or "none"
-    raise KeysRefused(f"there is no rule {name!r}; there are: {names}")
-
-
-def _rules(given: Any) -> list[SasRule]:
+def _read(given: Any) -> list[SasRule]:
     """Return the rules in a file. Raises: ValueError, with a text that quotes no key."""
     if not isinstance(given, dict) or set(given) != {"rules"} or not isinstance(given["rules"], list):
         raise ValueError('it must be {"rules": [...]} and nothing else')
-    rules = [_rule(one, f"rule {number}") for number, one in enumerate(given["rules"], 1)]
-    names = [rule.name.lower() for rule in rules]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"the rule {name!r} appears twice")
-    if len(rules) > RULES_MAX:
-        raise ValueError(f"{len(rules)} rules; the maximum is {RULES_MAX}")
-    return rules
-
-
-def _rule(given: Any, which: str) -> SasRule:
-    if not isinstance(given, dict) or not {"name", "rights", "primaryKey"} <= set(given) <= _FIELDS:
-        raise ValueError(f"{which} must have name, rights, primaryKey, perhaps secondaryKey, nothing else")
-    name, rights = given["name"], given["rights"]
-    keys = (given["primaryKey"], given.get("secondaryKey", ""))
-    if not isinstance(name, str) or not isinstance(rights, list) or not all(isinstance(k, str) for k in keys):
-        raise ValueError(f"{which}: name and keys must be strings, rights a list")
-    known = {right.value: right for right in Right}
-    if not all(isinstance(right, str) and right in known for right in rights):
-        raise ValueError(f"{which}: rights must be among {', '.join(known)}")
-    rule = SasRule(name, *keys, frozenset(known[right] for right in rights))
-    _check(rule)
-    return rule
-
-
-def _check(rule: SasRule) -> None:
-    """Raise ValueError for a rule that Service Bus would refuse."""
-    if not _NAME.fullmatch(rule.name):
-        raise ValueError(
-            f"the rule name {rule.name[:64]!r} must have 1 to 256 letters, digits, '.', '-' or '_', and "
-            "begin and end with a letter or digit"
-        )
-    if not rule.rights:
-        raise ValueError(f"the rule {rule.name!r} has no rights; give it one of {_shown_rights()}")
-    if Right.MANAGE in rule.rights and rule.rights != ALL_RIGHTS:
-        raise ValueError(f"the rule {rule.name!r} has Manage, which needs Send and Listen too")
-    if not rule.primary_key:
-        raise ValueError(f"the rule {rule.name!r} has no primary key")
-    if max(len(key) for key in rule.keys) > KEY_LENGTH_MAX:
-        raise ValueError(f"a key of the rule {rule.name!r} is longer than {KEY_LENGTH_MAX} characters")
-
-
-def _shown_rights() -> str:
-    return ", ".join(right.value for right in Right)
+    return read_rules(given["rules"])

@@ -1,5 +1,7 @@
 """The local authority of a data folder, and the server certificate that it signs: the files of `DATA/tls`.
 
+The private key of the authority is where a `KeptAuthority` keeps it; `ca.pem` is a copy of its certificate.
+
 Clients trust `ca.pem` once. The certificate below it is replaced without asking, for other names or before it
 expires, and no client notices. So the authority is made only where there is none, renewed with its key, and
 never replaced: a fault in it is an error that names the file.
@@ -12,7 +14,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +28,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from peeklock.server import files, log
 from peeklock.server.tls.contexts import (
     CA_FILE,
-    CA_KEY_FILE,
     CA_STORE_FILE,
     CERTIFICATE_FILE,
     KEY_FILE,
+    in_folder,
     refused,
 )
+from peeklock.server.tls.kept_authority import KeptAuthority, Pair
 
 VALID_DAYS = 820
 """Apple's systems refuse server certificates valid for more than 825 days."""
@@ -75,35 +77,35 @@ class Authority:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def keep_authority(folder: Path, now: datetime.datetime) -> Authority:
+def keep_authority(folder: Path, now: datetime.datetime, kept: KeptAuthority | None = None) -> Authority:
     """Return the authority of this folder: made if there is none, renewed with its key if it expires soon.
 
-    Raises: OSError (ssl.SSLError when a file is damaged); it names the file and says what to do.
+    `kept`: where it is kept, for the folder to have a copy of its certificate; None = in the folder.
+    Raises: OSError (ssl.SSLError when something is damaged); it names what, and says what to do.
     """
     with files.locked(folder):
-        authority = _keep_authority(folder, now)
-        _keep_trust_store(folder, authority.certificate)
-        return authority
+        return _keep_authority(folder, now, kept or in_folder(folder))
 
 
-def keep_pair(folder: Path, names: Sequence[str], now: datetime.datetime) -> None:
+def keep_pair(
+    folder: Path, names: Sequence[str], now: datetime.datetime, kept: KeptAuthority | None = None
+) -> None:
     """Make the certificate of this folder, and its key, unless the present one is good for these names.
 
-    Raises: OSError (ssl.SSLError when a file of the authority is damaged or missing); it names the file and
-        says what to do.
+    `kept`: as of `keep_authority`. Raises: OSError (ssl.SSLError when a part of the authority is damaged or
+    missing); it names what, and says what to do.
     """
+    kept = kept or in_folder(folder)
     with files.locked(folder):
-        authority = _keep_authority(folder, now)
-        _keep_trust_store(folder, authority.certificate)
+        authority = _keep_authority(folder, now, kept)
         certificate, key = folder / CERTIFICATE_FILE, folder / KEY_FILE
         why = _why_replaced(certificate, key, authority, names, now)
         if not why:
             return
         if authority.key is None:
-            ca_key, ca = folder / CA_KEY_FILE, folder / CA_FILE
             raise refused(
-                f"{ca_key} is missing, and a new certificate is needed ({why}); put it back, or delete {ca} "
-                "to have a new authority made, which every client must then trust"
+                f"{kept.key_place} is missing, and a new certificate is needed ({why}); "
+                f"{kept.mend_missing_key}"
             )
         chain, key_pem = _issue(authority, authority.key, names, now)
         # A crash between the two leaves a pair that does not match, and the next start makes another.
@@ -139,46 +141,70 @@ def names_in(certificate: Path) -> list[str]:
 # The authority
 
 
-def _keep_authority(folder: Path, now: datetime.datetime) -> Authority:
-    ca, ca_key = folder / CA_FILE, folder / CA_KEY_FILE
-    if not ca_key.exists() and not ca.exists():
-        files.replace(ca_key, _key_pem(ec.generate_private_key(ec.SECP256R1())), 0o600)
-    key = _read_authority_key(ca_key) if ca_key.exists() else None
-    if key is not None and not ca.exists():  # also after a crash between the two
-        made = Authority(_certify_authority(key, now), key)
-        files.replace(ca, made.pem(), 0o644)
-        fields = {"file": str(ca), "sha256": fingerprint(made.certificate)}
-        log.info("local authority made", fields | {"ends": made.certificate.not_valid_after_utc.isoformat()})
-        return made
-    try:
-        certificate = x509.load_pem_x509_certificate(ca.read_bytes())
-        _read_through(certificate)
-    except _UNREADABLE as failure:
-        raise _damaged(ca, "is not a PEM certificate") from failure
-    if not _is_authority(certificate):
-        raise _damaged(ca, "is not the certificate of an authority")
-    if key is None:
-        return Authority(certificate, None)
-    if _public(key.public_key()) != _public(certificate.public_key()):
-        raise refused(
-            f"{ca_key} is not the key of {ca}; put the right one back, or delete both to have a new "
-            "authority made, which every client must then trust"
-        )
-    ends = certificate.not_valid_after_utc
-    if now < ends - datetime.timedelta(CA_RENEW_DAYS):
-        return Authority(certificate, key)
-    renewed = Authority(_certify_authority(key, now), key)
-    files.replace(ca, renewed.pem(), 0o644)
+def _keep_authority(folder: Path, now: datetime.datetime, kept: KeptAuthority) -> Authority:
+    pair = kept.load()
+    if pair.certificate is None:  # also after a crash between the files of the two
+        authority, pair = _made(pair.key, now, kept)
+    else:
+        key = None if pair.key is None else _read_authority_key(pair.key, kept)
+        authority = _read_authority(pair.certificate, key, kept)
+        if key is not None and now >= _ends(authority) - datetime.timedelta(CA_RENEW_DAYS):
+            authority, pair = _renewed(authority, key, pair.key, now, kept)
+    ca = folder / CA_FILE
+    if not ca.exists() or ca.read_bytes() != pair.certificate:
+        assert pair.certificate is not None
+        files.replace(ca, pair.certificate, 0o644)
+    _keep_trust_store(folder, authority.certificate)
+    return authority
+
+
+def _made(key_pem: bytes | None, now: datetime.datetime, kept: KeptAuthority) -> tuple[Authority, Pair]:
+    """Make and keep an authority, with this key if there is one."""
+    key_pem = key_pem or _key_pem(ec.generate_private_key(ec.SECP256R1()))
+    key = _read_authority_key(key_pem, kept)
+    authority = Authority(_certify_authority(key, now), key)
+    pair = Pair(authority.pem(), key_pem)
+    kept.save(pair)
+    fields = {"place": kept.certificate_place, "sha256": fingerprint(authority.certificate)}
+    log.info("local authority made", fields | {"ends": _ends(authority).isoformat()})
+    return authority, pair
+
+
+def _renewed(
+    old: Authority, key: _Key, key_pem: bytes | None, now: datetime.datetime, kept: KeptAuthority
+) -> tuple[Authority, Pair]:
+    """Keep a new certificate for the key of an authority."""
+    authority = Authority(_certify_authority(key, now), key)
+    pair = Pair(authority.pem(), key_pem)
+    kept.save(pair)
     log.warning(
         "local authority renewed, with its old key",
         {
-            "file": str(ca),
-            "old_one_ends": ends.isoformat(),
-            "ends": renewed.certificate.not_valid_after_utc.isoformat(),
-            "do": "before the old one expires, give the new file to every client that has a copy of it",
+            "place": kept.certificate_place,
+            "old_one_ends": _ends(old).isoformat(),
+            "ends": _ends(authority).isoformat(),
+            "do": f"before the old one expires, give the new {CA_FILE} to every client that has a copy of it",
         },
     )
-    return renewed
+    return authority, pair
+
+
+def _ends(authority: Authority) -> datetime.datetime:
+    return authority.certificate.not_valid_after_utc
+
+
+def _read_authority(pem: bytes, key: _Key | None, kept: KeptAuthority) -> Authority:
+    """Return the authority of a certificate and its key, if it is there. Raises: ssl.SSLError."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        _read_through(certificate)
+    except _UNREADABLE as failure:
+        raise refused(f"{kept.certificate_place} is not a PEM certificate; {kept.mend}") from failure
+    if not _is_authority(certificate):
+        raise refused(f"{kept.certificate_place} is not the certificate of an authority; {kept.mend}")
+    if key is not None and _public(key.public_key()) != _public(certificate.public_key()):
+        raise refused(f"{kept.key_place} is not the key of {kept.certificate_place}; {kept.mend}")
+    return Authority(certificate, key)
 
 
 def _keep_trust_store(folder: Path, certificate: x509.Certificate) -> None:
@@ -219,23 +245,16 @@ def _is_authority(certificate: x509.Certificate) -> bool:
         return False
 
 
-def _read_authority_key(file: Path) -> _Key:
+def _read_authority_key(pem: bytes, kept: KeptAuthority) -> _Key:
     try:
-        key = load_pem_private_key(file.read_bytes(), None)
+        key = load_pem_private_key(pem, None)
     except TypeError as failure:
-        raise _damaged(file, "is encrypted") from failure
+        raise refused(f"{kept.key_place} is encrypted; {kept.mend}") from failure
     except (ValueError, UnsupportedAlgorithm) as failure:
-        raise _damaged(file, "is not a PEM private key") from failure
+        raise refused(f"{kept.key_place} is not a PEM private key; {kept.mend}") from failure
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise _damaged(file, "is neither an EC nor an RSA key")
+        raise refused(f"{kept.key_place} is neither an EC nor an RSA key; {kept.mend}")
     return key
-
-
-def _damaged(file: Path, fault: str) -> ssl.SSLError:
-    return refused(
-        f"{file} {fault}; put a sound copy back, or delete {CA_FILE} and {CA_KEY_FILE} there to have a new "
-        "authority made, which every client must then trust"
-    )
 
 
 # The certificate below it

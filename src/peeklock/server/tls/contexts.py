@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from peeklock.server import log
+from peeklock.server.tls.kept_authority import FolderAuthority, KeptAuthority
 
 FOLDER = "tls"
 CA_FILE = "ca.pem"
@@ -56,6 +57,7 @@ class TlsFiles:
         names: Sequence[str] = (),
         *,
         for_others: bool = False,
+        authority: KeptAuthority | None = None,
     ) -> None:
         """Read nothing yet.
 
@@ -65,12 +67,14 @@ class TlsFiles:
             key: a PEM file; None = in the same file as the certificate.
             names: names in the authority's certificate, beside this machine's.
             for_others: other machines can connect, so the certificate needs this machine's addresses.
+            authority: where the local authority of `data` is kept; None = in the folder.
         """
         self._data = data
         self._certificate = certificate
         self._key = key
         self._names = names
         self._for_others = for_others
+        self._authority = authority
         self.names: list[str] = []
         """Names in our own certificate when it was loaded last."""
         self._seen: list[tuple[int, int, int]] | None = None
@@ -89,7 +93,7 @@ class TlsFiles:
         if self._certificate is None:
             others = own_addresses() if self._for_others else []
             self.names = _unique([*host_names(), *self._names, *others])
-            context = _own_context(self._data, self.names, now_s)
+            context = _own_context(self._data, self.names, now_s, self._authority)
         else:
             context = _context(self._certificate, self._key or self._certificate)
         # Ours may have been written just now; given files may have been replaced during the load.
@@ -110,7 +114,7 @@ class TlsFiles:
         assert self._data is not None
         others = own_addresses(ask=False) if self._for_others else []
         names = _unique([*host_names(ask=False), *self._names, *others])
-        keep_pair(self._data / FOLDER, names, datetime.datetime.now(datetime.UTC))
+        keep_pair(self._data / FOLDER, names, datetime.datetime.now(datetime.UTC), self._authority)
         return True
 
     def looks_sound(self) -> bool:
@@ -120,11 +124,13 @@ class TlsFiles:
         """
         if self._certificate is not None or self._data is None:
             return True  # loaded already, or not kept
-        certificate, key, ca, ca_key = self._files()
+        certificate, key, ca, *ca_keys = self._files()
         try:
             _load(certificate, key)
-            if ca_key.exists():
+            for ca_key in filter(Path.exists, ca_keys):
                 _load(ca, ca_key)
+            if self._authority is not None and self._authority.load().certificate != ca.read_bytes():
+                return False
             is_ours = certificate.read_bytes().endswith(ca.read_bytes())
             return is_ours and ca.with_name(CA_STORE_FILE).exists()
         except OSError:  # ssl.SSLError is one
@@ -169,7 +175,10 @@ class TlsFiles:
         if self._data is None:
             return []
         folder = self._data / FOLDER
-        return [folder / name for name in (CERTIFICATE_FILE, KEY_FILE, CA_FILE, CA_KEY_FILE)]
+        names = [CERTIFICATE_FILE, KEY_FILE, CA_FILE]
+        if self._authority is None:
+            names.append(CA_KEY_FILE)
+        return [folder / name for name in names]
 
     def _stamps(self) -> list[tuple[int, int, int]]:
         stamps = []
@@ -187,13 +196,20 @@ def _unique(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(filter(None, names)))
 
 
-def _own_context(data: Path | None, names: Sequence[str], now_s: float) -> ssl.SSLContext:
+def in_folder(folder: Path) -> KeptAuthority:
+    """Return the authority that is kept in a folder of TLS files."""
+    return FolderAuthority(folder / CA_FILE, folder / CA_KEY_FILE)
+
+
+def _own_context(
+    data: Path | None, names: Sequence[str], now_s: float, authority: KeptAuthority | None
+) -> ssl.SSLContext:
     now = datetime.datetime.fromtimestamp(now_s, datetime.UTC)
     if data is not None:
         from peeklock.server.tls.certificates import keep_pair
 
         folder = data / FOLDER
-        keep_pair(folder, names, now)
+        keep_pair(folder, names, now, authority)
         return _context(folder / CERTIFICATE_FILE, folder / KEY_FILE)
     from peeklock.server.tls.certificates import make_pair
 

@@ -1,4 +1,5 @@
-"""The facts kept apart from the journal, as entries of `kv`: entities, rules, cursors, claims, the next id.
+"""The facts kept apart from the journal, as entries of `kv`: entities, rules, cursors, claims, the next id,
+and the facts of the process.
 
 Owns: the keys, the entries that a batch writes and deletes, and the consistency of all entries.
 """
@@ -19,6 +20,8 @@ from peeklock.broker.vocabulary.changes import (
     CursorStored,
     EntityRemoved,
     EntityStored,
+    FactRemoved,
+    FactStored,
     RuleRemoved,
     RuleStored,
 )
@@ -40,6 +43,8 @@ KINDS = frozenset(
         CursorRemoved,
         ClaimStored,
         ClaimRemoved,
+        FactStored,
+        FactRemoved,
     )
 )
 """The types of these facts."""
@@ -88,6 +93,10 @@ def entries_of(changes: Sequence[Change], next_entity_id: int) -> Entries | None
                 texts[key] = entities.encode_claim(fact)
             case ClaimRemoved():
                 texts[entities.claim_key(fact.queue_id, fact.cursor, fact.no)] = None
+            case FactStored():
+                texts[entities.fact_key(fact.key)] = fact.value
+            case FactRemoved():
+                texts[entities.fact_key(fact.key)] = None
     for key, text in texts.items():
         if text is None:
             found.deleted.append((key, key))
@@ -104,6 +113,7 @@ class Reader:
         self._rules: list[tuple[str, RuleStored]] = []
         self._cursors: list[tuple[str, CursorStored]] = []
         self._claims: list[tuple[str, ClaimStored]] = []
+        self._facts: dict[str, str] = {}
         self._next_entity_id = 1
 
     def add(self, key: str, text: str, checksum: int) -> None:
@@ -124,6 +134,8 @@ class Reader:
             self._cursors.append((key, entities.decode_cursor(key, text)))
         elif key.startswith(entities.CLAIM_PREFIX):
             self._claims.append((key, entities.decode_claim(key, text)))
+        elif key.startswith(entities.FACT_PREFIX):
+            self._facts[key.removeprefix(entities.FACT_PREFIX)] = text
         elif key == NEXT_ENTITY_ID_KEY and text.isdecimal():
             self._next_entity_id = int(text)
         elif key == CREATED_AT_KEY and text.isdecimal():
@@ -139,6 +151,7 @@ class Reader:
             self._next_entity_id,
             [cursor for _, cursor in sorted(self._cursors, key=itemgetter(0))],
             [claim for _, claim in sorted(self._claims, key=itemgetter(0))],
+            dict(sorted(self._facts.items())),
         )
 
     def contradictions(self) -> list[str]:

@@ -2,7 +2,8 @@
 
 The settings of an entity are under the name of its kind: "queue", "topic" or "subscription". The keys of what
 an entity has begin with its id, so that one range covers all of it. Names in keys are percent-encoded, since
-a name may contain the separator; the text has the name as it is.
+a name may contain the separator; the text has the name as it is. A fact of the process is its own
+text, under its own key: both are kept as they are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from peeklock.store.base import StoreDamaged
 KEY_PREFIX = "entity/"
 CURSOR_PREFIX = "cursor/"
 CLAIM_PREFIX = "claim/"
+FACT_PREFIX = "fact/"
 RULES = "authorization_rules"
 
 _CLASSES = {kind.value: description for description, kind in KINDS.items()}
@@ -39,6 +41,11 @@ def cursor_key(queue_id: int, name: str) -> str:
 def claim_key(queue_id: int, cursor: str, no: int) -> str:
     """Return the key of a claim; the claims of a cursor sort by number."""
     return f"{CLAIM_PREFIX}{_owner(queue_id)}/{quote(cursor, safe='')}/{no:020}"
+
+
+def fact_key(key: str) -> str:
+    """Return the key of a fact of the process."""
+    return f"{FACT_PREFIX}{key}"
 
 
 def keys_of(prefix: str, entity_id: int) -> tuple[str, str]:

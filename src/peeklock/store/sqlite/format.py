@@ -13,14 +13,15 @@ from peeklock.store.base import StoreDamaged, StoreFailed, StoreTooNew
 EVENTS_SINCE = 4
 """The first format with the table of events."""
 
-FORMAT = 6
+FORMAT = 7
 """Format that this release writes, kept in `PRAGMA user_version`. It reads 1 up to this.
 
 Format 2 adds kinds of runs, format 3 kinds of definitions, format 4 cursors and claims among the definitions
 and the table of events, format 5 authorization rules of entities and the time when the namespace was created.
 Format 6 has a second version of frames, body rows and event rows beside the first: frames are in a chain and
 mark messages that were scheduled, body rows have a checksum for each payload, event rows one more column.
-Values of its rules have the form in which they were given. So an older store is upgraded by adding what is
+Values of its rules have the form in which they were given. Format 7 adds facts of the process among the
+definitions, which an older release would take for damage. So an older store is upgraded by adding what is
 missing and writing the new number; older releases refuse the store from then on.
 """
 

@@ -9,7 +9,7 @@ thread does nothing else; a small batch is written on the event loop while that 
 copying of the WAL into the database (`checkpointer`). In WAL mode none blocks the other.
 
     journal(no, meta)   one frame per batch         body(no, data)   payloads, by row
-    kv(k, v, checksum)  definitions of entities and rules, cursors and claims, the next free entity id
+    kv(k, v, checksum)  definitions of entities and rules, cursors and claims, facts, the next free entity id
     event(no, data)     the events of a batch, while capture is on, until they are exported
 
 A file holds one namespace: a column for it would be the same in all rows, and a key of two columns would need

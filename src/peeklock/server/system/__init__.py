@@ -1,0 +1,8 @@
+"""The process's own facts, in a store of the same kind as those of its namespaces.
+
+store       The facts by key, read at the start and changed in whole commits.
+namespaces  The list of the namespaces.
+keys        The shared access keys of each namespace.
+authority   The local certificate authority.
+migration   Takes over what earlier releases kept in files.
+"""
