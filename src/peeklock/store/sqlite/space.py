@@ -77,7 +77,10 @@ class Space:
                 self._shrink(db, free, SHRINK_S)
 
     def tidy(self, db: sqlite3.Connection) -> float | None:
-        """Return space while no commit comes; answer after how many seconds to go on, None = it is done."""
+        """Return space while no commit comes; answer after how many seconds to go on, None = it is done.
+
+        The memory of the connection is freed when all is done.
+        """
         try:
             free, pages = _page_counts(db)
             if free > FREE_PAGES_KEPT:
@@ -91,9 +94,11 @@ class Space:
                 return 0
             if _size_of(f"{self._path}-wal") > IDLE_WAL_BYTES_MAX:
                 [(busy, _, _)] = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                return self._idle_after_s if busy else None  # it is being copied, or read
+                if busy:  # it is being copied, or read
+                    return self._idle_after_s
         except sqlite3.Error:
             return None
+        free_cache(db)
         return None
 
     def _shrink(self, db: sqlite3.Connection, pages_max: int, time_max_s: float) -> None:
@@ -150,6 +155,12 @@ class Ballast:
         except OSError:
             return False
         return True
+
+
+def free_cache(db: sqlite3.Connection) -> None:
+    """Free the memory of the pages that a connection keeps: of many stores, few are in use at a time."""
+    with contextlib.suppress(sqlite3.Error):
+        db.execute("PRAGMA shrink_memory")
 
 
 def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:
