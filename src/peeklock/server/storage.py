@@ -26,12 +26,13 @@ async def open_store(settings: Settings) -> Store:
 
         store = MemoryStore()
     else:
+        from peeklock.store.sqlite.space import Ballast
         from peeklock.store.sqlite.store import SqliteStore
 
         assert settings.data is not None
         if settings.accept_loss:
             _rescue(settings.data)
-        store = SqliteStore(settings.data, durability=settings.durability, keeps_ballast=True)
+        store = SqliteStore(settings.data, durability=settings.durability, ballast=Ballast(settings.data))
     try:
         await store.open()
     except StoreError as failure:

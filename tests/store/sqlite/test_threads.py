@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from peeklock.store.base import Batch
+from peeklock.store.sqlite import space
+from peeklock.store.sqlite import store as store_module
 from peeklock.store.sqlite.checkpointer import CHECKPOINT_PAGES
 from peeklock.store.sqlite.opening import PAGE_BYTES
 from peeklock.store.sqlite.pace import ALONE_S, Pace
@@ -76,20 +78,24 @@ class Stores:
         self._threads = threads
         self._open: list[SqliteStore] = []
 
-    def make(self, disk: Disk | None = None, pace: Pace | None = None) -> SqliteStore:
+    def make(
+        self, disk: Disk | None = None, pace: Pace | None = None, idle_after_s: float = 3600
+    ) -> SqliteStore:
         store = SqliteStore(
             self._folder / str(len(self._open)),
             connect=sqlite3.connect if disk is None else disk.connect,
             durability="os",
-            idle_after_s=3600,
+            idle_after_s=idle_after_s,
             pace=pace,
             threads=self._threads,
         )
         self._open.append(store)
         return store
 
-    async def open(self, disk: Disk | None = None, pace: Pace | None = None) -> SqliteStore:
-        store = self.make(disk, pace)
+    async def open(
+        self, disk: Disk | None = None, pace: Pace | None = None, idle_after_s: float = 3600
+    ) -> SqliteStore:
+        store = self.make(disk, pace, idle_after_s)
         await store.open()
         return store
 
@@ -268,6 +274,44 @@ def test_a_store_opens_the_connections_that_it_needs(tmp_path: Path) -> None:
             assert (3, "PRAGMA wal_checkpoint(PASSIVE)") in disk.seen
 
     run(test())
+
+
+@pytest.mark.parametrize("which", ["writer", "reader"])
+def test_a_store_at_rest_frees_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    for module in (store_module, space):
+        monkeypatch.setattr(module, "CACHE_KEPT_S", 0.0 if which == "reader" or module is space else 3600)
+
+    async def test() -> None:
+        async with stores_in(tmp_path) as stores:
+            disk = Disk("PRAGMA shrink_memory")
+            disk.is_ready.clear()
+            store = await stores.open(disk, idle_after_s=0 if which == "writer" else 3600)
+            await store.commit(batch(1))
+            if which == "reader":
+                await store.last_body_row()
+            assert await asyncio.to_thread(disk.waits.wait, 20)
+            assert disk.seen[-1] == (1 if which == "writer" else 2, "PRAGMA shrink_memory")
+            disk.is_ready.set()
+
+    run(test())
+
+
+def test_stores_of_a_volume_share_its_ballast(tmp_path: Path) -> None:
+    """Each alone would reserve 8 MB. Req: R-06."""
+
+    async def test() -> None:
+        shared = space.Ballast(tmp_path)
+        threads = StoreThreads()
+        stores = [SqliteStore(tmp_path / name, ballast=shared, threads=threads) for name in "abc"]
+        await asyncio.gather(*(store.open() for store in stores))
+        await asyncio.gather(*(store.close() for store in stores))
+        threads.close()
+
+    run(test())
+    files = [file.relative_to(tmp_path) for file in tmp_path.rglob(space.BALLAST_NAME)]
+    assert files == [Path(space.BALLAST_NAME)]
 
 
 def test_the_writer_copies_the_wal_if_no_other_connection_can_be_had(tmp_path: Path) -> None:

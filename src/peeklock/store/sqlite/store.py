@@ -58,7 +58,7 @@ from peeklock.store.sqlite.opening import (
 )
 from peeklock.store.sqlite.pace import Pace
 from peeklock.store.sqlite.packed import PackedBatch, pack
-from peeklock.store.sqlite.space import Ballast, Space, free_cache
+from peeklock.store.sqlite.space import CACHE_KEPT_S, Ballast, Space, free_cache
 from peeklock.store.sqlite.threads import StoreThreads
 from peeklock.store.sqlite.witness import Witness
 from peeklock.store.sqlite.worker import IDLE_AFTER_S, Worker
@@ -93,7 +93,7 @@ class SqliteStore:
         durability: Durability = "fsync",
         connect: Connect = sqlite3.connect,
         idle_after_s: float = IDLE_AFTER_S,
-        keeps_ballast: bool = False,
+        ballast: Ballast | None = None,
         pace: Pace | None = None,
         threads: StoreThreads | None = None,
     ) -> None:
@@ -104,7 +104,7 @@ class SqliteStore:
             durability: `fsync` survives a power cut; `os` survives the death of the process only.
             connect: makes connections, as `sqlite3.connect` does.
             idle_after_s: after so long without a commit, space is returned to the disk.
-            keeps_ballast: reserve some space for a full disk.
+            ballast: space reserved for a full disk; stores on the same volume may share it.
             pace: decides whether the loop commits; None: where commits are quick.
             threads: shared with other stores; None: some of its own.
         """
@@ -114,8 +114,8 @@ class SqliteStore:
         self._connect = connect
         self._idle_after_s = idle_after_s
         self._lock = FolderLock(self._folder)
-        self._ballast = Ballast(self._folder)
-        self._keeps_ballast = keeps_ballast
+        self._ballast = Ballast(self._folder) if ballast is None else ballast  # one may be left from before
+        self._keeps_ballast = ballast is not None
         self._wal_bytes_max = WAL_BYTES_KEPT
         self._witness = Witness(self._folder, synced=durability == "fsync")
         self._shared_threads = threads
@@ -150,9 +150,7 @@ class SqliteStore:
             when_idle=self._tidy,
             idle_after_s=self._idle_after_s,
         )
-        self._reader = Worker(
-            threads.readers, when_idle=self._free_reader_cache, idle_after_s=self._idle_after_s
-        )
+        self._reader = Worker(threads.readers, when_idle=self._free_reader_cache, idle_after_s=CACHE_KEPT_S)
         volume = os.statvfs(self._folder)
         self._wal_bytes_max = min(WAL_BYTES_KEPT, int(volume.f_blocks * volume.f_frsize * WAL_SHARE))
         self._checkpointer = Checkpointer(
@@ -172,8 +170,7 @@ class SqliteStore:
             self._open_database()
         except StoreFull:
             self._close_writer()
-            if not self._ballast.release():
-                raise
+            self._ballast.release()
             self._open_database()
         if self._keeps_ballast:
             self._ballast.take()
