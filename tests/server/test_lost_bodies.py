@@ -680,7 +680,7 @@ def test_taking_an_error_of_the_disk_for_damage_is_found(
     """Planted: any failure to read a row counts as damage."""
     read = SqliteStore._body_row
 
-    def careless(self: SqliteStore, db: sqlite3.Connection | None, row: int) -> bytes | None:
+    def careless(self: SqliteStore, db: sqlite3.Connection, row: int) -> bytes | None:
         try:
             return read(self, db, row)
         except StoreFailed:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import ssl
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from peeklock import __version__
 from peeklock.auth import Authority
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
-from peeklock.server import configuration, log
+from peeklock.server import configuration, log, storage
 from peeklock.server.followed_files import followed_files
 from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.keys.keys import KeysRefused
@@ -32,6 +33,7 @@ from peeklock.server.namespaces.served import Process, ServedNamespace, Tokens
 from peeklock.server.net.control import ControlSocket
 from peeklock.server.net.ports import Ports
 from peeklock.server.net.protocols import Protocols
+from peeklock.server.net.sockets import descriptors_max
 from peeklock.server.notify import Notifier
 from peeklock.server.origins import OriginPolicy
 from peeklock.server.settings import Settings, StartFailed
@@ -49,6 +51,15 @@ ANSWERS_S_MAX = 3.0
 times what a commit takes; a purge that takes longer is not waited for."""
 
 TICK_S = 1.0
+
+FILES_A_NAMESPACE = 9
+"""Of a durable store in full use."""
+
+FILES_OF_CLIENTS = 512
+"""Kept for the process and its clients. Our choice."""
+
+OPENED_AT_ONCE = 32
+"""Namespaces. Our choice: four for each thread that writes."""
 
 DEFAULT_NAMESPACE = "sbemulatorns"
 """Without a configuration, as the emulator's."""
@@ -110,6 +121,7 @@ class Broker:
             Housekeeping(self._turns),
             Tokens(),
             self._fail,
+            None if settings.data is None else storage.Disk(settings.data),
             self._given_authority,
             None if self._token_issuer is None else self._token_issuer.verifier,
             self._telemetry,
@@ -122,8 +134,9 @@ class Broker:
         await default.open()
         try:
             await default.configure(configs[0] if configs else None)
-            for config in configs[1:]:
-                await self._serve(config)
+            await self._serve_all(configs[1:])
+            if settings.data is not None and len(configs) > 1:
+                self._say_what_fits(len(configs))
             for served in self.registry:
                 served.make_capture()
             await self._listen()
@@ -138,6 +151,25 @@ class Broker:
             for served in self.registry:
                 await served.shard.stop()
             raise
+
+    async def _serve_all(self, configs: Sequence[Config]) -> None:
+        """Start the further namespaces, several at a time: they wait for the disk. Raises: StartFailed."""
+        for first in range(0, len(configs), OPENED_AT_ONCE):
+            opening = (self._serve(config) for config in configs[first : first + OPENED_AT_ONCE])
+            for failure in await asyncio.gather(*opening, return_exceptions=True):
+                if failure is not None:
+                    raise failure
+
+    def _say_what_fits(self, count: int) -> None:
+        """Say how many namespaces the limit of open files allows."""
+        limit = descriptors_max()
+        fits = max(0, limit - FILES_OF_CLIENTS) // FILES_A_NAMESPACE
+        fields = {"namespaces": count, "fit": fits, "open_files_limit": limit}
+        if count > fits:
+            fields["do"] = "raise the limit of open files (ulimit -n), or no client may be able to connect"
+            log.warning("more namespaces than the limit of open files allows", fields)
+        else:
+            log.info("namespaces served", fields)
 
     async def _serve(self, config: Config) -> None:
         """Start a further namespace of the configuration. Raises: StartFailed."""
@@ -382,8 +414,9 @@ class Broker:
         if self._telemetry is not None:
             await self._telemetry.stop()
         await self.protocols.throw_away.stop()
-        for served in self.registry:
-            await served.stop()
+        await asyncio.gather(*(served.stop() for served in self.registry))
+        if self._process.disk is not None:
+            self._process.disk.close()
 
 
 async def _load_protocols() -> None:

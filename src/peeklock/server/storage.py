@@ -18,8 +18,24 @@ MIN_FREE_SHARE = 0.05
 full."""
 
 
-async def open_store(settings: Settings) -> Store:
-    """Open the store of the data folder, or one in memory. Raises: StartFailed."""
+class Disk:
+    """What the durable stores of a process share: threads, and the reserve for a full disk."""
+
+    def __init__(self, data: Path) -> None:
+        """Start the threads. `data`: the folder of the process."""
+        from peeklock.store.sqlite.space import Ballast
+        from peeklock.store.sqlite.threads import StoreThreads
+
+        self.threads = StoreThreads()
+        self.ballast = Ballast(data)
+
+    def close(self) -> None:
+        """End the threads; all stores are closed."""
+        self.threads.close()
+
+
+async def open_store(settings: Settings, disk: Disk | None) -> Store:
+    """Open the store of the data folder, or one in memory. Raises: StartFailed. `disk`: None = in memory."""
     store: Store
     if settings.durability == "memory":
         from peeklock.store.memory import MemoryStore
@@ -29,9 +45,12 @@ async def open_store(settings: Settings) -> Store:
         from peeklock.store.sqlite.store import SqliteStore
 
         assert settings.data is not None
+        assert disk is not None
         if settings.accept_loss:
             _rescue(settings.data)
-        store = SqliteStore(settings.data, durability=settings.durability, keeps_ballast=True)
+        store = SqliteStore(
+            settings.data, durability=settings.durability, ballast=disk.ballast, threads=disk.threads
+        )
     try:
         await store.open()
     except StoreError as failure:

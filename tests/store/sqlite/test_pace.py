@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from peeklock.store.sqlite.pace import (
+    ALONE_S,
     CHANGES_MAX,
     DROPPED_BYTES_MAX,
     DROPPED_ROWS_MAX,
     QUICK_S,
     SLOW_S,
     WRITTEN_BYTES_MAX,
+    Committers,
     Pace,
     is_small,
 )
@@ -76,3 +78,17 @@ def paced(seconds: float) -> Pace:
     for _ in range(1000):
         pace.took(seconds)
     return pace
+
+
+def test_a_store_is_alone_once_no_other_has_committed_for_a_while() -> None:
+    committers = Committers()
+    first, second, third = object(), object(), object()
+    assert committers.note(first, 0.0)
+    assert committers.note(first, 5.0)
+    assert not committers.note(second, 5.0 + ALONE_S / 2)
+    assert not committers.note(first, 6.0)
+    assert not committers.note(first, 5.0 + 1.49 * ALONE_S)
+    assert committers.note(first, 5.0 + 1.5 * ALONE_S)
+    assert not committers.note(third, 7.0)
+    assert not committers.note(second, 7.0 + 0.99 * ALONE_S)
+    assert committers.note(second, 7.0 + ALONE_S)

@@ -346,17 +346,16 @@ def test_a_full_disk_gives_up_its_ballast_and_the_write_is_done_again(tmp_path: 
     spied = Spied()
 
     async def test() -> None:
-        store = SqliteStore(tmp_path, connect=spied, keeps_ballast=True)
+        store = SqliteStore(tmp_path, connect=spied, ballast=space.Ballast(tmp_path))
         await store.open()
         ballast = tmp_path / "peeklock.ballast"
         assert ballast.stat().st_blocks
         await store.commit(batch(1, 20_000))
         writer = spied.made[0]
 
-        def release() -> bool:  # what the room that comes free is to SQLite's own limit
+        def release() -> None:  # what the room that comes free is to SQLite's own limit
             writer.execute("PRAGMA max_page_count = 1000").fetchall()
             ballast.unlink()
-            return True
 
         store._ballast.release = release  # type: ignore[method-assign]  # replaced to see the call
         assert store._writer is not None

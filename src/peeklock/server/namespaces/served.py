@@ -74,6 +74,8 @@ class Process:
     tokens: Tokens
     on_failure: Callable[[BaseException], None]
     """Is called when the store or the core of one has failed."""
+    disk: storage.Disk | None = None
+    """None = all is in memory."""
     authority: Authority | None = None
     """One made elsewhere, for the default namespace."""
     web_tokens: WebTokens | None = None
@@ -142,7 +144,7 @@ class ServedNamespace:
     async def open(self) -> None:
         """Open the store, recover, and begin to serve. Raises: StartFailed."""
         process, settings = self._process, self.settings
-        store = await storage.open_store(settings)
+        store = await storage.open_store(settings, process.disk)
         namespace = self._make_namespace()
         engine = Engine(namespace, BodyCache() if self.is_default else BodyCache(FURTHER_CACHE_BYTES))
         await storage.recover(engine, store, settings, self.now_ms())

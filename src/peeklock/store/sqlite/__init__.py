@@ -10,9 +10,10 @@ pace          Decides which commits the event loop does itself.
 packed        A batch as BLOBs, and the transaction that writes it.
 read_only     Opens a store for reading only.
 space         Returns free pages to the disk, and keeps a reserve for a full disk.
-store         `SqliteStore`: threads, connections, commits, reads.
+store         `SqliteStore`: connections, commits, reads.
 tail          Checks that the end of a store is complete.
+threads       The threads that the stores of a process share.
 wal           Reads SQLite's write-ahead log, also the part that SQLite ignores.
 witness       The file with the number of the last acknowledged batch.
-worker        A thread that does jobs for the event loop.
+worker        Does the jobs of a store, in order, in threads of a pool.
 """

@@ -14,7 +14,8 @@ import sqlite3
 from asyncio import Future
 from collections.abc import Callable
 
-from peeklock.store.sqlite.worker import Worker
+from peeklock.store.base import StoreError
+from peeklock.store.sqlite.worker import Pool, Worker
 
 CHECKPOINT_PAGES = 300
 """So many new pages, 1.2 MB, are copied at a time: some 1 ms and two fsyncs, for which the fsync of a commit
@@ -25,25 +26,30 @@ WAL_PAGES_MAX = 8000
 
 
 class Checkpointer:
-    """Called on the event loop; works in its own thread."""
+    """Called on the event loop; works in threads of a pool."""
 
-    def __init__(self, finish: Callable[[], Future[None]], pages_max: Callable[[], int]) -> None:
-        """Start the thread.
+    def __init__(
+        self,
+        pool: Pool,
+        connect: Callable[[], sqlite3.Connection],
+        finish: Callable[[], Future[None]],
+        pages_max: Callable[[], int],
+    ) -> None:
+        """Do nothing before there is enough to copy.
 
         Args:
+            pool: whose threads copy.
+            connect: opens the connection; may raise StoreError.
             finish: has the writer copy the rest.
             pages_max: returns the length of the WAL at which it starts over.
         """
+        self._connect = connect
         self._finish = finish
         self._pages_max = pages_max
-        self._worker = Worker("peeklock-store-checkpointer")
+        self._worker = Worker(pool)
         self._db: sqlite3.Connection | None = None
         self._pages_seen = 0
         self._busy = False
-
-    async def open(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        """Open the connection, in the thread."""
-        self._db = await self._worker.submit(connect)
 
     def look(self, pages_written: int) -> None:
         """Begin to copy if enough pages were written, of so many since the start."""
@@ -53,6 +59,11 @@ class Checkpointer:
             self._worker.submit(self._copy).add_done_callback(self._copied)
 
     def _copy(self) -> int:
+        if self._db is None:
+            try:
+                self._db = self._connect()
+            except StoreError:
+                return WAL_PAGES_MAX  # the writer copies all of it
         return checkpoint(self._db)
 
     def _copied(self, copying: Future[int]) -> None:
@@ -65,9 +76,9 @@ class Checkpointer:
         self._busy = False
 
     async def close(self) -> None:
-        """End the thread, after the copying under way."""
-        await self._worker.submit(self._disconnect)
-        self._worker.stop()
+        """Close the connection, after the copying under way."""
+        if self._busy or self._db is not None:
+            await self._worker.submit(self._disconnect)
 
     def _disconnect(self) -> None:
         db, self._db = self._db, None

@@ -40,6 +40,10 @@ each MB, and the writer waits for that; so little is returned at a time."""
 IDLE_WAL_BYTES_MAX = 1024 * 1024
 """A larger WAL is emptied when idle."""
 
+CACHE_KEPT_S = 60.0
+"""A connection keeps pages in memory for so long after its last use. Reading them again adds some 60 us to
+the next commit. Our choice."""
+
 BALLAST_NAME = "peeklock.ballast"
 
 BALLAST_BYTES_MAX = 8 * 1024 * 1024
@@ -58,6 +62,7 @@ class Space:
         self._idle_after_s = idle_after_s
         self._shrink_at = 0.0  # monotonic
         self._pages_tidied = 0  # `pages_written` at the last checkpoint without a commit
+        self._pages_at_rest = -1  # `pages_written` when all was tidy
         self.pages_written = 0
         """About how many, since the start."""
 
@@ -77,7 +82,10 @@ class Space:
                 self._shrink(db, free, SHRINK_S)
 
     def tidy(self, db: sqlite3.Connection) -> float | None:
-        """Return space while no commit comes; answer after how many seconds to go on, None = it is done."""
+        """Return space while no commit comes; answer after how many seconds to go on, None = it is done.
+
+        The memory of the connection is freed a while after the disk space.
+        """
         try:
             free, pages = _page_counts(db)
             if free > FREE_PAGES_KEPT:
@@ -91,9 +99,14 @@ class Space:
                 return 0
             if _size_of(f"{self._path}-wal") > IDLE_WAL_BYTES_MAX:
                 [(busy, _, _)] = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-                return self._idle_after_s if busy else None  # it is being copied, or read
+                if busy:  # it is being copied, or read
+                    return self._idle_after_s
         except sqlite3.Error:
             return None
+        if self.pages_written != self._pages_at_rest:
+            self._pages_at_rest = self.pages_written
+            return CACHE_KEPT_S
+        free_cache(db)
         return None
 
     def _shrink(self, db: sqlite3.Connection, pages_max: int, time_max_s: float) -> None:
@@ -114,7 +127,7 @@ class Space:
 
 
 class Ballast:
-    """The reserve; called by the writing thread."""
+    """The reserve of one store, or of all stores of a volume; called by writing threads."""
 
     def __init__(self, folder: Path) -> None:
         """Name the folder; nothing is touched before `take`."""
@@ -143,13 +156,16 @@ class Ballast:
         except OSError:
             self._path.unlink(missing_ok=True)
 
-    def release(self) -> bool:
-        """Remove the file; return whether that freed space."""
-        try:
+    def release(self) -> None:
+        """Remove the file, if it is there."""
+        with contextlib.suppress(OSError):
             self._path.unlink()
-        except OSError:
-            return False
-        return True
+
+
+def free_cache(db: sqlite3.Connection) -> None:
+    """Free the memory of the pages that a connection keeps: of many stores, few are in use at a time."""
+    with contextlib.suppress(sqlite3.Error):
+        db.execute("PRAGMA shrink_memory")
 
 
 def _page_counts(db: sqlite3.Connection) -> tuple[int, int]:

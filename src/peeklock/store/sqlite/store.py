@@ -1,12 +1,13 @@
 """The durable store of one namespace: a SQLite database in a data folder.
 
-Owns: the threads and their connections, and the commit. Must not know: what the facts mean.
+Owns: its connections, and the commit. Must not know: what the facts mean.
 
 A commit is one transaction of few statements over BLOBs that were packed on the event loop, since sqlite3
-takes the interpreter's lock for each statement: one row for the frame, one for each body row. The writing
-thread does nothing else; a small batch is written on the event loop while that thread is idle (`pace`,
-`worker`). Reads have a connection and a thread of their own, so that none waits for an fsync, and so has the
-copying of the WAL into the database (`checkpointer`). In WAL mode none blocks the other.
+takes the interpreter's lock for each statement: one row for the frame, one for each body row. The writer does
+nothing else; a small batch is written on the event loop while the writer has no job and no other store
+commits (`pace`, `worker`). Reads have a connection and threads of their own, so that none waits for an fsync,
+and so has the copying of the WAL into the database (`checkpointer`). In WAL mode none blocks the other. Both
+connections are opened when they are first needed. Stores may share their threads (`threads`).
 
     journal(no, meta)   one frame per batch         body(no, data)   payloads, by row
     kv(k, v, checksum)  definitions of entities and rules, cursors and claims, facts, the next free entity id
@@ -57,7 +58,8 @@ from peeklock.store.sqlite.opening import (
 )
 from peeklock.store.sqlite.pace import Pace
 from peeklock.store.sqlite.packed import PackedBatch, pack
-from peeklock.store.sqlite.space import Ballast, Space
+from peeklock.store.sqlite.space import CACHE_KEPT_S, Ballast, Space, free_cache
+from peeklock.store.sqlite.threads import StoreThreads
 from peeklock.store.sqlite.witness import Witness
 from peeklock.store.sqlite.worker import IDLE_AFTER_S, Worker
 
@@ -91,8 +93,9 @@ class SqliteStore:
         durability: Durability = "fsync",
         connect: Connect = sqlite3.connect,
         idle_after_s: float = IDLE_AFTER_S,
-        keeps_ballast: bool = False,
+        ballast: Ballast | None = None,
         pace: Pace | None = None,
+        threads: StoreThreads | None = None,
     ) -> None:
         """Name the folder; nothing is touched before `open`.
 
@@ -101,8 +104,9 @@ class SqliteStore:
             durability: `fsync` survives a power cut; `os` survives the death of the process only.
             connect: makes connections, as `sqlite3.connect` does.
             idle_after_s: after so long without a commit, space is returned to the disk.
-            keeps_ballast: reserve some space for a full disk.
+            ballast: space reserved for a full disk; stores on the same volume may share it.
             pace: decides whether the loop commits; None: where commits are quick.
+            threads: shared with other stores; None: some of its own.
         """
         self._folder = Path(folder)
         self._path = self._folder / DATABASE_NAME
@@ -110,10 +114,12 @@ class SqliteStore:
         self._connect = connect
         self._idle_after_s = idle_after_s
         self._lock = FolderLock(self._folder)
-        self._ballast = Ballast(self._folder)
-        self._keeps_ballast = keeps_ballast
+        self._ballast = Ballast(self._folder) if ballast is None else ballast  # one may be left from before
+        self._keeps_ballast = ballast is not None
         self._wal_bytes_max = WAL_BYTES_KEPT
         self._witness = Witness(self._folder, synced=durability == "fsync")
+        self._shared_threads = threads
+        self._threads: StoreThreads | None = None
         self._writer: Worker | None = None
         self._reader: Worker | None = None
         self._checkpointer: Checkpointer | None = None
@@ -137,20 +143,21 @@ class SqliteStore:
         except OSError as error:
             raise StoreFailed(f"cannot create the folder {self._folder}: {error.strerror}") from error
         self._lock.take()
+        threads = self._threads = self._shared_threads or StoreThreads(writers=1, readers=1, checkpointers=1)
         self._writer = Worker(
-            "peeklock-store-writer",
+            threads.writers,
             after_each=self._shrink_if_mostly_free,
             when_idle=self._tidy,
             idle_after_s=self._idle_after_s,
         )
-        self._reader = Worker("peeklock-store-reader")
+        self._reader = Worker(threads.readers, when_idle=self._free_reader_cache, idle_after_s=CACHE_KEPT_S)
         volume = os.statvfs(self._folder)
         self._wal_bytes_max = min(WAL_BYTES_KEPT, int(volume.f_blocks * volume.f_frsize * WAL_SHARE))
-        self._checkpointer = Checkpointer(self._finish_checkpoint, self._wal_pages_max)
+        self._checkpointer = Checkpointer(
+            threads.checkpointers, self._open_checkpointer, self._finish_checkpoint, self._wal_pages_max
+        )
         try:
             await self._writer.submit(self._open_writer)
-            await self._reader.submit(self._open_reader)
-            await self._checkpointer.open(self._open_checkpointer)
         except BaseException:
             await self.close()
             raise
@@ -163,8 +170,7 @@ class SqliteStore:
             self._open_database()
         except StoreFull:
             self._close_writer()
-            if not self._ballast.release():
-                raise
+            self._ballast.release()
             self._open_database()
         if self._keeps_ballast:
             self._ballast.take()
@@ -185,13 +191,14 @@ class SqliteStore:
             )
         self._witness.open(self._last_no, self._last_checksum)
 
-    def _open_reader(self) -> None:
+    def _open_reader(self) -> sqlite3.Connection:
         with store_errors(f"open {self._path} for reading"):
-            db = self._read_db = self._connect(
+            db = self._connect(
                 self._path, isolation_level=None, check_same_thread=False, cached_statements=32
             )
             db.execute("PRAGMA query_only = ON")
             db.execute(f"PRAGMA cache_size = -{READER_CACHE_KIB}")
+            return db
 
     def _open_checkpointer(self) -> sqlite3.Connection:
         with store_errors(f"open {self._path} to copy its WAL"):
@@ -204,10 +211,12 @@ class SqliteStore:
     def commit(self, batch: Batch) -> asyncio.Future[int]:
         """Make a batch durable; see `Store`.
 
-        A small batch is written before this returns if commits are quick and the writing thread is idle.
+        A small batch is written before this returns if commits are quick, the writer is idle and no other
+        store of the same threads commits.
         """
         no = batch.no
         assert self._writer is not None, "the store is not open"
+        assert self._threads is not None
         assert no == self._last_no + 1 or not self._last_no, (
             f"batch {no} was offered after batch {self._last_no}"
         )
@@ -216,7 +225,8 @@ class SqliteStore:
         self._last_checksum = packed.checksum
         if packed.entries is not None:
             self._next_entity_id = packed.entries.next_entity_id
-        if packed.is_small and self._pace.is_quick:
+        is_alone = self._threads.note_commit(self)
+        if packed.is_small and is_alone and self._pace.is_quick:
             written = self._writer.do_now(partial(self._write, packed, makes_room=False))
             if written is not None and not isinstance(written.exception(), _NoRoom):
                 self._look_at_wal(written)
@@ -310,6 +320,10 @@ class SqliteStore:
         db = self._write_db
         return None if db is None or self._failure is not None else self._space.tidy(db)
 
+    def _free_reader_cache(self) -> None:
+        if self._read_db is not None:
+            free_cache(self._read_db)
+
     @property
     def created_at_ms(self) -> int:
         return self._created_at_ms
@@ -346,12 +360,18 @@ class SqliteStore:
         assert self._reader is not None
         return await self._reader.submit(self._fold)
 
+    def _reading(self) -> sqlite3.Connection:
+        """Return the connection for reads, opened at the first of them. Raises: StoreFailed, StoreDamaged."""
+        if self._read_db is None:
+            self._read_db = self._open_reader()
+        return self._read_db
+
     def _fold(self) -> LiveFacts:
-        assert self._read_db is not None
+        db = self._reading()
         fold = Fold()
         chain = Chain()
         with store_errors(f"read the journal of {self._path}"):
-            for no, meta in self._read_db.execute("SELECT no, meta FROM journal ORDER BY no"):
+            for no, meta in db.execute("SELECT no, meta FROM journal ORDER BY no"):
                 fold.add(no, meta)
                 chain.follow(no, meta)
         return fold.finish()
@@ -360,7 +380,7 @@ class SqliteStore:
         assert self._reader is not None, "the store is not open"
         found = {}
         for row in rows:
-            data = await self._reader.submit(partial(self._body_row, self._read_db, row))
+            data = await self._reader.submit(partial(self._cached_body_row, row))
             payloads, is_sound = body_rows.read_what_is_left(row, data)
             if not is_sound:  # read again past our cache before acting on it
                 data = await self._reader.submit(partial(self._body_row_again, row))
@@ -368,12 +388,14 @@ class SqliteStore:
             found[row] = payloads
         return found
 
-    def _body_row(self, db: sqlite3.Connection | None, row: int) -> bytes | None:
+    def _cached_body_row(self, row: int) -> bytes | None:
+        return self._body_row(self._reading(), row)
+
+    def _body_row(self, db: sqlite3.Connection, row: int) -> bytes | None:
         """Return a body row, None if it is missing or a page on the way to it is damaged.
 
         Raises: StoreFailed. An error of the disk does not prove damage.
         """
-        assert db is not None
         try:
             with store_errors(f"read body row {row} of {self._path}"):
                 rows = db.execute("SELECT data FROM body WHERE no = ?", (row,)).fetchall()
@@ -404,11 +426,11 @@ class SqliteStore:
         return await self._reader.submit(lambda: self._head(bytes_max))
 
     def _head(self, bytes_max: int) -> list[FrameKeys]:
-        assert self._read_db is not None
+        db = self._reading()
         head: list[FrameKeys] = []
         size_bytes = 0
         with store_errors(f"read the journal of {self._path}"):
-            cursor = self._read_db.execute("SELECT no, meta FROM journal ORDER BY no")
+            cursor = db.execute("SELECT no, meta FROM journal ORDER BY no")
             for no, meta in cursor:
                 if head and size_bytes + len(meta) > bytes_max:
                     break
@@ -422,24 +444,28 @@ class SqliteStore:
         return await self._reader.submit(lambda: self._select(sql, values))
 
     def _select(self, sql: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        assert self._read_db is not None
+        db = self._reading()
         with store_errors(f"read {self._path}"):
-            return self._read_db.execute(sql, values).fetchall()
+            return db.execute(sql, values).fetchall()
 
     # Closing
 
     async def close(self) -> None:
-        if self._checkpointer is not None:
-            await self._checkpointer.close()
-            self._checkpointer = None
-        if self._reader is not None:
-            await self._reader.submit(self._close_reader)
-            self._reader.stop()
-            self._reader = None
+        # Forgotten first: what comes later must not open a connection again.
+        checkpointer, self._checkpointer = self._checkpointer, None
+        reader, self._reader = self._reader, None
+        if checkpointer is not None:
+            await checkpointer.close()
+        if reader is not None:
+            await reader.submit(self._close_reader)
+            reader.stop()
         if self._writer is not None:
             await self._writer.submit(self._close_writer)
             self._writer.stop()
             self._writer = None
+        if self._threads is not None and self._threads is not self._shared_threads:
+            self._threads.close()
+        self._threads = None
         self._lock.release()
 
     def _close_reader(self) -> None:
