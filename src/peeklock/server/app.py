@@ -164,7 +164,7 @@ class Broker:
         """Say how many namespaces the limit of open files allows."""
         limit = descriptors_max()
         fits = max(0, limit - FILES_OF_CLIENTS) // FILES_A_NAMESPACE
-        fields = {"namespaces": count, "fit": fits, "open_files_limit": limit}
+        fields: dict[str, object] = {"namespaces": count, "fit": fits, "open_files_limit": limit}
         if count > fits:
             fields["do"] = "raise the limit of open files (ulimit -n), or no client may be able to connect"
             log.warning("more namespaces than the limit of open files allows", fields)
