@@ -10,7 +10,8 @@ storage        The store, opened or rescued at start.
 export         `peeklock export`.
 repair         `peeklock check`.
 net            Listening sockets, AMQP, HTTP and WebSocket connections.
-capture        The process that writes the event log.
+capture        The event log of one namespace: backlog, limit, figures.
+exporter_process  The process that writes the event logs.
 otel           Metrics and spans by OTLP.
 shard          One namespace on the event loop.
 keys           Files of keys, and the authority that checks tokens.

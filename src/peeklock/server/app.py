@@ -290,11 +290,19 @@ class Broker:
     def _make_capture(self, namespace: str) -> None:
         settings = self._settings
         if settings.capture is not None:
-            from peeklock.server.capture import Capture
+            from peeklock.server.capture import Capture, folder_of
+            from peeklock.server.exporter_process import ExporterProcess
 
             assert settings.data is not None
+            self._exporter = ExporterProcess()
             self._capture = Capture(
-                settings.capture, settings.data, namespace, self.shard, self._clock.now_ms
+                settings.capture,
+                folder_of(settings.capture, namespace, is_default=True),
+                settings.data,
+                namespace,
+                self.shard,
+                self._clock.now_ms,
+                self._exporter,
             )
             self.shard.watch_capture(self._capture.is_full)
 
@@ -434,6 +442,7 @@ class Broker:
         if self._capture is not None:
             await self.shard.rest()
             await self._capture.stop()
+            await self._exporter.stop()
         if self._telemetry is not None:
             await self._telemetry.stop()
         await self.shard.stop()
