@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event as Flag
 from typing import Any
 
 import pyarrow as pa
@@ -77,9 +77,13 @@ class Told:
 def export(data: Path, to: Path, **options: Any) -> Told:
     """Export all that is there, as after the end of a broker."""
     told = Told()
-    ending = Flag()
-    ending.set()
-    Exporter(ExportOptions(data, to, "here", **options), told).run(ending)
+    exporter = Exporter(ExportOptions(data, to, "here", **options), told)
+    exporter.finish()
+    try:
+        while (due_s := exporter.step(time.monotonic())) is not None:
+            time.sleep(max(0.0, due_s - time.monotonic()))
+    finally:
+        exporter.close()
     return told
 
 

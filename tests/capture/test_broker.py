@@ -158,12 +158,15 @@ def test_a_segment_that_cannot_be_written_is_told_and_written_later(tmp_path: Pa
 
     async def story(broker: BrokerProcess, work: Work) -> None:
         found = await health_when(broker, lambda found: found["state"] == "running", "it runs")
-        resource.prlimit(found["pid"], resource.RLIMIT_FSIZE, (2000, 2000))
+        soft, hard = resource.prlimit(found["pid"], resource.RLIMIT_FSIZE)
+        resource.prlimit(found["pid"], resource.RLIMIT_FSIZE, (2000, hard))
         await work.send(100)
         failed = await health_when(broker, lambda found: found["state"] == "failed", "it is told")
         assert "cannot write the event log" in failed["reason"]
+        assert failed["pid"] == found["pid"]
         await work.receive()
-        await health_when(broker, lambda found: not found["lag_s"], "the next one has written it")
+        resource.prlimit(found["pid"], resource.RLIMIT_FSIZE, (soft, hard))
+        await health_when(broker, lambda found: not found["lag_s"], "the next try has written it")
         await stop(broker)
 
     run(tmp_path, story).check(log)
@@ -379,7 +382,7 @@ class TestRefusedAtStart:
         """Also while that one's exporter writes there, which is not disturbed."""
         (tmp_path / "first").mkdir()
         folder = LogFolder(log)
-        folder.take(tmp_path / "first", lambda: None)
+        assert folder.take(tmp_path / "first")
         before = sorted(log.iterdir())
         line = self.start(tmp_path / "second", log)
         assert f"{log} is the event log of another store than {tmp_path / 'second'}: " in line

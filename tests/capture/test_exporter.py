@@ -400,7 +400,7 @@ class TestRefusals:
         other = tmp_path / "other"
         write_store(other, [EPOCH])
         holder = LogFolder(log)
-        holder.take(data, lambda: None)
+        assert holder.take(data)
         with pytest.raises(LogRefused, match=r"another store.*--capture"):
             export(other, log)
         holder.release()

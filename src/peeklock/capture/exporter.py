@@ -6,6 +6,10 @@ it may delete the rows. So whenever the broker or the exporter dies, each row is
 the store.
 
     rows of the store -> chunk (a row group) -> segment, under a temporary name -> its name -> "exported N"
+
+Each step does a piece of the work, so that one thread can serve many logs (`logs`). A step that finds much is
+soon followed by the next; while little happens the pauses grow, up to half of the time that an event may take
+to the log. Between steps a log may rest: then it has no open file, and keeps in memory what it has read.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event as Flag
 from typing import Protocol
 
 import pyarrow as pa
@@ -39,8 +42,17 @@ READ_BYTES = 1024 * 1024
 RETAIN_S = 60.0
 """How often old segments are removed while none is written."""
 
-POLL_S = 0.5
-"""How often new rows are read. Rows read together are cheaper to write."""
+PAUSE_S_MIN = 0.5
+"""Until new rows are read, while there are many. Rows read together are cheaper to write."""
+
+PAUSE_S_MAX = 5.0
+"""The same while there are few, at most half an interval. Our choice: half of the usual interval."""
+
+BUSY_BYTES = 64 * 1024
+"""A reading of so many bytes, some 2,000 packed events, finds many rows."""
+
+LOCK_S = 0.5
+"""How often a folder is tried that another process writes to."""
 
 HOUR_MS = 3_600_000
 
@@ -66,7 +78,7 @@ class ExportOptions:
     to: Path
     namespace: str
     interval_s: float = 10.0
-    """Seconds from reading the first event of a segment to its end."""
+    """The longest time until an event can be read from the log, besides what writing takes."""
     segment_events: int = 500_000
     segment_bytes: int = 128 * 1024 * 1024
     keep_days: float | None = None
@@ -77,55 +89,122 @@ class Exporter:
     """Exports the events of one store to one folder."""
 
     def __init__(self, options: ExportOptions, listener: Listener) -> None:
-        """Nothing is touched before `run`."""
+        """Nothing is touched before the first step."""
         self._options = options
         self._listener = listener
         self._folder = LogFolder(options.to)
         self._reader: EventReader | None = None
+        self._chunk: Chunk | None = None  # none before it is known where to go on
         self._read_to = 0
         self._writer: SegmentWriter | None = None
         self._first_no = 1  # of the segment
         self._events = 0  # in it
         self._hour = 0  # of its first event
-        self._ends_at = 0.0  # monotonic
-        self._retain_at = 0.0  # monotonic
+        self._ends_s = 0.0  # it; monotonic, as all times here
+        self._new_ends_s = 0.0  # a segment that begins now
+        self._looked_s = 0.0  # for rows, the last time
+        self._pause_s_max = min(PAUSE_S_MAX, options.interval_s / 2)
+        self._pause_s = min(PAUSE_S_MIN, self._pause_s_max)
+        self._retain_s = 0.0
+        self._told_wait = False
+        self._is_finishing = False
+        self._finish_no: int | None = None
 
-    def run(self, ending: Flag) -> None:
-        """Export until `ending` is set, and then the rows that are in the store.
+    def step(self, now_s: float) -> float | None:
+        """Do a piece of the work; return when the next step is due, None = all is exported after `finish`.
 
-        Raises: LogRefused, StoreError; OSError if the folder cannot be written.
+        `now_s` and the returned time are of one monotonic clock, in seconds.
+        Raises: LogRefused, StoreError; OSError if the folder cannot be written. Only `close` may follow.
         """
-        try:
-            self._folder.take(self._options.data, self._note_wait)
-            reader = self._begin()
-            while not ending.is_set():
-                if not self._read(reader):
-                    ending.wait(min(POLL_S, self._options.interval_s / 2))
-                self._end_segment_when_old()
-                self._retain_when_time()
-            last_no = reader.last_no()  # a broker that started meanwhile may add more
-            while self._read_to < last_no and self._read(reader):
-                pass
-            self._end_segment()
-            self._retain_when_time()
-        finally:
-            if self._writer is not None:
-                self._writer.abandon()
-            if self._reader is not None:
-                self._reader.close()
-            self._folder.release()
+        opened = self._open(now_s)
+        if opened is None:
+            return now_s + LOCK_S
+        reader, chunk = opened
+        if self._is_finishing and self._finish_no is None:
+            self._finish_no = reader.last_no()  # a broker that started meanwhile may add more
+        found_bytes = self._look(reader, chunk, now_s)
+        if self._finish_no is not None and (self._read_to >= self._finish_no or not found_bytes):
+            self._end_segment(chunk)
+            self._retain(now_s)
+            return None
+        if self._events and now_s >= self._ends_s:
+            self._end_segment(chunk)
+        if now_s >= self._retain_s:
+            self._retain(now_s)
+        if found_bytes >= READ_BYTES or self._is_finishing:
+            return now_s
+        if found_bytes >= BUSY_BYTES:
+            self._pause_s = min(PAUSE_S_MIN, self._pause_s_max)
+        else:
+            self._pause_s = min(2 * self._pause_s, self._pause_s_max)
+        look_s = now_s + self._pause_s
+        return min(look_s, self._ends_s) if self._events else look_s
 
-    def _note_wait(self) -> None:
-        self._listener.note(
-            "info", "another exporter still writes to the event log; waiting for it to end", folder=self._to
-        )
+    def finish(self) -> None:
+        """Make the next steps export the rows that are in the store, without a pause, and be the last."""
+        self._is_finishing = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether files are open: three of the store, one or three of the log."""
+        return self._reader is not None
+
+    @property
+    def memory_bytes(self) -> int:
+        """About the memory of what was read and not written."""
+        return 0 if self._chunk is None else self._chunk.memory_bytes
+
+    def spill(self, now_s: float) -> None:
+        """Write what is in memory to the file of the segment. Raises: as `step`."""
+        opened = self._open(now_s)
+        if opened is not None and opened[1].count:
+            self._write_chunk(opened[1])
+
+    def rest(self) -> None:
+        """Close all files until the next step; a segment whose file was begun ends. Raises: as `step`."""
+        if self._writer is not None:
+            assert self._chunk is not None
+            self._end_segment(self._chunk)
+        self._close_files()
+
+    def close(self) -> None:
+        """Close all files; what was read and not reported stays in the store."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._folder.release()
+
+    def _open(self, now_s: float) -> tuple[EventReader, Chunk] | None:
+        """Open store and folder, if they are not; return None while another process writes to the folder."""
+        if self._reader is None:
+            if not self._folder.take(self._options.data):
+                self._chunk = None  # that process writes it
+                if not self._told_wait:
+                    self._told_wait = True
+                    self._listener.note(
+                        "info",
+                        "another exporter still writes to the event log; waiting for it to end",
+                        folder=self._to,
+                    )
+                return None
+            self._told_wait = False
+            self._reader = EventReader(self._options.data)
+        if self._chunk is None or self._folder.last_no + 1 != self._first_no:
+            self._chunk = self._begin(self._reader, now_s)
+        return self._reader, self._chunk
 
     @property
     def _to(self) -> str:
         return str(self._options.to)
 
-    def _begin(self) -> EventReader:
-        reader = self._reader = EventReader(self._options.data)
+    def _begin(self, reader: EventReader, now_s: float) -> Chunk:
+        """Go on behind the last batch of the log."""
         last_no = self._folder.last_no
         last_batch_no = reader.last_batch_no()
         if last_no > last_batch_no:
@@ -137,15 +216,16 @@ class Exporter:
         self._compare_epochs(reader, epoch)
         self._read_to = last_no
         self._first_no = last_no + 1
+        self._events = 0
+        self._looked_s = now_s
         partitioned = [
             entity.description.name
             for entity in reader.entities()
             if isinstance(entity.description, (QueueDescription, TopicDescription))
             and entity.description.enable_partitioning
         ]
-        self._chunk = Chunk(self._options.namespace, epoch, partitioned)
         self._listener.exported(last_no)
-        return reader
+        return Chunk(self._options.namespace, epoch, partitioned)
 
     def _compare_epochs(self, reader: EventReader, epoch: int | None) -> None:
         """Check that the store has the batches of the log, by their epochs. Raises: LogRefused.
@@ -189,20 +269,25 @@ class Exporter:
 
     # Rows
 
-    def _read(self, reader: EventReader) -> bool:
-        """Read rows of the store; return whether there were any."""
+    def _look(self, reader: EventReader, chunk: Chunk, now_s: float) -> int:
+        """Read rows of the store; return their size in bytes."""
+        interval_s = self._options.interval_s
+        # An event may have come just after the last look. After a late one the segment is not cut short: more
+        # segments would make all looks later still.
+        self._new_ends_s = max(self._looked_s, now_s - interval_s / 2) + interval_s
+        self._looked_s = now_s
         rows = reader.read(self._read_to, READ_BYTES)
         for no, data in rows:
-            columns = self._unpacked(no, data)
+            columns = self._unpacked(chunk, no, data)
             if no > self._read_to + 1:
-                self._add_gap(self._read_to + 1, no - 1, columns)
-            self._add(no, no, columns)
-        return bool(rows)
+                self._add_gap(chunk, self._read_to + 1, no - 1, columns)
+            self._add(chunk, no, no, columns)
+        return sum(len(data) for _, data in rows)
 
-    def _unpacked(self, no: int, data: bytes) -> Columns:
+    def _unpacked(self, chunk: Chunk, no: int, data: bytes) -> Columns:
         try:
             columns = read_columns(no, data)
-            self._chunk.check(no, columns)
+            chunk.check(no, columns)
         except StoreDamaged as damage:
             self._listener.note(
                 "error",
@@ -213,7 +298,7 @@ class Exporter:
             return read_columns(no, gap_row(no, no, f"damaged: {damage}", _now_ms()))
         return columns
 
-    def _add_gap(self, first: int, last: int, follows: Columns) -> None:
+    def _add_gap(self, chunk: Chunk, first: int, last: int, follows: Columns) -> None:
         """Record a gap before a batch."""
         kinds = bytes(follows.integers["type"])
         reason = NOT_CAPTURED if EventType.EPOCH_STARTED in kinds else GIVEN_UP
@@ -221,45 +306,41 @@ class Exporter:
         self._listener.note(
             "warning", "batches are missing from the event log", first=first, last=last, reason=reason
         )
-        self._add(first, last, read_columns(first, gap_row(first, last, reason, at_ms)))
+        self._add(chunk, first, last, read_columns(first, gap_row(first, last, reason, at_ms)))
 
-    def _add(self, no: int, last_no: int, columns: Columns) -> None:
+    def _add(self, chunk: Chunk, no: int, last_no: int, columns: Columns) -> None:
         """Add events under batch `no`; they cover the batches up to `last_no`."""
         if columns.count:
             hour = columns.integers["at_ms"][0] // HOUR_MS
             if self._events and hour != self._hour:
-                self._end_segment()
+                self._end_segment(chunk)
             if not self._events:
                 self._hour = hour
-                self._ends_at = time.monotonic() + self._options.interval_s
+                self._ends_s = self._new_ends_s
             self._events += columns.count
-            self._chunk.add(no, columns)
+            chunk.add(no, columns)
         self._read_to = last_no
-        if self._chunk.count >= CHUNK_EVENTS or self._chunk.size_bytes >= CHUNK_BYTES:
-            self._write_chunk()
+        if chunk.count >= CHUNK_EVENTS or chunk.size_bytes >= CHUNK_BYTES:
+            self._write_chunk(chunk)
         if self._events >= self._options.segment_events:
-            self._end_segment()
+            self._end_segment(chunk)
 
     # Segments
 
-    def _write_chunk(self) -> None:
+    def _write_chunk(self, chunk: Chunk) -> None:
         if self._writer is None:
             self._writer = SegmentWriter(self._folder.draft(self._first_no))
-        self._writer.write(self._chunk.take())
+        self._writer.write(chunk.take())
         if self._writer.size_bytes >= self._options.segment_bytes:
-            self._end_segment()
+            self._end_segment(chunk)
 
-    def _end_segment_when_old(self) -> None:
-        if self._events and time.monotonic() >= self._ends_at:
-            self._end_segment()
-
-    def _end_segment(self) -> None:
+    def _end_segment(self, chunk: Chunk) -> None:
         """Publish the segment and report it as exported; without events no file is written."""
         if not self._events:
             return
         self._events = 0  # first: the last chunk may fill the segment
-        if self._chunk.count:
-            self._write_chunk()
+        if chunk.count:
+            self._write_chunk(chunk)
         writer, self._writer = self._writer, None
         assert writer is not None
         draft = self._folder.draft(self._first_no)
@@ -272,14 +353,13 @@ class Exporter:
             raise
         self._first_no = self._read_to + 1
         self._listener.exported(self._read_to)
-        self._retain()
+        self._remove_old()
 
-    def _retain_when_time(self) -> None:
-        if time.monotonic() >= self._retain_at:
-            self._retain()
+    def _retain(self, now_s: float) -> None:
+        self._retain_s = now_s + RETAIN_S
+        self._remove_old()
 
-    def _retain(self) -> None:
-        self._retain_at = time.monotonic() + RETAIN_S
+    def _remove_old(self) -> None:
         removed = self._folder.retain(self._options.keep_days, self._options.keep_bytes)
         if removed:
             self._listener.note(

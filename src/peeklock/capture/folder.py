@@ -1,6 +1,6 @@
 """The folder of an event log: segments, the lock, the mark that ties it to a store, retention.
 
-    DIR/_capture.lock                 held by the exporter while it runs
+    DIR/_capture.lock                 locked by the exporter while it has the log open; names the last one
     DIR/_capture.json                 the id of the log; the store's folder has the same in `event-log.json`
     DIR/.events-<first>.tmp           the unfinished segment
     DIR/event_date=YYYY-MM-DD/event_hour=HH/events-<first batch>-<last batch>.parquet
@@ -18,7 +18,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -66,6 +66,8 @@ class LogFolder:
         self.segments: list[Segment] = []
         """Oldest first, once taken."""
         self._lock: int | None = None
+        self._holder = uuid.uuid4().bytes
+        """Is in the lock file as long as nobody else has taken the folder."""
 
     @property
     def last_no(self) -> int:
@@ -84,30 +86,34 @@ class LogFolder:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
         probe.unlink()
 
-    def take(self, store: Path, tell_wait: Callable[[], None]) -> None:
-        """Wait until no other process writes here, then make ready to.
+    def take(self, store: Path) -> bool:
+        """Make ready to write; return False while another process writes here.
 
-        Args:
-            store: the folder of the store whose events these are.
-            tell_wait: called when there is another process to wait for.
+        A folder that was released may be taken again: its segments are looked for only if another process had
+        it meanwhile. `store`: the data folder of the broker whose events these are.
 
         Raises: LogRefused, OSError.
         """
         self._keep_apart(store)
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(lock)
             if (self.path / MARK_NAME).exists():  # else both marks are just being written
                 self._read_marks(store)  # the end of another store's would be no help
-            tell_wait()
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._join_marks(store)
-        for name in os.listdir(self.path):
-            if _LEFTOVER.fullmatch(name):
-                (self.path / name).unlink()
-        self.segments = self._find_segments()
+            return False
+        self._lock = lock
+        if os.pread(lock, len(self._holder) + 1, 0) != self._holder:
+            self._join_marks(store)
+            for name in os.listdir(self.path):
+                if _LEFTOVER.fullmatch(name):
+                    (self.path / name).unlink()
+            self.segments = self._find_segments()
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, self._holder, 0)
+        return True
 
     def release(self) -> None:
         """Release the lock."""

@@ -65,8 +65,7 @@ class SegmentWriter:
 
     def abandon(self) -> None:
         """Delete the file, also if it cannot be written any more."""
-        self._path.unlink(missing_ok=True)
-        for close in (self._writer.close, self._file.close):
+        for close in (self._path.unlink, self._writer.close, self._file.close):
             with contextlib.suppress(OSError):
                 close()
         with contextlib.suppress(OSError):  # closed already

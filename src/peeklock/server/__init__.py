@@ -11,7 +11,8 @@ export         `peeklock export`.
 repair         `peeklock check`.
 namespaces     The namespaces of the process.
 net            Listening sockets, AMQP, HTTP and WebSocket connections.
-capture        The process that writes the event log.
+capture        The event log of one namespace: backlog, limit, figures.
+exporter_process  The process that writes the event logs.
 otel           Metrics and spans by OTLP.
 shard          One namespace on the event loop.
 system         The process's own facts, in a store: namespaces, keys, the authority.

@@ -20,6 +20,7 @@ from peeklock.auth import Authority
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server import configuration, log, storage
+from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.followed_files import followed_files
 from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.keys.keys import KeysRefused
@@ -121,6 +122,7 @@ class Broker:
             Housekeeping(self._turns),
             Tokens(),
             self._fail,
+            ExporterProcess(),
             None if settings.data is None else storage.Disk(settings.data),
             self._given_authority,
             None if self._token_issuer is None else self._token_issuer.verifier,
@@ -415,6 +417,7 @@ class Broker:
             await self._telemetry.stop()
         await self.protocols.throw_away.stop()
         await asyncio.gather(*(served.stop() for served in self.registry))
+        await self._process.exporter.stop()
         if self._process.disk is not None:
             self._process.disk.close()
 

@@ -1,12 +1,10 @@
-"""The process that writes the event log, and what happens when it cannot keep up.
+"""The event log of one namespace: what waits for the exporter, and what happens when that cannot keep up.
 
-pyarrow is loaded by that process alone, whose work costs the event loop nothing.
+Theory of operation. Each batch has an event row in the store. The exporter, one process for all namespaces
+(`exporter_process`), reads them there and reports how far all is written; later batches drop the rows up to
+there.
 
-Theory of operation. Each batch has an event row in the store. The exporter reads them there, and prints how
-far all is written (`exported N`); later batches drop the rows up to there. Its standard input is a pipe that
-we hold: it ends with us, however we end, and the exporter then writes what is left and exits too.
-
-    starting -> running -> failed -> starting ... -> stopped
+    starting -> running -> failed -> running ... -> stopped
 """
 
 from __future__ import annotations
@@ -14,19 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from peeklock.server import log
+from peeklock.server.exporter_process import RETRY_S_MAX, RETRY_S_MIN, ExporterProcess
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.settings import CaptureSettings
 from peeklock.server.shard.shard import Shard
-
-RETRY_S_MIN = 1.0
-RETRY_S_MAX = 30.0
-"""Pause before a process that died is restarted; it doubles until something has been exported."""
 
 FINISH_S_MAX = 10.0
 """How long a stop waits for the exporter. Our choice: as for clients; a million events take a moment."""
@@ -34,21 +28,56 @@ FINISH_S_MAX = 10.0
 OPEN_AGAIN = 0.5
 """Sends are accepted again below this share of the limit."""
 
+NAMESPACES_FOLDER = "_namespaces"
+"""In the default namespace's log. Readers of a Parquet folder skip what begins with an underscore; Spark
+refuses a folder that has others beside its partitions."""
+
+
+def folder_of(settings: CaptureSettings, name: str, *, is_default: bool) -> Path:
+    """Return the folder of a namespace's event log."""
+    return settings.folder if is_default else settings.folder / NAMESPACES_FOLDER / name
+
 
 class Capture:
     """The event log of one shard."""
 
     def __init__(
-        self, settings: CaptureSettings, data: Path, namespace: str, shard: Shard, now_ms: Callable[[], int]
+        self,
+        settings: CaptureSettings,
+        folder: Path,
+        data: Path,
+        namespace: str,
+        shard: Shard,
+        now_ms: Callable[[], int],
+        exporter: ExporterProcess,
     ) -> None:
-        """Run nothing before `start`; until then events wait in the store."""
+        """Have nothing exported before `start`; until then events wait in the store.
+
+        Args:
+            settings: for all logs of the broker.
+            folder: of this log, see `folder_of`.
+            data: the folder of the store.
+            namespace: its name.
+            shard: has the backlog of events, and forgets what is exported.
+            now_ms: the broker's time.
+            exporter: writes the log.
+        """
         self._settings = settings
-        self._command = _command(settings, data, namespace)
+        self._folder = folder
+        self._request = {
+            "data": os.path.abspath(data),
+            "to": os.path.abspath(folder),
+            "namespace": namespace,
+            "interval_s": settings.interval_s,
+            "keep_days": settings.keep_days,
+            "keep_bytes": settings.keep_bytes,
+        }
         self._shard = shard
         self._now_ms = now_ms
+        self._exporter = exporter
         self._state = "starting"
         self._why: str | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._ended = asyncio.Event()
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._retry_s = RETRY_S_MIN
@@ -60,8 +89,8 @@ class Capture:
         self._mark_at_ms = 0
 
     def start(self) -> None:
-        """Start the exporter and keep it running."""
-        self._task = asyncio.get_running_loop().create_task(self._keep_running())
+        """Have the log exported from now on, again and again if that fails."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_exporting())
         self._task.add_done_callback(tell_failure)
 
     async def stop(self) -> None:
@@ -75,7 +104,12 @@ class Capture:
             self._task.cancel()
             log.warning(
                 "the event log is not complete yet; the exporter continues on its own",
-                {"exported_to": self._exported_to, "waited_s": FINISH_S_MAX, **self._waiting()},
+                {
+                    "folder": str(self._folder),
+                    "exported_to": self._exported_to,
+                    "waited_s": FINISH_S_MAX,
+                    **self._waiting(),
+                },
             )
 
     # The limit
@@ -104,7 +138,13 @@ class Capture:
             self._dropped_to = to
             log.warning(
                 "events were given up: the event log backlog is full (--capture-policy drop-and-say)",
-                {"first": above + 1, "last": to, "since_start": self._dropped_batches, **self._waiting()},
+                {
+                    "folder": str(self._folder),
+                    "first": above + 1,
+                    "last": to,
+                    "since_start": self._dropped_batches,
+                    **self._waiting(),
+                },
             )
             self._shard.forget_events(to)
 
@@ -130,8 +170,8 @@ class Capture:
         return {
             "state": self._state,
             "reason": self._why,
-            "pid": None if self._process is None else self._process.pid,
-            "folder": str(self._settings.folder),
+            "pid": self._exporter.pid,
+            "folder": str(self._folder),
             "exported_to": self._exported_to,
             "backlog_bytes": self.backlog_bytes,
             "lag_s": max(0, self._now_ms() - self._mark_at_ms) / 1000 if lags else 0.0,
@@ -139,62 +179,36 @@ class Capture:
             "dropped_batches": self._dropped_batches,
         }
 
-    # The process
+    # The exporter
 
-    async def _keep_running(self) -> None:
+    async def _keep_exporting(self) -> None:
         while True:
             last_try = self._stopping.is_set()
-            status = await self._run_once()
-            if last_try or (self._stopping.is_set() and status == 0):
-                break
+            await self._export_once()
+            if last_try or self._state == "stopped":
+                return
             if self._stopping.is_set():
-                continue  # it died before the stop: once more, to complete the log
-            log.warning(
-                "the exporter of the event log ended; it is restarted",
-                {"reason": self._why, "status": status, "again_in_s": self._retry_s},
-            )
+                continue  # it failed before all was written: once more, to complete the log
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._retry_s)
             self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
-        if status == 0:
-            self._state = "stopped"
 
-    async def _run_once(self) -> int | None:
-        """Run the exporter to its end; return its exit status, None if it could not be started."""
-        why = None
+    async def _export_once(self) -> None:
+        """Have the log exported until that fails, or a stop is asked for and all is exported."""
+        self._ended.clear()
+        log_id = self._exporter.add(self._request, self)
+        removing = asyncio.create_task(self._remove_when_stopping(log_id))
         try:
-            process = self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                start_new_session=True,  # a Ctrl-C in the terminal is for the broker alone
-            )
-        except OSError as failure:
-            self._state, self._why = "failed", f"cannot start {self._command[0]}: {failure.strerror}"
-            return None
-        try:
-            ending = asyncio.create_task(self._end_when_stopping(process))
-            assert process.stdout is not None
-            async for line in process.stdout:
-                word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
-                if word == "exported":
-                    self._exported(int(rest))
-                elif word == "failed":
-                    why = rest
-            status = await process.wait()
-            ending.cancel()
+            await self._ended.wait()
         finally:
-            self._process = None
-        if status:
-            self._state, self._why = "failed", why or f"it ended with status {status}"
-        return status
+            removing.cancel()
 
-    async def _end_when_stopping(self, process: asyncio.subprocess.Process) -> None:
+    async def _remove_when_stopping(self, log_id: int) -> None:
         await self._stopping.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+        self._exporter.remove(log_id)
 
-    def _exported(self, no: int) -> None:
+    def exported(self, no: int) -> None:
+        """Forget the events of the batches up to this one: they are in the log."""
         self._state, self._why = "running", None
         if no > self._exported_to:
             if self._exported_to:
@@ -202,13 +216,7 @@ class Capture:
             self._exported_to = no
             self._shard.forget_events(no)
 
-
-def _command(settings: CaptureSettings, data: Path, namespace: str) -> list[str]:
-    command = [sys.executable, "-P", "-m", "peeklock.capture", "--data", os.path.abspath(data)]
-    command += ["--to", os.path.abspath(settings.folder), "--namespace", namespace]
-    command += ["--interval", str(settings.interval_s)]
-    if settings.keep_days is not None:
-        command += ["--keep-days", str(settings.keep_days)]
-    if settings.keep_bytes is not None:
-        command += ["--keep-bytes", str(settings.keep_bytes)]
-    return command
+    def ended(self, why: str | None) -> None:
+        """Take that the exporter does no more for this log: why it failed, None = all is exported."""
+        self._state, self._why = ("stopped", None) if why is None else ("failed", why)
+        self._ended.set()

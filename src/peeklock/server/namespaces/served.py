@@ -21,6 +21,7 @@ from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.server import configuration, log, storage
+from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.keys.authority_manager import AuthorityManager
 from peeklock.server.loop.clock import MovableClock, SlewedClock
 from peeklock.server.loop.turns import Turns
@@ -74,6 +75,8 @@ class Process:
     tokens: Tokens
     on_failure: Callable[[BaseException], None]
     """Is called when the store or the core of one has failed."""
+    exporter: ExporterProcess
+    """Writes the event logs; it runs with the first one."""
     disk: storage.Disk | None = None
     """None = all is in memory."""
     authority: Authority | None = None
@@ -181,11 +184,17 @@ class ServedNamespace:
     def make_capture(self) -> None:
         """Make the event log, if the settings ask for one; it does not run yet."""
         if self.settings.capture is not None:
-            from peeklock.server.capture import Capture
+            from peeklock.server.capture import Capture, folder_of
 
             assert self.settings.data is not None
             self.capture = Capture(
-                self.settings.capture, self.settings.data, self.name, self.shard, self.now_ms
+                self.settings.capture,
+                folder_of(self.settings.capture, self.name.lower(), is_default=self.is_default),
+                self.settings.data,
+                self.name,
+                self.shard,
+                self.now_ms,
+                self._process.exporter,
             )
             self.shard.watch_capture(self.capture.is_full)
 
