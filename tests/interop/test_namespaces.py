@@ -180,3 +180,27 @@ def test_metrics_and_connections_name_the_namespace(two: Two) -> None:
             text = answer.read().decode()
         received = dict(re.findall(r'peeklock_messages_received_total\{namespace="(\w+)"\} (\d+)', text))
         assert received == {"shop": "0", "bank": "1"}
+
+
+def test_each_has_an_event_log_of_its_own(tmp_path: Path) -> None:
+    """One process writes both."""
+    import pyarrow.parquet as pq
+
+    (tmp_path / "Config.json").write_text(json.dumps(CONFIG))
+    log = tmp_path / "log"
+    options = [f"--config={tmp_path / 'Config.json'}", f"--capture={log}", "--capture-interval=0.2"]
+    with BrokerProcess(tmp_path, options) as broker:
+        root = "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE"
+        two = Two(broker, {"shop": root, "bank": root.replace("RootManageSharedAccessKey", "bank")})
+        two.send("shop", "a")
+        two.send("bank", "b")
+        two.send("bank", "c")
+        broker.stop()
+
+    def sent(folder: Path, *, inside: bool) -> int:
+        files = [file for file in folder.rglob("*.parquet") if inside or "_namespaces" not in file.parts]
+        tables = [pq.read_table(file, columns=["event_type"]) for file in files]
+        return sum(table.column("event_type").to_pylist().count("enqueued") for table in tables)
+
+    assert sent(log, inside=False) == 1
+    assert sent(log / "_namespaces" / "bank", inside=True) == 2

@@ -12,7 +12,7 @@ _MEANINGS = {
     400: "A value of the query is wrong or missing.",
     401: "The key is missing or wrong.",
     403: "The key lacks the right.",
-    404: "No open connection has this id.",
+    404: "There is no such connection, or no such namespace here.",
     409: "The keys do not allow it, or this broker has none of its own.",
     421: "The broker asks for no key, and the host is none of its names.",
 }
@@ -99,7 +99,115 @@ def _key(
     }
 
 
+_NAMESPACE = record(
+    {
+        "name": _TEXT,
+        "kind": {"type": "string", "enum": ["default", "configured", "throw-away"]},
+        "durability": _TEXT,
+        "connections": {"type": "integer"},
+        "lease": _TEXT,
+        "connectionString": _TEXT,
+    },
+    ["name", "kind", "durability", "connections"],
+)
+
+
+def _namespace(
+    operation_id: str, summary: str, description: str, answers: dict[str, Any], *statuses: int, **more: Any
+) -> dict[str, Any]:
+    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    return {
+        "operationId": operation_id,
+        "summary": summary,
+        "description": description,
+        "security": [{}, *_KEYS],
+        "parameters": [name, *more.pop("parameters", ())],
+        **more,
+        "responses": {**answers, **_refusals(401, 403, 421, *statuses)},
+    }
+
+
+def _body(schema: Schema, *, required: bool) -> dict[str, Any]:
+    return {"required": required, "content": {JSON: {"schema": schema}}}
+
+
+_QUERY_LEASE = {"name": "lease", "in": "query", "description": "Such as PT10M.", "schema": _TEXT}
+_QUERY_NAME = {"name": "name", "in": "query", "description": "Default: a GUID.", "schema": _TEXT}
+_OBJECT: Schema = {"type": "object", "additionalProperties": True}
+
 PATHS: dict[str, dict[str, Any]] = {
+    "/$api/v1/namespaces": {
+        "get": {
+            "operationId": "listNamespaces",
+            "summary": "List the namespaces of the process",
+            "description": "Needs Manage. A namespace other than the default one shows itself alone.",
+            "security": [{}, *_KEYS],
+            "responses": {
+                "200": _answer(
+                    "The namespaces.", record({"namespaces": {"type": "array", "items": _NAMESPACE}})
+                ),
+                **_refusals(401, 403, 421),
+            },
+        },
+        "post": {
+            "operationId": "makeNamespace",
+            "summary": "Make a throw-away namespace",
+            "description": "In development mode anybody may; else it needs Manage on the default namespace, "
+            "and `--throw-away`. It is in memory, and ends when nobody has used it for its lease. The body "
+            "may be a Config.json, of which the first namespace counts.",
+            "security": [{}, *_KEYS],
+            "parameters": [_QUERY_NAME, _QUERY_LEASE],
+            "requestBody": _body(_OBJECT, required=False),
+            "responses": {
+                "201": _answer("The namespace, with its connection string.", _NAMESPACE),
+                **_refusals(400, 401, 403, 409, 421),
+            },
+        },
+    },
+    "/$api/v1/namespaces/{name}": {
+        "get": _namespace(
+            "showNamespace",
+            "Show a namespace",
+            "Needs Manage.",
+            {"200": _answer("The namespace.", _NAMESPACE)},
+            404,
+        ),
+        "delete": _namespace(
+            "endNamespace",
+            "End a throw-away namespace",
+            "Needs Manage on it, or on the default namespace. Its clients are told.",
+            {"204": _answer("It has ended.")},
+            404,
+            409,
+        ),
+    },
+    "/$api/v1/namespaces/{name}/reset": {
+        "post": _namespace(
+            "resetNamespace",
+            "Reset a namespace between two tests",
+            "In development mode, and for throw-away namespaces. Messages, session states, schedules and ids "
+            "for duplicate detection go. Entities and rules become what they were when it was made, unless "
+            "`keep=entities`. Links stay, held locks are lost, sequence numbers go on.",
+            {"204": _answer("It is reset.")},
+            400,
+            404,
+            409,
+            parameters=[{"name": "keep", "in": "query", "schema": {"type": "string", "enum": ["entities"]}}],
+        )
+    },
+    "/$api/v1/namespaces/{name}/clock": {
+        "post": _namespace(
+            "moveClock",
+            "Move the clock of a namespace forwards",
+            "In development mode, and for throw-away namespaces. What falls due happens in order: locks "
+            "lapse, scheduled messages are enqueued, messages expire. Tokens keep the real time.",
+            {"200": _answer("The new time.", record({"nowMs": {"type": "integer"}}))},
+            400,
+            404,
+            409,
+            requestBody=_body(record({"advance": _TEXT}), required=True),
+        )
+    },
     "/live": _probe(
         "showLive",
         "Show whether the broker lives",

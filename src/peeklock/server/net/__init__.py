@@ -16,6 +16,7 @@ http_dispatch     Which part of the broker answers a request.
 operator_pages    Which page an operator asks for, and who may see it.
 connection_pages  The pages that show and close connections.
 key_pages         The pages that show and change keys.
+namespace_pages   The pages that show and make namespaces, and what tests ask of them.
 config_page       The page that shows the definitions.
 probes            The pages that probes ask for.
 metrics_pages     The pages that Prometheus asks for.
