@@ -224,6 +224,22 @@ WRONG = [
         "UserConfig.Namespaces[1].Name: 'ns' is the name of UserConfig.Namespaces[0] already",
     ),
     (
+        with_namespaces(BARE, {"Name": "a", "Properties": {"Tier": "Gold", "MaxConnections": 0}}),
+        "UserConfig.Namespaces[1].Properties.Tier: 'Gold' is none of 'Basic', 'Standard', 'Premium'\n"
+        "UserConfig.Namespaces[1].Properties.MaxConnections: 0 is not a whole number above 0",
+    ),
+    (
+        with_namespaces(BARE, {"Name": "a", "Properties": {"HostNames": ["*.lan"]}}),
+        "UserConfig.Namespaces[1].Properties.HostNames: a list has a pattern; name each host",
+    ),
+    (
+        with_namespaces(
+            {"Name": "a", "Properties": {"HostNames": ["x.lan"]}},
+            {"Name": "b", "Properties": {"HostNames": ["X.lan"]}},
+        ),
+        "UserConfig.Namespaces[1].Properties.HostNames: 'x.lan' means the namespace 'a' already",
+    ),
+    (
         with_namespaces(BARE, {"Name": "a.b"}),
         "UserConfig.Namespaces[1].Name: 'a.b' is not a name: 1 to 63 of A-Z, a-z, 0-9 and -, neither "
         "beginning nor ending with -",
@@ -241,11 +257,11 @@ WRONG = [
     ),
     (
         with_namespaces({"Name": "ns", "EventHubs": []}),
-        "UserConfig.Namespaces[0].EventHubs: unknown key; known here: Name, Queues, Topics",
+        "UserConfig.Namespaces[0].EventHubs: unknown key; known here: Name, Properties, Queues, Topics",
     ),
     (
         with_namespaces({"Name": "ns", "odd key\n": 1}),
-        'UserConfig.Namespaces[0]."odd key\\n": unknown key; known here: Name, Queues, Topics',
+        'UserConfig.Namespaces[0]."odd key\\n": unknown key; known here: Name, Properties, Queues, Topics',
     ),
     (
         with_namespaces({"Name": "ns", "Queues": {}}),

@@ -59,7 +59,7 @@ class Several:
         return self.by_key(SasToken.parse(token).key_names[-1])
 
     def chosen(self, hosted: Hosted) -> None:
-        if self.full:
+        if self.full and hosted is not self.default:
             raise NamespaceFull("The namespace is full.")
 
 
@@ -90,7 +90,8 @@ class Rig(Harness):
 
     def _on_chosen(self, hosted: Hosted) -> None:
         self.namespaces.chosen(hosted)
-        self.chosen.append(hosted.name)
+        if hosted is not self.namespaces.default:
+            self.chosen.append(hosted.name)
 
     def answer(self, text: str, entity: str = "orders") -> int:
         """Put a token, and return the status of the answer; 0 = the broker is asked for the entity."""

@@ -362,6 +362,11 @@ class Namespace:
             pass
         return count.totals
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of all entities; 1 us an entity."""
+        return sum(entity.size_bytes() for entity in self._entities)
+
     def count_totals(self) -> TotalsCount:
         """Return a count of the figures, to be done in slices."""
         known = Totals(

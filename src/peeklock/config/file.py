@@ -30,8 +30,9 @@ from peeklock.broker.vocabulary.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from peeklock.config.form import ConfigError, Form, Object, Taken, load, none_of
+from peeklock.config.form import ConfigError, Form, Object, Taken, load, none_of, shown
 from peeklock.config.hosts import HOST_LABEL_RULE, is_host_label
+from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits, read_limits
 from peeklock.config.rules import (
     SHORT_NAME_RULE,
     is_short_name,
@@ -98,6 +99,8 @@ class Config:
     namespace: str
     entities: tuple[EntityConfig, ...]
     """In the order of the file; a topic comes before its subscriptions."""
+    limits: NamespaceLimits = NO_LIMITS
+    """What is the namespace's own."""
 
     def counts(self) -> dict[str, int]:
         """Return how many of each kind the file names, and how many rules."""
@@ -208,21 +211,34 @@ class _Reader:
                 form.problem("UserConfig.Namespaces", "holds no namespace; name one at least")
             for number, given in enumerate(namespaces or ()):
                 path = f"UserConfig.Namespaces[{number}]"
-                name = self._namespace(given, path, is_further=number > 0)
+                name, limits = self._namespace(given, path, is_further=number > 0)
                 if name is not None:
                     taken.take(name, path)
-                    found.append(Config(name, tuple(self._entities)))
+                    found.append(Config(name, tuple(self._entities), limits))
+            self._check_hosts(found)
         if "Logging" in user:
             self._logging(user["Logging"], "UserConfig.Logging")
         if form.problems:
             raise ConfigError(*form.problems)
         return tuple(found)
 
-    def _namespace(self, value: Any, path: str, *, is_further: bool) -> str | None:
+    def _check_hosts(self, found: list[Config]) -> None:
+        """Report a host name that means two namespaces."""
+        taken: dict[str, str] = {}
+        for number, config in enumerate(found):
+            for host in (config.namespace.lower(), *config.limits.host_names):
+                first = taken.setdefault(host, config.namespace)
+                if first != config.namespace:
+                    path = f"UserConfig.Namespaces[{number}].Properties.HostNames"
+                    self._form.problem(path, f"{shown(host)} means the namespace {shown(first)} already")
+
+    def _namespace(self, value: Any, path: str, *, is_further: bool) -> tuple[str | None, NamespaceLimits]:
         self._entities, self._names = [], Taken(self._form)
-        namespace = self._form.object(value, path, ("Name", "Queues", "Topics"), required=("Name",))
+        known = ("Name", "Properties", "Queues", "Topics")
+        namespace = self._form.object(value, path, known, required=("Name",))
         if namespace is None:
-            return None
+            return None, NO_LIMITS
+        limits = read_limits(self._form, namespace, path)
         for item, where in self._items(namespace, "Queues", path):
             self._entity(item, where, QueueDescription)
         for item, where in self._items(namespace, "Topics", path):
@@ -230,8 +246,8 @@ class _Reader:
             for subscription, below in self._items(topic, "Subscriptions", where):
                 self._subscription(subscription, below, name)
         if is_further:
-            return self._form.name(namespace, path, is_host_label, HOST_LABEL_RULE)
-        return self._form.name(namespace, path, is_name, NAME_RULE)
+            return self._form.name(namespace, path, is_host_label, HOST_LABEL_RULE), limits
+        return self._form.name(namespace, path, is_name, NAME_RULE), limits
 
     def _entity(
         self, value: Any, path: str, kind: type[QueueDescription | TopicDescription], *more: str

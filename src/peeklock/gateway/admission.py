@@ -94,6 +94,15 @@ class Admission:
             self._claims.add(anybody)
         return True
 
+    def use(self, now_ms: int) -> bool:
+        """Note that the peer uses its namespace; return whether that takes it."""
+        try:
+            self._choice.use()
+        except AuthorizationError as error:
+            self._close(self._reporter.report(error, "$cbs", now_ms))
+            return False
+        return True
+
     def lapsed(self, now_ms: int) -> Iterator[AuthorizationError]:
         """Drop the grants that have expired or are revoked; yield each reason after its grants are gone."""
         expired_at_ms = self._claims.expire(now_ms)

@@ -74,7 +74,7 @@ class Choice:
     """The namespace of one connection."""
 
     def __init__(self, namespaces: Namespaces, on_chosen: Callable[[Any], None]) -> None:
-        """Begin with the default one; `on_chosen` is called when it becomes another one."""
+        """Begin with the default one; `on_chosen` is called once, with the one that was chosen."""
         self._namespaces = namespaces
         self._on_chosen = on_chosen
         self._by = _By.NOTHING
@@ -115,15 +115,19 @@ class Choice:
         if self._by is _By.NOTHING:
             self._take(hosted, _By.KEY)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing has decided yet."""
+        return self._by is _By.NOTHING
+
     def use(self) -> None:
-        """Note that the peer uses the namespace: it stays."""
+        """Note that the peer uses the namespace: it stays. Raises: AuthorizationError, if it is full."""
         if self._by is _By.NOTHING:
-            self._by = _By.USE
+            self._take(self._hosted, _By.USE)
 
     def _take(self, hosted: Hosted, by: _By) -> None:
-        if hosted is not self._hosted:
-            self._on_chosen(hosted)  # it may refuse: nothing is chosen then
-            self._hosted = hosted
+        self._on_chosen(hosted)  # it may refuse: nothing is chosen then
+        self._hosted = hosted
         self._by = by
 
     def _another(self, why: str) -> AnotherNamespace:

@@ -86,7 +86,7 @@ class Gateway:
             buffers: what unfinished deliveries may take, of all connections; None = of this alone.
             first_uses: what was logged already as different from Azure, of all connections; None = of this.
             ahead_ms: how far the wall clock, by which tokens are judged, is ahead of `now_ms`.
-            on_chosen: is called before any command if the namespace is not the default one; see `Choice`.
+            on_chosen: is called with the namespace that the peer has chosen; see `Choice`.
         """
         limits = limits if limits is not None else GatewayLimits()
         self._buffers = buffers if buffers is not None else Buffers.of_memory(sys.maxsize, PREMIUM)
@@ -141,8 +141,8 @@ class Gateway:
         if not self._broken:
             try:
                 self._read(data, now_ms, units)
-                if self._context.commands:
-                    self._choice.use()
+                if self._choice.is_open and self._context.commands and not self._admission.use(now_ms):
+                    self._context.commands.clear()
             except Exception as defect:
                 self._break(defect)
         return self.take_commands()

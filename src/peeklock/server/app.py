@@ -129,7 +129,8 @@ class Broker:
             self._telemetry,
         )
         try:
-            default = ServedNamespace(name, process, settings, is_default=True)
+            limits = configs[0].limits if configs else None
+            default = ServedNamespace(name, process, settings, is_default=True, limits=limits)
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
         self.registry = Registry(default, settings.own_names)
@@ -178,7 +179,8 @@ class Broker:
         settings, name = self._settings, config.namespace
         data = None if settings.data is None else settings.data / NAMESPACES_FOLDER / name.lower()
         try:
-            served = ServedNamespace(name, self._process, replace(settings, data=data, keys=None))
+            own = replace(settings, data=data, keys=None)
+            served = ServedNamespace(name, self._process, own, limits=config.limits)
         except KeysRefused as failure:
             raise StartFailed(f"the namespace {name}: {failure}") from failure
         await served.open()

@@ -71,7 +71,7 @@ class Operations:
         self._links = shared.links
         self._forwarding = entities.forwarding
         self._limited = False
-        self._capture_full = False
+        self._limits = ask.LimitSending()
 
     # Sending
 
@@ -156,16 +156,7 @@ class Operations:
                 f"{queue.message_size_bytes_max}"
             )
         if self._limited:
-            if self._shared.low_space:
-                raise LowSpace(f"'{queue.name}' accepts no messages: the broker's disk is nearly full")
-            if self._capture_full:
-                raise ServerBusy(
-                    f"'{queue.name}' accepts no messages now: the event log backlog is full "
-                    f"(--capture-policy block); see the broker's /health, and try again later"
-                )
-            raise ServerBusy(
-                f"'{queue.name}' accepts no messages now: the broker lags behind; try again later"
-            )
+            raise self._refusal(queue.name)
         chain = self._forwarding.chain(queue, None if destination is None else destination.path)
         if destination is None:
             self._check_sessions(queue, messages)
@@ -180,6 +171,23 @@ class Operations:
         last = chain[-1] if chain else entity
         self._entities.require_room(last, size_bytes if total_bytes is None else total_bytes)
         return queue
+
+    def _refusal(self, name: str) -> ServiceBusError:
+        """Return why nothing may be sent to the entity of this name."""
+        limits = self._limits
+        if limits.low_space:
+            return LowSpace(f"'{name}' accepts no messages: the broker's disk is nearly full")
+        if limits.full:
+            return QuotaExceeded(
+                f"'{name}' accepts no messages: the namespace is as large as its MaxSizeInMegabytes allows"
+            )
+        if limits.capture_full:
+            why = "the event log backlog is full (--capture-policy block); see the broker's /health, and"
+        elif limits.throttled:
+            why = "the namespace gets more messages a second than its MaxMessagesPerSecond allows;"
+        else:
+            why = "the broker lags behind;"
+        return ServerBusy(f"'{name}' accepts no messages now: {why} try again later")
 
     def _check_sessions(self, queue: MessageQueue, messages: Sequence[Message]) -> None:
         if queue.sessions is None:
@@ -201,8 +209,8 @@ class Operations:
 
     def limit_sending(self, command: ask.LimitSending, out: Outcome) -> None:
         self._shared.low_space = command.low_space
-        self._capture_full = command.capture_full
-        self._limited = command.low_space or command.lagging or command.capture_full
+        self._limits = command
+        self._limited = command != ask.LimitSending()
 
     def count_dropped_send(self, command: ask.CountDroppedSend, out: Outcome) -> None:
         self.dropped_sends += 1

@@ -469,6 +469,9 @@ class LimitSending:
     lagging: bool = field(default=False)
     capture_full: bool = field(default=False)
     """The backlog of the event log is full, and no event may be lost."""
+    throttled: bool = field(default=False)
+    full: bool = field(default=False)
+    """The namespace sends faster, or has more, than its own limits allow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Registry:
         """Begin with the default one. `own_names`: of the broker; with `*.lan`, `NAME.lan` means NAME."""
         self.default = default
         self._by_name: dict[str, ServedNamespace] = {}
+        self._by_host: dict[str, ServedNamespace] = {}
         self._by_key: dict[str, ServedNamespace | None] = {}
         """What was looked up."""
         self._own = HostNames(own_names)
@@ -51,12 +52,15 @@ class Registry:
     def add(self, served: ServedNamespace) -> None:
         """Let clients find a namespace."""
         self._by_name[served.name.lower()] = served
+        self._by_host.update(dict.fromkeys(served.limits.host_names, served))
         served.authority_manager.on_rules = self._by_key.clear
         self._by_key.clear()
 
     def remove(self, served: ServedNamespace) -> None:
         """Let clients find it no more."""
         del self._by_name[served.name.lower()]
+        for host in served.limits.host_names:
+            del self._by_host[host]
         self._by_key.clear()
 
     # As the gateway asks
@@ -66,6 +70,8 @@ class Registry:
         host = host_in(host_name)
         if host is None:
             return None
+        if (found := self._by_host.get(host)) is not None:
+            return found
         label, _, domain = host.partition(".")
         if domain in DOMAINS or domain in self._patterns:
             return self._by_name.get(label)

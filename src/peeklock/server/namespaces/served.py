@@ -9,15 +9,16 @@ import asyncio
 import os
 import struct
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from peeklock.auth import Authority
+from peeklock.auth import Authority, NamespaceFull
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.changes import Change
 from peeklock.broker.vocabulary.commands import LockToken
 from peeklock.broker.vocabulary.quotas import TIERS
+from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.server import configuration, log, storage
@@ -96,15 +97,18 @@ class ServedNamespace:
         *,
         is_default: bool = False,
         authority: Authority | None = None,
+        limits: NamespaceLimits | None = None,
     ) -> None:
         """Make its keys. Raises: KeysRefused.
 
         Args:
             settings: of the process, with what is its own.
+            limits: its own; None = it has none.
             authority: one made elsewhere; None = as the settings say.
         """
         self.name = name
-        self.settings = settings
+        self.limits = NO_LIMITS if limits is None else limits
+        self.settings = settings = replace(settings, tier=self.limits.tier or settings.tier)
         self.is_default = is_default
         self._process = process
         is_for_tests = settings.is_development or authority is not None
@@ -129,6 +133,8 @@ class ServedNamespace:
         """The configuration that it was made with; None = it began empty."""
         self.connections: dict[int, Any] = {}
         """Its AMQP connections, by id."""
+        self.admitted: set[int] = set()
+        """Those that have chosen it, and not only come."""
         self.deserted = asyncio.Event()
         """Set while it has none."""
         self.deserted.set()
@@ -163,6 +169,8 @@ class ServedNamespace:
             turns=process.turns,
             spans=self._make_spans(engine, namespace),
             housekeeping=process.housekeeping,
+            size_bytes_max=self.limits.size_bytes_max,
+            messages_per_second=self.limits.messages_per_second,
         )
         self.created_at_ms = store.created_at_ms or self.now_ms()
 
@@ -205,9 +213,18 @@ class ServedNamespace:
         self.used = True
         self.deserted.clear()
 
+    def require_place(self) -> None:
+        """Raise NamespaceFull if it may have no further connection."""
+        most = self.limits.connections_max
+        if most is not None and len(self.admitted) >= most:
+            raise NamespaceFull(
+                f"The namespace '{self.name}' has {most} connections, the most its MaxConnections allows."
+            )
+
     def leave(self, connection_id: int) -> None:
         """Forget a connection."""
         del self.connections[connection_id]
+        self.admitted.discard(connection_id)
         if not self.connections:
             self.deserted.set()
 

@@ -65,7 +65,9 @@ class Protocols:
 
     def __post_init__(self) -> None:
         self._make_gateway = self._gateway_maker()
-        self.buffers = Buffers.of_memory(memory_bytes(), TIERS[self.settings.tier])
+        tiers = [TIERS[served.settings.tier] for served in self.registry]
+        largest = max(tiers, key=lambda tier: tier.message_size_kb_max)
+        self.buffers = Buffers.of_memory(memory_bytes(), largest)
         self.bodies = BodyBudget(self.buffers.known.limit)
         """For messages that are not complete yet, of all HTTP connections."""
         self._buffered = Buffered()
@@ -116,7 +118,11 @@ class Protocols:
         self._of[connection.connection_id] = served
 
     def _chosen(self, connection_id: int, served: ServedNamespace) -> None:
-        """Hand a connection over to the namespace that its peer has chosen."""
+        """Hand a connection over to the namespace that its peer has chosen. Raises: NamespaceFull."""
+        served.require_place()
+        served.admitted.add(connection_id)
+        if served is self._of[connection_id]:
+            return
         connection = self.connections[connection_id]
         self._of[connection_id].leave(connection_id)
         self._join(connection, served)

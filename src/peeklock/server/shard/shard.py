@@ -22,7 +22,7 @@ from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
 from peeklock.server import log
 from peeklock.server.loop.turns import Turns
-from peeklock.server.shard.back_pressure import BackPressure, Sources
+from peeklock.server.shard.back_pressure import BackPressure, OwnLimits, Sources, TokenBucket
 from peeklock.server.shard.connections import Connections
 from peeklock.server.shard.definitions import DEFINITIONS
 from peeklock.server.shard.driver_loop import DriverLoop
@@ -53,10 +53,13 @@ class Shard:
         turns: Turns,
         spans: Spans | None = None,
         housekeeping: Housekeeping | None = None,
+        size_bytes_max: int | None = None,
+        messages_per_second: int | None = None,
     ) -> None:
         """Join an opened store and a recovered engine. `spans` is told what happens to messages.
 
-        `housekeeping`: of all shards of the process; None = this is the only one.
+        `housekeeping`: of all shards of the process; None = this is the only one. `size_bytes_max` and
+        `messages_per_second` are limits of this namespace.
 
         `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
         `on_failure` is called when a commit or the core fails: memory and disk differ, the process must stop.
@@ -96,15 +99,23 @@ class Shard:
         self._kept_house_s = asyncio.get_running_loop().time()
         self._losses = Losses(namespace)
         self._totals = TotalsRequests(namespace.count_totals, turns)
-        self._pressure = self._back_pressure(min_free_bytes)
+        limits = self._own_limits(size_bytes_max, messages_per_second)
+        self._pressure = self._back_pressure(min_free_bytes, limits)
         asyncio.get_running_loop().call_soon(self._pressure.look_at_volume)  # its failure ends the process
         self._housekeeping = Housekeeping(turns) if housekeeping is None else housekeeping
         self._housekeeping.add(self)
 
-    def _back_pressure(self, min_free_bytes: Callable[[], int]) -> BackPressure:
+    def _own_limits(self, size_bytes_max: int | None, messages_per_second: int | None) -> OwnLimits:
+        namespace, bucket = self._namespace, None
+        if messages_per_second is not None:
+            counters = namespace.counters
+            bucket = TokenBucket(messages_per_second, lambda: counters.received, self._turns.clock_s)
+        return OwnLimits(bucket, size_bytes_max, lambda: namespace.size_bytes)
+
+    def _back_pressure(self, min_free_bytes: Callable[[], int], own: OwnLimits) -> BackPressure:
         driver = self._driver
         return BackPressure(
-            Sources(min_free_bytes, self._store.free_bytes, lambda: driver.open_bytes),
+            Sources(min_free_bytes, self._store.free_bytes, lambda: driver.open_bytes, own),
             tell=lambda limits: self.offer((limits,)),
         )
 
@@ -177,9 +188,12 @@ class Shard:
         At least one is applied. The caller closes the batch (`close_batch`) when it has no more.
         """
         driver, pressure, clock_s = self._driver, self._pressure, self._turns.clock_s
+        has_rate = pressure.has_rate
 
         def stop() -> bool:
             if driver.open_bytes > pressure.room and not pressure.limits.low_space:
+                pressure.limit()
+            if has_rate and not pressure.limits.throttled and pressure.is_throttled:
                 pressure.limit()
             return clock_s() >= until_s
 
