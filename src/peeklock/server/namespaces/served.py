@@ -169,8 +169,7 @@ class ServedNamespace:
             turns=process.turns,
             spans=self._make_spans(engine, namespace),
             housekeeping=process.housekeeping,
-            size_bytes_max=self.limits.size_bytes_max,
-            messages_per_second=self.limits.messages_per_second,
+            limits=self.limits,
         )
         self.created_at_ms = store.created_at_ms or self.now_ms()
 

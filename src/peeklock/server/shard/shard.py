@@ -18,6 +18,7 @@ from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, Command
 from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
 from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.broker.vocabulary.message import Message
+from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits
 from peeklock.engine.driver import Driver
 from peeklock.engine.engine import Engine
 from peeklock.server import log
@@ -53,13 +54,11 @@ class Shard:
         turns: Turns,
         spans: Spans | None = None,
         housekeeping: Housekeeping | None = None,
-        size_bytes_max: int | None = None,
-        messages_per_second: int | None = None,
+        limits: NamespaceLimits = NO_LIMITS,
     ) -> None:
         """Join an opened store and a recovered engine. `spans` is told what happens to messages.
 
-        `housekeeping`: of all shards of the process; None = this is the only one. `size_bytes_max` and
-        `messages_per_second` are limits of this namespace.
+        `housekeeping`: of all shards of the process; None = this is the only one. `limits`: its own.
 
         `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
         `on_failure` is called when a commit or the core fails: memory and disk differ, the process must stop.
@@ -99,21 +98,17 @@ class Shard:
         self._kept_house_s = asyncio.get_running_loop().time()
         self._losses = Losses(namespace)
         self._totals = TotalsRequests(namespace.count_totals, turns)
-        limits = self._own_limits(size_bytes_max, messages_per_second)
         self._pressure = self._back_pressure(min_free_bytes, limits)
         asyncio.get_running_loop().call_soon(self._pressure.look_at_volume)  # its failure ends the process
         self._housekeeping = Housekeeping(turns) if housekeeping is None else housekeeping
         self._housekeeping.add(self)
 
-    def _own_limits(self, size_bytes_max: int | None, messages_per_second: int | None) -> OwnLimits:
-        namespace, bucket = self._namespace, None
-        if messages_per_second is not None:
+    def _back_pressure(self, min_free_bytes: Callable[[], int], limits: NamespaceLimits) -> BackPressure:
+        driver, namespace, bucket = self._driver, self._namespace, None
+        if limits.messages_per_second is not None:
             counters = namespace.counters
-            bucket = TokenBucket(messages_per_second, lambda: counters.received, self._turns.clock_s)
-        return OwnLimits(bucket, size_bytes_max, lambda: namespace.size_bytes)
-
-    def _back_pressure(self, min_free_bytes: Callable[[], int], own: OwnLimits) -> BackPressure:
-        driver = self._driver
+            bucket = TokenBucket(limits.messages_per_second, lambda: counters.received, self._turns.clock_s)
+        own = OwnLimits(bucket, limits.size_bytes_max, lambda: namespace.size_bytes)
         return BackPressure(
             Sources(min_free_bytes, self._store.free_bytes, lambda: driver.open_bytes, own),
             tell=lambda limits: self.offer((limits,)),
