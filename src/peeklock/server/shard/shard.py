@@ -56,10 +56,9 @@ class Shard:
         housekeeping: Housekeeping | None = None,
         limits: NamespaceLimits = NO_LIMITS,
     ) -> None:
-        """Join an opened store and a recovered engine. `spans` is told what happens to messages.
+        """Join an opened store and a recovered engine; `limits` are its own.
 
-        `housekeeping`: of all shards of the process; None = this is the only one. `limits`: its own.
-
+        `spans` is told what happens to messages. `housekeeping`: of all shards; None = this is the only one.
         `on_definitions` is called with the changes of entities and rules once they are durable, and the time.
         `on_failure` is called when a commit or the core fails: memory and disk differ, the process must stop.
         """
