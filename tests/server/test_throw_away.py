@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+import weakref
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -294,6 +295,27 @@ def test_with_keys_of_its_own_a_broker_makes_none_unless_told(tmp_path: Path) ->
         assert api("POST", "/$api/v1/namespaces/sbemulatorns/clock", {"advance": "PT1S"}, key=root) == 409
         assert api("DELETE", "/$api/v1/namespaces/mine", key=own) is None
         assert api("POST", "/$api/v1/namespaces?name=mine", key=root)["name"] == "mine"
+
+
+def test_the_memory_of_ended_ones_is_freed() -> None:
+    async def run() -> None:
+        settings = Settings(None, None, "127.0.0.1", 0, 0, "memory", None, None, "standard", None)
+        broker = Broker(settings)
+        await broker.start()
+        throw_away = broker.protocols.throw_away
+        shards = []
+        for _ in range(5):
+            made = throw_away.make()
+            shards.append(weakref.ref(made.shard))
+            throw_away.end(made, "a test ended it")
+        del made
+        await throw_away.stop()
+        throw_away.tick()
+        assert [shard() for shard in shards] == [None] * 5
+        broker.ask_to_stop()
+        await broker.stopped()
+
+    asyncio.run(run())
 
 
 def test_a_thousand_are_made_and_end_by_their_lease() -> None:
