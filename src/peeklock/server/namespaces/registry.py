@@ -42,9 +42,6 @@ class Registry:
         """Yield those that are there now; they may come and go meanwhile."""
         return iter(list(self._by_name.values()))
 
-    def __contains__(self, served: ServedNamespace) -> bool:
-        return self._by_name.get(served.name.lower()) is served
-
     def get(self, name: str) -> ServedNamespace | None:
         """Return the namespace of a name, in any case."""
         return self._by_name.get(name.lower())
