@@ -11,17 +11,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
-import time
 from concurrent.futures import Future
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from peeklock.auth import Authority, Grant, SasRule
-from peeklock.auth.authority import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME, SAS_TOKEN_TYPE
-from peeklock.gateway.context import GatewayLimits
+from peeklock.auth import DEVELOPMENT_KEY, DEVELOPMENT_KEY_NAME
 from peeklock.server.app import Broker
-from peeklock.server.loop.clock import SlewedClock
+from peeklock.server.namespaces.for_tests import advance
 from peeklock.server.settings import Settings
 from peeklock.server.tls.certificates import make_pair
 from peeklock.server.tls.contexts import CERTIFICATE_FILE, KEY_FILE
@@ -49,7 +45,6 @@ class ServedBroker:
             file.touch(0o600)  # the broker warns if others can read a key
             file.write_bytes(pem)
         self._settings = Settings(None, None, "127.0.0.1", 0, 0, "memory", certificate, key, tier, None)
-        self._clock = _MovedClock()
         self._thread = threading.Thread(target=self._run, name="peeklock", daemon=True)
         self._started: Future[tuple[Broker, asyncio.AbstractEventLoop]] = Future()
         self.connection_string = ""
@@ -75,34 +70,22 @@ class ServedBroker:
 
     def now_ms(self) -> int:
         """Return the broker's time, UTC ms."""
-        return self._clock.now_ms()
+        broker, _ = self._started.result()
+        return broker.registry.default.now_ms()
 
     def advance(self, span: timedelta) -> None:
         """Move the clock forward; each timer fires at its own time. Return before clients have reacted."""
         if span < timedelta():
             raise ValueError(f"a clock cannot go back ({span})")
         broker, loop = self._started.result()
-        moving = self._advance(broker, span // timedelta(milliseconds=1))
+        moving = advance(broker.registry.default, span // timedelta(milliseconds=1))
         asyncio.run_coroutine_threadsafe(moving, loop).result()
-
-    async def _advance(self, broker: Broker, ms: int) -> None:
-        end = self._clock.now_ms() + ms
-        while (due := broker.shard.timers.next_ms) is not None and due <= end:
-            self._clock.move_to(due)
-            await broker.shard.catch_up()
-        self._clock.move_to(end)
-        await broker.shard.catch_up()
 
     def _run(self) -> None:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        broker = Broker(
-            self._settings,
-            _UnmovedAuthority([SasRule(DEVELOPMENT_KEY_NAME, DEVELOPMENT_KEY)]),
-            clock=self._clock,
-            gateway_limits=GatewayLimits(idle_timeout_ms=None),
-        )
+        broker = Broker(self._settings)
         try:
             await broker.start()
         except BaseException as failure:
@@ -110,26 +93,3 @@ class ServedBroker:
             raise
         self._started.set_result((broker, asyncio.get_running_loop()))
         await broker.stopped()
-
-
-class _MovedClock(SlewedClock):
-    """The machine's time plus the moves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._moved_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self._moved_ms
-
-    def move_to(self, instant_ms: int) -> None:
-        """Move forward to an instant; a past one changes nothing."""
-        self._moved_ms += max(0, instant_ms - self.now_ms())
-
-
-class _UnmovedAuthority(Authority):
-    """Checks tokens against the machine's time; its grants do not expire."""
-
-    def authorize(self, token: str, audience: str, now_ms: int, token_type: str = SAS_TOKEN_TYPE) -> Grant:
-        grant = super().authorize(token, audience, round(time.time() * 1000), token_type)
-        return replace(grant, expires_at_ms=None)
