@@ -19,7 +19,7 @@ import yaml
 
 from peeklock.demo.broker import BrokerProcess
 from peeklock.metrics.table import METRICS
-from peeklock.server.keys.keys import KeyFile
+from tests.kept_keys import KeptKeys
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
@@ -80,7 +80,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.mark.long
 @needs_prometheus
 def test_a_prometheus_scrapes_a_broker_with_a_key(tmp_path: Path, broker: BrokerProcess) -> None:
-    (rule,) = KeyFile(broker.data).load()
+    (rule,) = KeptKeys(broker.data).load()
     url = f"http://127.0.0.1:{broker.http_port}"
     login = urllib.request.HTTPPasswordMgrWithDefaultRealm()
     login.add_password(None, url, rule.name, rule.primary_key)

@@ -27,8 +27,8 @@ from typing import Any
 
 from peeklock.auth import Right, SasRule
 from peeklock.demo.broker import BrokerProcess
-from peeklock.server.keys.keys import KeyFile
 from tests.interop.builds import ROOT, Client, environment
+from tests.kept_keys import write_keys
 
 FEATURE_S_MAX = 60.0
 """From the request to the answer, including the program's start. A program ends a feature itself at 30 s."""
@@ -86,8 +86,7 @@ class Program:
 
     def __enter__(self) -> Program:
         if self._broker is not None:
-            keys = KeyFile(self._broker.data)
-            self._rules = [*keys.load_or_make(), keys.add("listener", [Right.LISTEN.value])]
+            self._rules = write_keys(self._broker.data, listener=[Right.LISTEN])
             self._broker.start()
         return self
 

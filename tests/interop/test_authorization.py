@@ -23,8 +23,8 @@ from azure.servicebus.management import AccessRights, AuthorizationRule, Service
 
 from peeklock.auth import SasRule, generate
 from peeklock.demo.broker import BrokerFailed, BrokerProcess
-from peeklock.server.keys.keys import KeyFile
 from peeklock.server.net.auth_throttle import REFUSALS_MAX
+from tests.kept_keys import KeptKeys
 
 ROOT = "RootManageSharedAccessKey"
 TOLD_S_MAX = 15.0
@@ -39,7 +39,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def root(broker: BrokerProcess) -> SasRule:
-    return KeyFile(broker.data).load()[0]
+    return KeptKeys(broker.data).load()[0]
 
 
 def connection_string(port: int, name: str, key: str) -> str:
@@ -97,7 +97,7 @@ def test_the_keys_are_the_folder_s_own(broker: BrokerProcess, root: SasRule) -> 
 def test_a_rotation_is_followed_while_clients_are_connected(broker: BrokerProcess, root: SasRule) -> None:
     """A client with the old key continues until the next rotation, which ends it, on an open link too; other
     clients are not affected. Req: R-04."""
-    file = KeyFile(broker.data)
+    file = KeptKeys(broker.data)
     other = file.add("other", ["Send"])
     with administration_of(broker, ROOT, root.primary_key) as administration:
         administration.create_queue("q")

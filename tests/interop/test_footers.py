@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from peeklock.demo.broker import BrokerProcess
-from peeklock.server.keys.keys import KeyFile
 from tests.interop.builds import build, clients
 from tests.interop.program import Outcome, Program
+from tests.kept_keys import KeptKeys
 
 WITH_FOOTERS = ("python-sync", "python-aio", "javascript", "java", "go", "rhea")
 """The others have no call that sends or shows a footer."""
@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture(scope="module")
 def outcomes(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Outcome]]:
     """Return the outcomes of sending and receiving, by client; all have sent before any receives."""
-    rule = KeyFile(broker.data).load_or_make()[0]
+    rule = KeptKeys(broker.data).load()[0]
     root = (
         f"Endpoint=sb://localhost:{broker.amqp_port}"
         f";SharedAccessKeyName={rule.name};SharedAccessKey={rule.primary_key}"

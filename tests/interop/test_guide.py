@@ -21,10 +21,11 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from peeklock.auth import Right
 from peeklock.demo.broker import BrokerProcess
-from peeklock.server.keys.keys import KeyFile
 from peeklock.testing.served import ServedBroker
 from tests.interop.clients import Api
+from tests.kept_keys import KeptKeys, write_keys
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,9 +116,7 @@ def test_tokens_without_an_issuer_open_the_broker(tmp_path: Path, monkeypatch: p
 def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path) -> None:
     """The receiver is detached with the reason; a client that connects with the old key is refused. Req:
     R-04."""
-    keys = KeyFile(tmp_path / "data")
-    keys.load_or_make()
-    rule = keys.add("worker", ["Send", "Listen"])
+    _, rule = write_keys(tmp_path / "data", worker=[Right.SEND, Right.LISTEN])
     (tmp_path / "Config.json").write_text(_config(), encoding="utf-8")
     arguments = [f"--config={tmp_path / 'Config.json'}", "--auth=sas", "--durability=os"]
     with BrokerProcess(tmp_path, arguments) as broker:
@@ -132,7 +131,7 @@ def test_a_removed_key_ends_as_the_table_of_errors_says(api: Api, tmp_path: Path
         ):
             sender.send_messages(ServiceBusMessage("before"))
             assert receiver.receive_messages(max_wait_time=5)
-            keys.remove("worker")
+            KeptKeys(broker.data).remove("worker")
             ends_at = time.monotonic() + 20
             while broker.log.read_text().count("no longer valid") < 2 and time.monotonic() < ends_at:
                 time.sleep(0.05)  # the file is checked every second

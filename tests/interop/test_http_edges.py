@@ -21,8 +21,8 @@ import pytest
 from peeklock.auth import generate
 from peeklock.demo.broker import BrokerProcess
 from peeklock.rest.receives import RECEIVES_MAX
-from peeklock.server.keys.keys import KeyFile
 from tests.interop.test_rest import Http, head, read_answer
+from tests.kept_keys import KeptKeys
 from tests.server.issuer import Issuer
 
 ANSWER_S_MAX = 5.0
@@ -293,7 +293,7 @@ def test_web_tokens_and_signatures_decide_as_over_amqp(tmp_path: Path) -> None:
         arguments = ("--auth=sas", "--auth=jwt", f"--jwt={tmp_path / 'jwt.toml'}")
         with BrokerProcess(tmp_path, arguments) as broker:
             web = Http(broker.http_port, str(broker.authority()))
-            rule = KeyFile(broker.data).load_or_make()[0]
+            rule = KeptKeys(broker.data).load()[0]
             now_s = int(time.time())
 
             def bearer(*roles: str, valid_s: int = 60) -> dict[str, str]:

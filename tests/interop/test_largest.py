@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from peeklock.demo.broker import BrokerProcess
-from peeklock.server.keys.keys import KeyFile
 from tests.interop.builds import build, clients
 from tests.interop.program import Outcome, Program
 from tests.interop.results import read_results, showing
+from tests.kept_keys import KeptKeys
 
 LIMIT = 1_048_576
 
@@ -26,7 +26,7 @@ WITH_ONE = showing("largest")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Return the outcome of the feature with each client that this machine has the tools for."""
     with BrokerProcess(tmp_path_factory.mktemp("premium"), ("--auth", "sas", "--tier", "premium")) as broker:
-        rule = KeyFile(broker.data).load_or_make()[0]
+        rule = KeptKeys(broker.data).load()[0]
         root = (
             f"Endpoint=sb://localhost:{broker.amqp_port}"
             f";SharedAccessKeyName={rule.name};SharedAccessKey={rule.primary_key}"

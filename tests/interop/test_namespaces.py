@@ -22,6 +22,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from peeklock.auth import generate
 from peeklock.demo.broker import BrokerProcess, program
+from tests.kept_keys import KeptKeys
 
 pytestmark = pytest.mark.interop
 
@@ -73,8 +74,7 @@ def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Two]:
     options = [f"--config={tmp_path / 'Config.json'}", "--auth", request.param]
     with BrokerProcess(tmp_path, options) as broker:
         if request.param == "sas":
-            folders = {"shop": broker.data, "bank": broker.data / "namespaces" / "bank"}
-            keys = {name: _first_key(folder) for name, folder in folders.items()}
+            keys = {name: _first_key(broker.data, name) for name in ("shop", "bank")}
         else:
             keys = {
                 "shop": "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE",
@@ -83,9 +83,9 @@ def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Two]:
         yield Two(broker, keys)
 
 
-def _first_key(folder: Path) -> str:
-    [rule] = json.loads((folder / "keys.json").read_text())["rules"]
-    return f"SharedAccessKeyName={rule['name']};SharedAccessKey={rule['primaryKey']}"
+def _first_key(data: Path, namespace: str) -> str:
+    [rule] = KeptKeys(data, namespace).load()
+    return f"SharedAccessKeyName={rule.name};SharedAccessKey={rule.primary_key}"
 
 
 def test_namespaces_share_an_address_and_nothing_else(two: Two) -> None:

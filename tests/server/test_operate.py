@@ -20,11 +20,11 @@ from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened
 from peeklock.amqp.types import Symbol
 from peeklock.api import operator_pages
-from peeklock.auth import generate
+from peeklock.auth import Right, generate
 from peeklock.client.connection_string import ConnectionString
 from peeklock.demo.broker import BrokerProcess, program
 from peeklock.server.keys.keys import KeyFile
-from tests.server.waiting import until
+from tests.kept_keys import KeptKeys, write_keys
 
 ROOT = "RootManageSharedAccessKey"
 
@@ -35,10 +35,7 @@ class Operated(BrokerProcess):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, ["--durability=os", "--auth=sas"])
         self.data.mkdir()
-        file = KeyFile(self.data)
-        file.load_or_make()
-        file.add("web", ["Send"])
-        self.keys = {rule.name: rule.primary_key for rule in file.load()}
+        self.keys = {rule.name: rule.primary_key for rule in write_keys(self.data, web=[Right.SEND])}
 
     def ask(self, method: str, path: str, authorization: str = "", body: bytes = b"") -> tuple[int, Any]:
         """Return status and JSON, or text, of a request to the port."""
@@ -233,16 +230,32 @@ def test_keys_are_changed_in_the_running_broker(broker: Operated) -> None:
     assert command("keys", "remove", "--connection-string", broker.text(ROOT))[0] == 2
 
 
-def test_a_look_at_the_keys_hides_no_change_of_the_file(broker: Operated) -> None:
-    """Whoever removes a key by the file must be sure that the broker follows. Req: T-01."""
-    file = KeyFile(broker.data)
-    token = broker.signed("late", file.add("late", ["Send"]).primary_key)
-    assert until(lambda: broker.ask("GET", "/health", token)[1].keys() > {"status"})
-    file.remove("late")
-    for _ in range(5):  # before the broker looks by itself, each second
-        assert broker.ask("GET", "/$api/v1/keys", broker.signed(ROOT))[0] == 200
-        assert broker.ask("PUT", f"/$api/v1/keys/{ROOT}?rights=Send", broker.signed(ROOT))[0] == 409
-    assert until(lambda: broker.ask("GET", "/health", token)[1].keys() == {"status"})
+def test_keys_of_an_old_folder_stay_valid_and_outlive_kills(broker: Operated) -> None:
+    """Req: T-01, R-04. Changed with and without a running broker; the authority stays too."""
+    data = str(broker.data)
+    assert (broker.data / "keys.json.migrated").exists()
+    assert not (broker.data / "keys.json").exists()
+    authority = broker.authority().read_bytes()
+    late = KeptKeys(broker.data).add("late", ["Send"])
+    broker.kill()
+    assert f"SharedAccessKey={late.primary_key}\n" in command("keys", "list", data)[1]
+    assert command("keys", "add", data, "later", "--rights", "Listen")[0] == 0
+    assert command("keys", "remove", data, "late", "--namespace", "sbemulatorns") == (0, "removed late\n")
+    status, text = command("keys", "list", data, "--namespace", "nowhere")
+    assert (status, text) == (1, f"peeklock: there is no namespace 'nowhere' with keys in {data}\n")
+    broker.start()
+    later = next(rule for rule in KeptKeys(broker.data).load() if rule.name == "later")
+    assert broker.ask("GET", "/health", broker.signed(ROOT))[1].keys() > {"status"}
+    assert broker.ask("GET", "/health", broker.signed("later", later.primary_key))[1].keys() > {"status"}
+    assert broker.ask("GET", "/health", broker.signed("late", late.primary_key))[1].keys() == {"status"}
+    assert broker.authority().read_bytes() == authority
+    status, text = command("keys", "list", data, "--namespace", "nowhere")
+    assert (status, text) == (
+        1,
+        f"peeklock: the broker at {data}/control.sock has no namespace 'nowhere'\n",
+    )
+    assert command("keys", "list", data, "--namespace", "SBEMULATORNS") == command("keys", "list", data)
+    KeptKeys(broker.data).remove("later")
 
 
 def test_a_socket_of_another_user_is_said_to_be(tmp_path: Path) -> None:
@@ -265,15 +278,14 @@ def test_a_broker_without_keys_of_its_own_says_so(tmp_path: Path) -> None:
 
 
 def test_keys_that_others_write_are_shown_and_not_changed(tmp_path: Path) -> None:
-    file = KeyFile(tmp_path)
-    file.load_or_make()
-    with BrokerProcess(tmp_path, ["--durability=os", "--auth=sas", f"--keys={file.path}"]) as broker:
+    rules, path = write_keys(tmp_path), tmp_path / "keys.json"
+    with BrokerProcess(tmp_path, ["--durability=os", "--auth=sas", f"--keys={path}"]) as broker:
         assert command("keys", "list", str(broker.data))[1].startswith(f"{ROOT} (Send, Listen, Manage)\n")
         for arguments in (("rotate", ROOT), ("remove", ROOT), ("add", "web", "--rights", "Send")):
             status, text = command("keys", arguments[0], str(broker.data), *arguments[1:])
             assert status == 1
-            assert f"{file.path} is only read: change it where it is made, and the broker follows" in text
-    assert [rule.name for rule in file.load()] == [ROOT]
+            assert f"{path} is only read: change it where it is made, and the broker follows" in text
+    assert KeyFile(path).load() == rules
 
 
 def test_entities_are_exported_by_the_running_broker(broker: Operated) -> None:

@@ -23,6 +23,7 @@ from peeklock.demo.broker import BrokerProcess
 from peeklock.server.app import Broker
 from peeklock.server.namespaces.throw_away import Lease
 from peeklock.server.settings import Settings
+from tests.kept_keys import KeptKeys
 
 CONFIG = {"UserConfig": {"Namespaces": [{"Name": "any", "Queues": [{"Name": "orders"}]}]}}
 
@@ -281,8 +282,8 @@ def admin(made: Any, method: str, path: str) -> None:
 def test_with_keys_of_its_own_a_broker_makes_none_unless_told(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, ["--auth=sas", "--throw-away=1"]) as broker:
         api = Api(broker.http_port)
-        [rule] = json.loads((broker.data / "keys.json").read_text())["rules"]
-        root = (rule["name"], rule["primaryKey"])
+        [rule] = KeptKeys(broker.data).load()
+        root = (rule.name, rule.primary_key)
         assert api("POST", "/$api/v1/namespaces") == 401
         made = api("POST", "/$api/v1/namespaces?name=mine", CONFIG, key=root)
         send(made["connectionString"], "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -13,16 +14,30 @@ from peeklock.cli.options import DATA_FOLDER, reported
 @click.command()
 @DATA_FOLDER
 @click.option("--print", "only_pem", is_flag=True, help="Print only the certificate, as PEM.")
-def ca(folder: Path, only_pem: bool) -> None:
+@click.option(
+    "--replace", "replaces", is_flag=True, help="Make a new authority first: all clients must trust it."
+)
+def ca(folder: Path, only_pem: bool, replaces: bool) -> None:
     """Show the certificate authority of DIR, and how clients trust it.
 
-    DIR is the data folder of a broker, which may be running. A folder without an authority gets one.
+    DIR is the data folder of a broker, which may be running. A folder without an authority gets one. With
+    --replace the broker must be stopped: use it if the authority's private key may be known to others.
 
     Exit status: 0 shown, 1 failed.
     """
+    from peeklock.server.system.store import folder_of
     from peeklock.server.tls.ca_instructions import NoStore, authority_of
+    from peeklock.server.tls.contexts import CA_FILE, FOLDER
+    from peeklock.store.base import StoreError
 
-    with reported(NoStore, OSError):
+    with reported(NoStore, OSError, StoreError):
+        is_kept = folder_of(folder).is_dir()
+        if replaces and not is_kept:
+            raise NoStore(f"{folder} has no authority to replace: start the broker on it once")
+        if replaces or (is_kept and not (folder / FOLDER / CA_FILE).exists()):
+            from peeklock.server.system.offline import make_authority
+
+            asyncio.run(make_authority(folder, replaces=replaces))
         file, text = authority_of(folder)
         click.echo(file.read_text() if only_pem else text, nl=False)
 

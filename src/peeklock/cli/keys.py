@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import click
 
 from peeklock.cli.options import reported
 from peeklock.cli.running import BrokerError, Place, RunningBroker, to_a_broker_or_folder
+
+if TYPE_CHECKING:
+    from peeklock.server.system.keys import NamespaceKeys
+
+T = TypeVar("T")
+
+_NAMESPACE = click.option(
+    "--namespace",
+    metavar="NAME",
+    show_default="the default namespace",
+    help="The namespace whose keys are meant.",
+)
 
 
 @click.group()
@@ -25,17 +38,18 @@ def keys() -> None:
     On another machine:          peeklock keys list --connection-string "Endpoint=sb://..."
 
     DIR is the data folder of a broker with `--auth sas`. The commands ask the broker that runs on it; if none
-    does, they change DIR/keys.json. A running broker refuses tokens signed with a removed key at once, and
-    detaches the links that they opened. Keys of a single queue or topic are authorization rules; set them
-    through the administration API.
+    does, they change the keys in the folder. A running broker refuses tokens signed with a removed key at
+    once, and detaches the links that they opened. Keys of a single queue or topic are authorization rules;
+    set them through the administration API.
     """
 
 
 @keys.command("list")
+@_NAMESPACE
 @to_a_broker_or_folder()
-def list_keys(place: Place) -> None:
+def list_keys(place: Place, namespace: str | None) -> None:
     """Show each rule with its rights and keys, ready for a connection string."""
-    with _keys_of(place) as found:
+    with _keys_of(place, namespace) as found:
         click.echo(_shown(*found.load()))
     click.echo(
         "A connection string is Endpoint=sb://HOST:PORT; followed by one of the SharedAccessKeyName=... "
@@ -44,6 +58,7 @@ def list_keys(place: Place) -> None:
 
 
 @keys.command("add")
+@_NAMESPACE
 @to_a_broker_or_folder(named=True)
 @click.option(
     "--rights",
@@ -51,29 +66,31 @@ def list_keys(place: Place) -> None:
     metavar="RIGHT[,RIGHT]",
     help="Send, Listen, or Manage, which includes both.",
 )
-def add_key(place: Place, name: str, rights: str) -> None:
+def add_key(place: Place, namespace: str | None, name: str, rights: str) -> None:
     """Add a rule with two new keys, and show it."""
-    with _keys_of(place) as found:
+    with _keys_of(place, namespace) as found:
         click.echo(_shown(found.add(name, [right.strip() for right in rights.split(",")])))
 
 
 @keys.command("rotate")
+@_NAMESPACE
 @to_a_broker_or_folder(named=True)
 @click.option("--revoke", is_flag=True, help="Replace both keys: no old key works any more.")
-def rotate_key(place: Place, name: str, revoke: bool) -> None:
+def rotate_key(place: Place, namespace: str | None, name: str, revoke: bool) -> None:
     """Give a rule a new primary key, and show it.
 
     The old primary key becomes the secondary key: clients that use it keep working until the next rotation.
     """
-    with _keys_of(place) as found:
+    with _keys_of(place, namespace) as found:
         click.echo(_shown(found.rotate(name, revoke=revoke)))
 
 
 @keys.command("remove")
+@_NAMESPACE
 @to_a_broker_or_folder(named=True)
-def remove_key(place: Place, name: str) -> None:
+def remove_key(place: Place, namespace: str | None, name: str) -> None:
     """Remove a rule; clients that use its keys are detached."""
-    with _keys_of(place) as found:
+    with _keys_of(place, namespace) as found:
         removed, last_with_manage = found.remove(name)
     click.echo(f"removed {removed}")
     if last_with_manage:
@@ -85,7 +102,7 @@ def remove_key(place: Place, name: str) -> None:
 
 
 Rule = dict[str, Any]
-"""As the file has it."""
+"""As `/$api/v1/keys` shows it."""
 
 
 def _shown(*rules: Rule) -> str:
@@ -101,7 +118,7 @@ def _shown(*rules: Rule) -> str:
 
 
 class _Keys(Protocol):
-    """The keys of a namespace, in a file or in a running broker."""
+    """The keys of a namespace, in a data folder or in a running broker."""
 
     def load(self) -> list[Rule]: ...
 
@@ -115,8 +132,14 @@ class _Keys(Protocol):
 class _RunningKeys:
     """The keys of a running broker. What it refuses raises BrokerError."""
 
-    def __init__(self, broker: RunningBroker) -> None:
+    def __init__(self, broker: RunningBroker, namespace: str | None) -> None:
         self._ask = broker.value
+        if namespace is not None:
+            broker.headers["Host"] = f"{namespace}.localhost"
+            # For a name that is not there, the default namespace answers.
+            there = self._ask("GET", "/$api/v1/namespaces")["namespaces"]
+            if namespace.lower() not in (one["name"].lower() for one in there):
+                raise BrokerError(f"{broker.where} has no namespace '{namespace}'")
 
     def load(self) -> list[Rule]:
         found: list[Rule] = self._ask("GET", _PATH)["keys"]
@@ -142,30 +165,45 @@ def _at(name: str) -> str:
     return f"{_PATH}/{quote(name, safe='')}"
 
 
-class _FileOfKeys:
-    """The keys in the file of a data folder on which no broker runs."""
+class _KeptKeys:
+    """The keys in a data folder on which no broker runs."""
 
-    def __init__(self, folder: Path) -> None:
-        from peeklock.server.keys.keys import KeyFile
+    def __init__(self, folder: Path, namespace: str | None) -> None:
         from peeklock.server.keys.rules import rule_json
 
-        self._file = KeyFile(folder)
+        self._folder = folder
+        self._namespace = namespace
         self._json = rule_json
-        self.remove = self._file.remove
 
     def load(self) -> list[Rule]:
-        return [self._json(rule) for rule in self._file.load()]
+        async def rules(keys: NamespaceKeys) -> list[Rule]:
+            return [self._json(rule) for rule in keys.rules()]
+
+        return self._run(rules)
 
     def add(self, name: str, rights: list[str]) -> Rule:
-        return self._json(self._file.add(name, rights))
+        return self._json(self._run(lambda keys: keys.add(name, rights)))
 
     def rotate(self, name: str, *, revoke: bool) -> Rule:
-        return self._json(self._file.rotate(name, revoke=revoke))
+        return self._json(self._run(lambda keys: keys.rotate(name, revoke=revoke)))
+
+    def remove(self, name: str) -> tuple[str, bool]:
+        return self._run(lambda keys: keys.remove(name))
+
+    def _run(self, do: Callable[[NamespaceKeys], Awaitable[T]]) -> T:
+        """Do something with the keys. Raises: KeysRefused, StoreError."""
+        from peeklock.server.system.offline import with_keys
+
+        return asyncio.run(with_keys(self._folder, self._namespace, do))
 
 
 @contextlib.contextmanager
-def _keys_of(place: Place) -> Iterator[_Keys]:
+def _keys_of(place: Place, namespace: str | None) -> Iterator[_Keys]:
     from peeklock.server.keys.rules import KeysRefused
+    from peeklock.store.base import StoreError
 
-    with reported(KeysRefused, BrokerError):
-        yield _RunningKeys(place) if isinstance(place, RunningBroker) else _FileOfKeys(place)
+    with reported(KeysRefused, BrokerError, StoreError):
+        if isinstance(place, RunningBroker):
+            yield _RunningKeys(place, namespace)
+        else:
+            yield _KeptKeys(place, namespace)

@@ -211,8 +211,8 @@ SETTINGS = (
         type=click.Choice(["off", "sas", "jwt", "development"]),
         repeatable=True,
         default_text="development, on a loopback address only",
-        help="How clients authenticate; repeatable, to accept both sas and jwt. sas: keys in "
-        "DATA/keys.json (see `peeklock keys`) and in authorization rules of entities. jwt: JSON web "
+        help="How clients authenticate; repeatable, to accept both sas and jwt. sas: keys that "
+        "`peeklock keys` shows, and those in authorization rules of entities. jwt: JSON web "
         "tokens, as --jwt defines. off: not at all. development: the emulator's well-known key has all "
         "rights, which is the default where only this machine can connect.",
         more="See [Secure a broker](../how-to/secure.md#choose-what-clients-must-present).",
@@ -224,7 +224,7 @@ SETTINGS = (
         scope="namespace",
         type=EXISTING_FILE,
         reloads=True,
-        help="File with the shared access keys, instead of DATA/keys.json and in its form; the broker only "
+        help="File with the shared access keys, instead of those in the data folder; the broker only "
         "reads it. For keys that another system keeps, such as a secret of Kubernetes.",
         more="See [Keys from elsewhere](../how-to/secure.md#keys-from-elsewhere).",
     ),

@@ -1,6 +1,6 @@
 """A broker: the order in which its parts are made, started and stopped.
 
-Start: configuration file, keys, store, recovery, entities of the file, listeners.
+Start: configuration file, system store, keys, store, recovery, entities of the file, listeners.
 Stop: no new connections, answers to what was begun, clients told, journal flushed, store closed.
 """
 
@@ -23,7 +23,7 @@ from peeklock.server import configuration, log, storage
 from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.followed_files import followed_files
 from peeklock.server.keys.authority_manager import is_loopback
-from peeklock.server.keys.keys import KeysRefused
+from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.line_limits import DefectLog, RefusalLog
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.tasks import tell_failure
@@ -40,6 +40,8 @@ from peeklock.server.origins import OriginPolicy
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.shard.housekeeping import Housekeeping
 from peeklock.server.shard.shard import Shard
+from peeklock.server.system.authority import SystemAuthority
+from peeklock.server.system.opening import open_system
 from peeklock.store.base import StoreError
 
 if TYPE_CHECKING:
@@ -115,8 +117,19 @@ class Broker:
         self._turns = Turns(loop.call_soon, loop.call_later, on_defect=self._take_defect)
         name = configs[0].namespace if configs else DEFAULT_NAMESPACE
         self._telemetry = self._make_telemetry(name)
+        self._system = await open_system(settings, name)
+        try:
+            await self._start(name, configs)
+        except StartFailed:
+            await self._system.close()
+            raise
+
+    async def _start(self, name: str, configs: Sequence[Config]) -> None:
+        """Start the namespaces and listen. Raises: StartFailed."""
+        settings = self._settings
         process = self._process = Process(
             settings,
+            self._system,
             self._clock,
             self._turns,
             Housekeeping(self._turns),
@@ -295,7 +308,8 @@ class Broker:
             stops=self._stopping.is_set,
         )
         protocols, note = self.protocols, self._refusals.of_connection()
-        self.ports = Ports(self._settings, protocols.amqp, protocols.http, protocols.wait_s, note)
+        kept = None if settings.data is None else SystemAuthority(self._system, settings.data)
+        self.ports = Ports(settings, protocols.amqp, protocols.http, protocols.wait_s, note, kept)
         await self.ports.open()
         self.control = ControlSocket(self._settings, protocols.control)
         try:
@@ -420,6 +434,7 @@ class Broker:
         await self.protocols.throw_away.stop()
         await asyncio.gather(*(served.stop() for served in self.registry))
         await self._process.exporter.stop()
+        await self._system.close()
         if self._process.disk is not None:
             self._process.disk.close()
 

@@ -76,7 +76,7 @@ class Settings:
     auth: frozenset[AuthMode] = frozenset()
     """Empty = `development`, on a loopback address only: the emulator's well-known key has all rights."""
     keys: Path | None = None
-    """File with the shared access keys, which is only read; None = `keys.json` in the data folder."""
+    """File with the shared access keys, which is only read; None = those in the data folder."""
     jwt: Path | None = None
     """File with the accepted JSON web tokens; None = none are accepted."""
     allow_plaintext: bool = False

@@ -16,9 +16,9 @@ from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
 from peeklock.server.follow import Outcome
 from peeklock.server.keys.authority_manager import AuthorityManager, is_loopback
-from peeklock.server.keys.keys import KeyFile
 from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.origins import OriginPolicy
+from tests.kept_keys import write_keys
 
 NOW = 1_700_000_000_000
 ROOT = "RootManageSharedAccessKey"
@@ -36,7 +36,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("modes", [(), ("development",)])
 def test_development_mode_knows_the_emulator_s_key_and_says_what_it_is(modes: tuple[Any, ...]) -> None:
     """Req: R-04."""
-    guard = AuthorityManager(frozenset(modes), None, None)
+    guard = AuthorityManager(frozenset(modes), None)
     assert guard.authority.authorize_key(ROOT, "SAS_KEY_VALUE").rights == set(Right)
     assert "everybody knows" in guard.warning
     assert "SAS_KEY_VALUE" in guard.connection_string_key
@@ -44,18 +44,18 @@ def test_development_mode_knows_the_emulator_s_key_and_says_what_it_is(modes: tu
 
 def test_with_keys_of_its_own_the_well_known_one_is_refused(tmp_path: Path) -> None:
     """Req: R-04. And no key is shown."""
-    guard = AuthorityManager(frozenset({"sas"}), tmp_path, None)
+    guard = AuthorityManager(frozenset({"sas"}), None)
     with pytest.raises(KeyRefused):
         guard.authority.authorize_key(ROOT, "SAS_KEY_VALUE")
-    (root,) = KeyFile(tmp_path).load()
+    (root,) = write_keys(tmp_path)
+    guard.set_rules([root])
     assert guard.authority.authorize_key(ROOT, root.primary_key).rights == set(Right)
     assert (guard.warning, guard.connection_string_key) == ("", "")
 
 
-def test_without_signatures_no_key_is_made_or_taken(tmp_path: Path) -> None:
+def test_without_signatures_no_key_is_taken() -> None:
     """Req: R-04."""
-    guard = AuthorityManager(frozenset({"jwt"}), tmp_path, None)
-    assert list(tmp_path.iterdir()) == []
+    guard = AuthorityManager(frozenset({"jwt"}), None)
     guard.take([EntityStored(7, QueueDescription("orders", authorization_rules=(SENDER,)), NOW, NOW)])
     with pytest.raises(KeyRefused):
         guard.authority.authorize_key("sender", "key-1")
@@ -63,7 +63,7 @@ def test_without_signatures_no_key_is_made_or_taken(tmp_path: Path) -> None:
 
 def test_off_lets_everybody_in_and_says_so() -> None:
     """Req: R-04."""
-    guard = AuthorityManager(frozenset({"off"}), None, None)
+    guard = AuthorityManager(frozenset({"off"}), None)
     assert guard.authority.anybody is not None
     assert "every client that reaches" in guard.warning
 
@@ -71,7 +71,7 @@ def test_off_lets_everybody_in_and_says_so() -> None:
 @pytest.mark.parametrize("modes", [frozenset(), frozenset({"off"})])
 def test_where_no_secret_is_asked_for_only_known_hosts_are_served(modes: frozenset[Any]) -> None:
     """Req: R-04. Else a page whose name is rebound to this machine reads and empties queues."""
-    assert not AuthorityManager(modes, None, None).asks_for_secret
+    assert not AuthorityManager(modes, None).asks_for_secret
     policy = OriginPolicy(["broker.lan"], is_namespace={"tests.localhost": 1}.get)
     assert policy.knows(["tests.localhost"])
     assert policy.knows(["localhost:5300"])
@@ -81,10 +81,10 @@ def test_where_no_secret_is_asked_for_only_known_hosts_are_served(modes: frozens
 
 
 @pytest.mark.parametrize("modes", [frozenset({"sas"}), frozenset({"jwt"}), frozenset({"sas", "jwt"})])
-def test_where_a_secret_is_asked_for_any_host_is_served(modes: frozenset[Any], tmp_path: Path) -> None:
+def test_where_a_secret_is_asked_for_any_host_is_served(modes: frozenset[Any]) -> None:
     """Req: R-04."""
-    assert AuthorityManager(modes, tmp_path, None).asks_for_secret
-    assert AuthorityManager(frozenset(), None, Authority.development()).asks_for_secret
+    assert AuthorityManager(modes, None).asks_for_secret
+    assert AuthorityManager(frozenset(), Authority.development()).asks_for_secret
     policy = OriginPolicy()
     assert policy.knows(["rebound.example"])
     assert policy.refusal_of_origin("https://shop.example.com", ["localhost"]) is None
@@ -92,13 +92,11 @@ def test_where_a_secret_is_asked_for_any_host_is_served(modes: frozenset[Any], t
 
 def test_it_follows_the_file_of_the_keys(tmp_path: Path, logged: list[tuple[str, Any]]) -> None:
     """Req: R-04."""
-    guard = AuthorityManager(frozenset({"sas"}), tmp_path, None)
-    logged.clear()
-    file = KeyFile(tmp_path)
-    (root,) = file.load()
+    (root,) = write_keys(tmp_path)
+    guard = AuthorityManager(frozenset({"sas"}), None, keys=tmp_path / "keys.json")
     assert asyncio.run(guard.look(False)) is Outcome.UNCHANGED
     assert logged == []
-    rotated = file.rotate(ROOT, revoke=True)
+    (rotated,) = write_keys(tmp_path)
     guard.authority.authorize_key(ROOT, root.primary_key)
     assert asyncio.run(guard.look(False)) is Outcome.FOLLOWED
     with pytest.raises(KeyRefused):
@@ -113,26 +111,24 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_told_once(
     tmp_path: Path, logged: list[tuple[str, Any]], bad: str | None
 ) -> None:
     """Req: R-04."""
-    guard = AuthorityManager(frozenset({"sas"}), tmp_path, None)
-    logged.clear()
-    file = KeyFile(tmp_path)
-    (root,) = file.load()
+    (root,) = write_keys(tmp_path)
+    path = tmp_path / "keys.json"
+    guard = AuthorityManager(frozenset({"sas"}), None, keys=path)
     if bad is None:
-        file.path.unlink()
+        path.unlink()
     elif bad == "open":
-        file.path.chmod(0o644)
+        path.chmod(0o644)
     else:
-        file.path.write_text(bad)
+        path.write_text(bad)
     for _ in range(5):
         assert asyncio.run(guard.look(False)) is Outcome.REFUSED
     assert [event for event, _ in logged] == ["the keys stay as they were"]
     guard.authority.authorize_key(ROOT, root.primary_key)
 
 
-def test_a_folder_that_cannot_keep_keys_is_told_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(KeysRefused, match="cannot be written"):
-        AuthorityManager(frozenset({"sas"}), tmp_path / "file" / "data", None)
+def test_a_given_file_that_is_missing_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(KeysRefused, match="is missing"):
+        AuthorityManager(frozenset({"sas"}), None, keys=tmp_path / "keys.json")
 
 
 def view(entity_id: int, description: QueueDescription | TopicDescription) -> EntityView:
@@ -149,7 +145,7 @@ def may(authority: Authority, path: str, key: str = "key-1") -> bool:
 
 def test_it_follows_the_rules_of_entities() -> None:
     """Req: R-04, A-01. From the facts that are durable, also those of before the start."""
-    guard = AuthorityManager(frozenset(), None, None)
+    guard = AuthorityManager(frozenset(), None)
     guard.begin(
         [
             view(7, QueueDescription("Orders", authorization_rules=(SENDER,))),

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from peeklock.auth import generate
 from peeklock.demo.broker import BrokerProcess
-from peeklock.server.keys.keys import KeyFile
+from tests.kept_keys import KeptKeys
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,6 @@ def test_with_keys_a_page_asks_for_one(tmp_path: Path) -> None:
                 page(process, path)
             assert refused.value.code == 401
             assert "Basic" in refused.value.headers["WWW-Authenticate"]
-        rule = KeyFile(process.data).load()[0]
+        rule = KeptKeys(process.data).load()[0]
         shown = base64.b64encode(f"{rule.name}:{rule.primary_key}".encode()).decode()
         assert "peeklock_ready" in page(process, "/metrics", Authorization=f"Basic {shown}")

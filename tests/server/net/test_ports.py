@@ -29,7 +29,11 @@ from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
 from peeklock.server.net.listener import AMQP_TLS_HEADER, Listener
 from peeklock.server.net.ports import Ports
 from peeklock.server.settings import Settings, StartFailed
+from peeklock.server.system.authority import values_of
+from peeklock.server.system.store import folder_of
 from peeklock.server.tls.certificates import make_pair, names_in
+from peeklock.server.tls.kept_authority import Pair
+from tests.server.system.asking import opened
 
 
 def peeklock(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -66,7 +70,7 @@ def test_the_authority_is_there_without_a_tls_client(broker: BrokerProcess) -> N
     authority = broker.authority()
     for port in (broker.amqp_port, broker.http_port):
         assert health(port, authority)["status"] == "ok"
-    assert stat.S_IMODE((broker.data / "tls" / "ca-key.pem").stat().st_mode) == 0o600
+    assert stat.S_IMODE((broker.data / "tls" / "key.pem").stat().st_mode) == 0o600
 
 
 def test_ca_says_where_the_authority_is_and_prints_it(broker: BrokerProcess) -> None:
@@ -111,21 +115,50 @@ def test_what_root_makes_belongs_to_whom_the_folder_belongs(tmp_path: Path) -> N
     assert {file.stat().st_uid for file in [tmp_path / "tls", *(tmp_path / "tls").iterdir()]} == {12345}
 
 
+def test_the_authority_is_replaced_while_the_broker_is_stopped(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        before = broker.authority().read_text()
+        refused = peeklock("ca", broker.data, "--replace")
+        assert refused.returncode == 1
+        assert "stop the broker" in refused.stderr
+        broker.stop()
+        replaced = peeklock("ca", broker.data, "--replace", "--print")
+        assert replaced.returncode == 0
+        assert replaced.stdout != before
+        broker.start()
+        assert broker.authority().read_text() == replaced.stdout
+        assert health(broker.http_port, broker.authority())["status"] == "ok"
+
+
+def test_a_damaged_copy_of_the_certificate_is_replaced(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        before = broker.authority().read_bytes()
+        broker.stop()
+        broker.authority().write_text("nonsense")
+        broker.start()
+        assert broker.authority().read_bytes() == before
+        assert health(broker.http_port, broker.authority())["status"] == "ok"
+
+
+CERTIFICATE = "the certificate of the authority in the system store"
+
+
+def damage_authority(data: Path) -> None:
+    async def story() -> None:
+        async with opened(folder_of(data)) as system:
+            await system.put(values_of(Pair(b"nonsense", None)))
+
+    asyncio.run(story())
+
+
 def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
-        authority = broker.authority()
-        until(lambda: [*broker.data.glob("tls/certificate.pem")])
         broker.stop()
-        authority.write_text("nonsense")
-        shown = peeklock("ca", broker.data)
-        assert shown.returncode == 1
-        assert shown.stderr.startswith(
-            f"peeklock: {authority} is not a PEM certificate; put a sound copy back"
-        )
+        damage_authority(broker.data)
         broker.start()
         (told,) = until(lambda: lines(broker, "no TLS connection can be accepted"))
         assert told["level"] == "error"
-        assert told["reason"].startswith(f"{authority} is not a PEM certificate; put a sound copy back")
+        assert told["reason"].startswith(f"{CERTIFICATE} is not a PEM certificate; put sound copies")
         with pytest.raises(urllib.error.URLError, match=r"(?i)alert internal error"):
             health(broker.http_port, broker.data / "tls" / "certificate.pem")
         with urllib.request.urlopen(f"http://localhost:{broker.http_port}/health", timeout=10) as answer:
@@ -133,14 +166,14 @@ def test_a_damaged_authority_is_told_and_plain_connections_go_on(tmp_path: Path)
         assert (figures["status"], figures["failed_handshakes"]) == ("ok", 1)
         assert figures["tls"] == "no TLS connection can be accepted; the log says why"
         (line,) = lines(broker, "a TLS hand-shake failed")
-        assert line["reason"].startswith(f"{authority} is not a PEM certificate")
+        assert line["reason"].startswith(f"{CERTIFICATE} is not a PEM certificate")
 
 
 def test_the_tls_files_are_there_when_the_broker_is_ready(tmp_path: Path) -> None:
     """Req: R-04."""
     with BrokerProcess(tmp_path) as broker:
         found = {file.name for file in (broker.data / "tls").iterdir()}
-        assert found == {"ca.p12", "ca.pem", "ca-key.pem", "certificate.pem", "key.pem"}
+        assert found == {"ca.p12", "ca.pem", "certificate.pem", "key.pem"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -197,11 +230,10 @@ def test_a_full_name_that_is_told_later_is_in_the_certificate(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("name", ["key.pem", "ca-key.pem"])
-def test_a_private_key_of_ours_that_others_can_read_ends_the_start(tmp_path: Path, name: str) -> None:
+def test_a_private_key_of_ours_that_others_can_read_ends_the_start(tmp_path: Path) -> None:
     """Req: R-04"""
     with BrokerProcess(tmp_path) as broker:
-        file = broker.data / "tls" / name
+        file = broker.data / "tls" / "key.pem"
         until(lambda: [*broker.data.glob("tls/certificate.pem")])
         broker.stop()
         file.chmod(0o640)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from peeklock.auth import SasRule
+from peeklock.auth import Right, SasRule
 from peeklock.server.keys.keys import KeyFile
 from peeklock.server.system import authority
 from peeklock.server.system.keys import NamespaceKeys
@@ -24,6 +24,7 @@ from peeklock.server.tls.kept_authority import Pair
 from peeklock.store.base import StoreFailed
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.faults import Fault, FaultyStore
+from tests.kept_keys import write_keys
 from tests.server.system.asking import opened
 
 NAMESPACE = "sbemulatorns"
@@ -34,9 +35,7 @@ NOT_READ = "a file of an earlier release is not read"
 def old(tmp_path: Path) -> Path:
     """Give a data folder of an earlier release, with keys and an authority."""
     data = tmp_path / "old"
-    keys = KeyFile(data)
-    keys.load_or_make()
-    keys.add("sender", ["send"])
+    write_keys(data, sender=[Right.SEND])
     TlsFiles(data).make_files()
     return data
 
@@ -61,7 +60,7 @@ def names_in(data: Path) -> set[str]:
 
 def test_keys_and_authority_become_facts_and_their_files_are_set_aside(old: Path) -> None:
     """Req: R-04."""
-    rules, pair, content = KeyFile(old).load(), pair_in(old), (old / "keys.json").read_bytes()
+    rules, pair, content = KeyFile(old / "keys.json").load(), pair_in(old), (old / "keys.json").read_bytes()
     asyncio.run(migrated(old))
     assert asyncio.run(facts(old)) == (rules, pair)
     assert names_in(old) == {"keys.json.migrated", "tls", *(f"tls/{name}" for name in LEFT)}
@@ -78,7 +77,7 @@ LEFT = ("ca.pem", "ca.p12", "certificate.pem", "key.pem")
 @pytest.mark.parametrize("fault", Fault)
 def test_a_kill_in_the_commit_leaves_the_files(old: Path, fault: Fault) -> None:
     """Req: R-02."""
-    rules, pair, before = KeyFile(old).load(), pair_in(old), names_in(old)
+    rules, pair, before = KeyFile(old / "keys.json").load(), pair_in(old), names_in(old)
 
     async def test() -> None:
         inner = MemoryStore()
@@ -101,7 +100,7 @@ def test_a_kill_after_the_commit_is_made_good(
     old: Path, tmp_path: Path, keys_are_aside: bool, key_is_gone: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Req: R-02. The folder is as after the commit and some of the steps behind it."""
-    rules, pair = KeyFile(old).load(), pair_in(old)
+    rules, pair = KeyFile(old / "keys.json").load(), pair_in(old)
     data = shutil.copytree(old, tmp_path / "data")
     asyncio.run(migrated(old))
     shutil.copytree(folder_of(old), folder_of(data))
@@ -186,7 +185,7 @@ def test_a_key_without_a_certificate_is_kept_for_its_authority(old: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "content", "mode", "told"),
     [
-        ("keys.json", b"{", 0o600, r"keys\.json is not as `peeklock keys` writes it"),
+        ("keys.json", b"{", 0o600, r"keys\.json is no file of keys"),
         ("keys.json", None, 0o644, r"chmod 600 .*keys\.json"),
         ("tls/ca-key.pem", None, 0o640, r"chmod 600 .*ca-key\.pem"),
     ],

@@ -1,12 +1,12 @@
-"""The authority of the running broker: keys of the file, rules of the entities, web tokens.
+"""The authority of a namespace: its keys, the rules of its entities, web tokens.
 
-It follows the file of the keys and the entities' rules.
+It follows the file of `--keys` and the entities' rules; it must not know where other keys are kept.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from peeklock.broker.vocabulary.descriptions import Description
 from peeklock.broker.vocabulary.effects import EntityView
 from peeklock.server import log
 from peeklock.server.follow import Outcome
-from peeklock.server.keys.keys import GivenKeyFile, KeyFile, KeysRefused
+from peeklock.server.keys.keys import GivenKeyFile
+from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.settings import AuthMode
 
 _SECRETS: frozenset[AuthMode] = frozenset({"sas", "jwt"})
@@ -29,7 +30,6 @@ class AuthorityManager:
     def __init__(
         self,
         modes: frozenset[AuthMode],
-        data: Path | None,
         authority: Authority | None,
         web_tokens: WebTokens | None = None,
         keys: Path | None = None,
@@ -39,20 +39,14 @@ class AuthorityManager:
 
         Args:
             modes: how clients authenticate; empty = `development`.
-            data: the folder with the keys; `sas` needs this or `keys`.
             authority: one made elsewhere, instead of that of the `modes`.
             web_tokens: verifies JSON web tokens; None = none are accepted.
-            keys: the file with the keys, instead of that in the folder.
+            keys: the file with the keys of `sas`; None = they are set with `set_rules`.
             names: of keys by which clients choose this namespace where the host names none.
 
         Raises: KeysRefused.
         """
-        self._file: KeyFile | None = None
-        self.key_file: KeyFile | None = None
-        """For those who show or change the namespace's keys; None = there are none.
-
-        Not the one that is followed: that one remembers the state that was followed last.
-        """
+        self._file: GivenKeyFile | None = None
         self._refused = False
         self._paths: dict[int, str] = {}  # by entity id, of entities with rules
         self.warning = ""
@@ -63,6 +57,8 @@ class AuthorityManager:
         """Is called when rules have come or gone."""
         self.connection_string_key = ""
         """The part of a connection string that names a key, if it may be shown."""
+        self.has_keys = authority is None and "off" not in modes and "sas" in modes
+        """Whether it checks keys of the namespace."""
         if authority is not None:
             self.authority = authority
         elif "off" in modes:
@@ -77,9 +73,14 @@ class AuthorityManager:
             )
         else:
             self.authority = Authority(signatures="sas" in modes, web_tokens=web_tokens)
-            if "sas" in modes:
-                self._file, self.key_file = _key_file(data, keys), _key_file(data, keys)
-                self.authority.set_rules("", self._file.load_or_make(*names))
+            if self.has_keys and keys is not None:
+                self._file = GivenKeyFile(keys)
+                self.authority.set_rules("", self._file.load())
+
+    def set_rules(self, rules: Sequence[SasRule]) -> None:
+        """Replace the keys of the namespace."""
+        self.authority.set_rules("", rules)
+        self.on_rules()
 
     def begin(self, entities: Iterable[EntityView]) -> None:
         """Add the rules of these entities."""
@@ -106,8 +107,7 @@ class AuthorityManager:
             log.error("the keys stay as they were", {"reason": str(failure)})
             return Outcome.REFUSED
         self._refused = False
-        self.authority.set_rules("", rules)
-        self.on_rules()
+        self.set_rules(rules)
         log.info("keys followed", {"file": str(self._file.path), "rules": [rule.name for rule in rules]})
         return Outcome.FOLLOWED
 
@@ -122,13 +122,6 @@ class AuthorityManager:
         ]
         self.authority.set_rules(description.name, rules)
         self.on_rules()
-
-
-def _key_file(data: Path | None, keys: Path | None) -> KeyFile:
-    if keys is not None:
-        return GivenKeyFile(keys)
-    assert data is not None
-    return KeyFile(data)
 
 
 def is_loopback(host: str) -> bool:

@@ -24,12 +24,17 @@ from peeklock.engine.engine import Engine
 from peeklock.server import configuration, log, storage
 from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.keys.authority_manager import AuthorityManager
+from peeklock.server.keys.keys import GivenKeyFile
+from peeklock.server.keys.rules import ROOT_RULE
 from peeklock.server.loop.clock import MovableClock, SlewedClock
 from peeklock.server.loop.turns import Turns
-from peeklock.server.settings import Settings
+from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.shard.definitions import DefinitionLog
 from peeklock.server.shard.housekeeping import Housekeeping
 from peeklock.server.shard.shard import Shard
+from peeklock.server.system.keys import NamespaceKeys
+from peeklock.server.system.store import SystemStore
+from peeklock.store.base import StoreError
 
 if TYPE_CHECKING:
     from peeklock.auth.authority import WebTokens
@@ -70,6 +75,7 @@ class Process:
     """What the namespaces of a process share."""
 
     settings: Settings
+    system: SystemStore
     clock: SlewedClock
     turns: Turns
     housekeeping: Housekeeping
@@ -99,7 +105,7 @@ class ServedNamespace:
         authority: Authority | None = None,
         limits: NamespaceLimits | None = None,
     ) -> None:
-        """Make its keys. Raises: KeysRefused.
+        """Read its keys, if a file has them. Raises: KeysRefused.
 
         Args:
             settings: of the process, with what is its own.
@@ -122,12 +128,13 @@ class ServedNamespace:
         self.history = History(settings.history_size) if settings.history_size else None
         self.authority_manager = AuthorityManager(
             settings.auth,
-            settings.data,
             process.authority if is_default else authority,
             process.web_tokens,
             settings.keys,
             names=() if is_default else (name,),
         )
+        self.keys = self._make_keys()
+        """Its shared access keys; None = it has none."""
         self.capture: Capture | None = None
         self.config: Config | None = None
         """The configuration that it was made with; None = it began empty."""
@@ -151,8 +158,9 @@ class ServedNamespace:
         return self.authority_manager.authority
 
     async def open(self) -> None:
-        """Open the store, recover, and begin to serve. Raises: StartFailed."""
+        """Make its first key, open the store, recover, and begin to serve. Raises: StartFailed."""
         process, settings = self._process, self.settings
+        await self._open_keys()
         store = await storage.open_store(settings, process.disk)
         namespace = self._make_namespace()
         engine = Engine(namespace, BodyCache() if self.is_default else BodyCache(FURTHER_CACHE_BYTES))
@@ -245,6 +253,25 @@ class ServedNamespace:
             await self.capture.stop()
         await self.shard.stop()
         self.definitions.finish()
+
+    def _make_keys(self) -> NamespaceKeys | GivenKeyFile | None:
+        manager = self.authority_manager
+        if not manager.has_keys:
+            return None
+        if self.settings.keys is not None:
+            # Not the one that is followed: that one remembers the state that was followed last.
+            return GivenKeyFile(self.settings.keys)
+        keys = NamespaceKeys(self._process.system, self.name)
+        keys.on_change = manager.set_rules
+        return keys
+
+    async def _open_keys(self) -> None:
+        if isinstance(self.keys, NamespaceKeys):
+            try:
+                rules = await self.keys.load_or_make(ROOT_RULE if self.is_default else self.name)
+            except StoreError as failure:
+                raise StartFailed(str(failure)) from failure
+            self.authority_manager.set_rules(rules)
 
     def _make_namespace(self) -> Namespace:
         settings = self.settings

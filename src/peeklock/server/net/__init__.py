@@ -20,6 +20,7 @@ namespace_pages   The pages that show and make namespaces, and what tests ask of
 config_page       The page that shows the definitions.
 probes            The pages that probes ask for.
 metrics_pages     The pages that Prometheus asks for.
+namespace_pages   The pages that show, make and end namespaces.
 http_wait         A request that waits for messages, or reads a stream of them.
 hub               Unanswered HTTP requests, as a connection to the shard.
 websocket         AMQP over WebSocket.

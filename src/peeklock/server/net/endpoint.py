@@ -108,7 +108,6 @@ class HttpEndpoint:
         Those of the default namespace show the whole process, those of another one its own part.
         """
         served, shared = self._served, self._protocols
-        authority = served.authority_manager
         probes = ProbePages(partial(shared.health, served), served.shard.vitals, shared.stops)
         connections = ConnectionPages(
             shared.connections if served.is_default else served.connections,
@@ -116,7 +115,7 @@ class HttpEndpoint:
             shared.clock.now_ms,
             shared.turns,
         )
-        keys = KeyPages(authority.key_file, partial(authority.look, at_once=True))
+        keys = KeyPages(served.keys)
         namespaces = NamespacePages(shared.registry, shared.throw_away, served, shared.endpoint_of)
         rows = [
             Page("/live", Access.ANYBODY, probes.live),

@@ -14,7 +14,8 @@ from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.line_limits import Note
 from peeklock.server.net.listener import Listener, ProtocolFactory
 from peeklock.server.settings import Settings, StartFailed
-from peeklock.server.tls.contexts import CA_KEY_FILE, LOOK_S, TlsFiles
+from peeklock.server.tls.contexts import LOOK_S, TlsFiles
+from peeklock.server.tls.kept_authority import KeptAuthority
 
 USUAL_PORTS = (5671, 443)
 """AMQP over TLS; HTTPS and WebSocket: for clients whose port cannot be set."""
@@ -34,8 +35,12 @@ class Ports:
         http: ProtocolFactory,
         wait_s: Callable[[str], float | None],
         note: Note,
+        authority: KeptAuthority | None = None,
     ) -> None:
-        """Check the TLS files; the other arguments are those of `Listener`. Raises: StartFailed."""
+        """Check the TLS files; `authority` is that of `TlsFiles`, the others those of `Listener`.
+
+        Raises: StartFailed.
+        """
         self._settings = settings
         given = (settings.tls_cert, settings.tls_key)
         if settings.tls_pfx_base64 is not None:
@@ -51,6 +56,7 @@ class Ports:
             *given,
             (*_with_hosts(settings.tls_names), *_names_of(settings.host)),
             for_others=not is_loopback(settings.host),
+            authority=authority,
         )
         self._refuse_open_keys()
         self._listener = Listener(
@@ -110,13 +116,9 @@ class Ports:
                 do = f"`chmod 600 {file}`, and a new pair if others may have read it"
                 log.warning("the key of --tls-key can be read by others", {"file": str(file), "do": do})
                 continue
-            if file.name == CA_KEY_FILE:
-                then = f"delete {file.parent}, and make every client trust the new authority"
-            else:
-                then = "delete it as well: the start makes another"
             raise StartFailed(
                 f"{file} can be read by others than its owner: run `chmod 600 {file}`; if others may have "
-                f"read it, {then}"
+                "read it, delete it as well: the start makes another"
             )
 
     def _bind_plain(self) -> set[int]:

@@ -5,4 +5,6 @@ namespaces  The list of the namespaces.
 keys        The shared access keys of each namespace.
 authority   The local certificate authority.
 migration   Takes over what earlier releases kept in files.
+opening     Opens the store of a process that starts.
+offline     Opens that of a folder on which no broker runs, for a command.
 """

@@ -28,17 +28,23 @@ class MigrationRefused(Exception):
     """A file cannot be taken over; the message names it and says what to do."""
 
 
-async def migrate(system: SystemStore, data: Path, namespace: str) -> None:
+async def migrate(
+    system: SystemStore, data: Path, namespace: str, *, takes_keys: bool = True, takes_authority: bool = True
+) -> None:
     """Take over the files of a data folder, if there are any; call it before keys and TLS files are used.
 
     Args:
         system: takes the facts.
         data: the data folder.
         namespace: whose keys are in the folder.
+        takes_keys: False = they are not needed now: their file stays, and may have a fault.
+        takes_authority: likewise.
 
     Raises: MigrationRefused, which leaves the files and changes nothing; StoreError.
     """
-    if not _has_any(system, data):  # nearly always
+    has_keys = takes_keys and (data / FILE).exists()
+    has_authority = takes_authority and _has_authority(system, data / FOLDER)
+    if not (has_keys or has_authority):  # nearly always
         return
     try:
         with contextlib.ExitStack() as stack:
@@ -49,8 +55,8 @@ async def migrate(system: SystemStore, data: Path, namespace: str) -> None:
             done = [
                 step
                 for step in (
-                    _take_keys(system, data, namespace, values),
-                    _take_authority(system, data / FOLDER, values),
+                    _take_keys(system, data, namespace, values) if has_keys else None,
+                    _take_authority(system, data / FOLDER, values) if has_authority else None,
                 )
                 if step is not None
             ]
@@ -61,17 +67,10 @@ async def migrate(system: SystemStore, data: Path, namespace: str) -> None:
         raise MigrationRefused(f"the files of {data} cannot be taken over: {failure}") from failure
 
 
-def _has_any(system: SystemStore, data: Path) -> bool:
-    """Return whether there are files to take over, or to warn of."""
-    folder = data / FOLDER
+def _has_authority(system: SystemStore, folder: Path) -> bool:
+    """Return whether there are files of an authority to take over, or to warn of."""
     is_known = system.get(authority.FACT) is not None
-    return any(
-        (
-            (data / FILE).exists(),
-            (folder / CA_KEY_FILE).exists(),
-            not is_known and (folder / CA_FILE).exists(),
-        )
-    )
+    return (folder / CA_KEY_FILE).exists() or (not is_known and (folder / CA_FILE).exists())
 
 
 def _take_keys(
@@ -83,7 +82,7 @@ def _take_keys(
         return None
     kept = system.get(keys.fact_key(namespace))
     try:
-        rules = KeyFile(data).load()
+        rules = KeyFile(path).load()
     except KeysRefused as failure:
         if kept is None:
             raise MigrationRefused(str(failure)) from failure

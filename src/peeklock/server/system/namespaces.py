@@ -19,6 +19,8 @@ from peeklock.store.base import StoreDamaged
 
 PREFIX = "namespace/"
 
+_DEFAULT_FACT = "default-namespace"
+
 Source = Literal["config", "command"]
 
 _LIMITS = ("size_bytes_max", "connections_max", "messages_per_second")
@@ -96,6 +98,31 @@ class NamespaceList:
     async def remove(self, name: str) -> None:
         """Remove a record, if there is one, and the namespace's keys with it. Raises: StoreError."""
         await self._system.put({_fact_key(name): None, keys.fact_key(name): None})
+
+    def default(self) -> str | None:
+        """Return the name that the default namespace had at the last start; None = there was none.
+
+        Raises: StoreDamaged.
+        """
+        found = self._system.get(_DEFAULT_FACT)
+        if found is None or (isinstance(found, str) and is_name(found)):
+            return found
+        raise StoreDamaged(f"the fact {_DEFAULT_FACT} of the process cannot be read: it must be a name")
+
+    async def set_default(self, name: str) -> None:
+        """Keep the name of the default namespace. One that has another name now keeps its keys.
+
+        Raises: StoreError.
+        """
+        before = self.default()
+        if before == name:
+            return
+        values: dict[str, Any] = {_DEFAULT_FACT: name}
+        if before is not None and before.lower() != name.lower():
+            old, new = keys.fact_key(before), keys.fact_key(name)
+            if self._system.get(new) is None and (kept := self._system.get(old)) is not None:
+                values.update({new: kept, old: None})
+        await self._system.put(values)
 
     def _read(self, key: str) -> NamespaceRecord | None:
         found = self._system.get(key)

@@ -13,8 +13,8 @@ is not used: it listens elsewhere, by another name.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -55,8 +55,8 @@ class Surroundings:
         _run("mount", "--bind", str(bundle), certifi.where())
         # Where the machine has this set to another file, the administration client would look there.
         os.environ["REQUESTS_CA_BUNDLE"] = certifi.where()
-        rules = json.loads((self._data / "keys.json").read_text(encoding="utf-8"))["rules"]
-        [key] = [rule["primaryKey"] for rule in rules if rule["name"] == ROOT_RULE]
+        listed = _run(*self._command, "keys", "list", str(self._data))
+        [key] = re.findall(rf"primary +SharedAccessKeyName={ROOT_RULE};SharedAccessKey=(.*)", listed)
         self.url = f"azureservicebus://{ROOT_RULE}:{key}@{HOST}"
         os.environ["BROKER_URL"] = self.url
 

@@ -1,0 +1,44 @@
+"""Opens the system store of a process that starts, with what earlier releases kept in files."""
+
+from __future__ import annotations
+
+from peeklock.server.settings import Settings, StartFailed
+from peeklock.server.system.migration import MigrationRefused, migrate
+from peeklock.server.system.namespaces import NamespaceList
+from peeklock.server.system.store import SystemStore, folder_of
+from peeklock.store.base import Store, StoreError
+
+
+async def open_system(settings: Settings, default: str) -> SystemStore:
+    """Open the system store of the data folder, or one in memory; `default` names the default namespace.
+
+    Raises: StartFailed.
+    """
+    try:
+        system = await SystemStore.open(_store(settings))
+    except StoreError as failure:
+        raise StartFailed(str(failure)) from failure
+    try:
+        await NamespaceList(system).set_default(default)
+        if settings.data is not None:
+            await migrate(
+                system,
+                settings.data,
+                default,
+                takes_keys="sas" in settings.auth and settings.keys is None,
+                takes_authority=settings.tls_cert is None and settings.tls_pfx_base64 is None,
+            )
+    except (StoreError, MigrationRefused) as failure:
+        await system.close()
+        raise StartFailed(str(failure)) from failure
+    return system
+
+
+def _store(settings: Settings) -> Store:
+    if settings.data is None or settings.durability == "memory":
+        from peeklock.store.memory import MemoryStore
+
+        return MemoryStore()
+    from peeklock.store.sqlite.store import SqliteStore
+
+    return SqliteStore(folder_of(settings.data), durability=settings.durability)

@@ -1,0 +1,37 @@
+"""What a start does with the system store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peeklock.server.settings import Settings, StartFailed
+from peeklock.server.system.keys import NamespaceKeys
+from peeklock.server.system.opening import open_system
+from tests.kept_keys import write_keys
+
+
+def test_keys_that_are_not_needed_may_have_a_fault_and_a_renamed_namespace_keeps_its_keys(
+    tmp_path: Path,
+) -> None:
+    rules, file = write_keys(tmp_path), tmp_path / "keys.json"
+    open_to_all = Settings(tmp_path, None, "127.0.0.1", 0, 0, "os", None, None, "standard", None)
+    with_keys = replace(open_to_all, auth=frozenset({"sas"}))
+
+    async def story() -> None:
+        file.chmod(0o644)
+        await (await open_system(open_to_all, "shop")).close()
+        assert file.exists()
+        with pytest.raises(StartFailed, match="chmod 600"):
+            await open_system(with_keys, "shop")
+        file.chmod(0o600)
+        await (await open_system(with_keys, "shop")).close()
+        system = await open_system(with_keys, "store")
+        assert NamespaceKeys(system, "store").rules() == rules
+        assert NamespaceKeys(system, "shop").rules() == []
+        await system.close()
+
+    asyncio.run(story())
