@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from peeklock.testing.program_tests import BrokerForTests, Config, NamespaceForTests, make_namespace
-from peeklock.testing.served import ServedBroker
+
+if TYPE_CHECKING:
+    from peeklock.testing.served import ServedBroker
 
 IN_PROCESS = "in-process"
 
@@ -45,7 +48,13 @@ def servicebus(pytestconfig: pytest.Config) -> Iterator[BrokerForTests | ServedB
     where = pytestconfig.getini("servicebus_broker")
     if where not in ("process", IN_PROCESS):
         raise pytest.UsageError(f"servicebus_broker is {where!r}, and must be process or {IN_PROCESS}")
-    with ServedBroker() if where == IN_PROCESS else BrokerForTests() as broker:
+    if where == IN_PROCESS:
+        from peeklock.testing.served import ServedBroker  # the broker's code, which pytest need not load
+
+        with ServedBroker() as served:
+            yield served
+        return
+    with BrokerForTests() as broker:
         yield broker
 
 
