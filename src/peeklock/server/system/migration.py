@@ -40,7 +40,7 @@ async def migrate(
         takes_keys: False = they are not needed now: their file stays, and may have a fault.
         takes_authority: likewise.
 
-    Raises: MigrationRefused, which leaves the files and changes nothing; StoreError.
+    Raises: MigrationRefused, which leaves the files: what was put by then the next try finds; StoreError.
     """
     has_keys = takes_keys and (data / FILE).exists()
     has_authority = takes_authority and _has_authority(system, data / FOLDER)
