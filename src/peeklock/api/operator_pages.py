@@ -80,22 +80,26 @@ _TEXTS: Schema = {"type": "array", "items": _TEXT}
 _RULE = record({"name": _TEXT, "rights": _TEXTS, "primaryKey": _TEXT, "secondaryKey": _TEXT})
 
 
-def _key(
+def _named(
     operation_id: str,
     summary: str,
-    status: str,
-    answer: dict[str, Any],
-    parameter: dict[str, Any] | None,
     description: str,
+    answers: dict[str, Any],
+    *statuses: int,
+    security: list[dict[str, list[str]]] = _KEYS,
+    parameters: tuple[dict[str, Any], ...] = (),
+    body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
+    """Return an operation on what `{name}` in its path names; `statuses`: of further refusals."""
     name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
     return {
         "operationId": operation_id,
         "summary": summary,
         "description": description,
-        "security": _KEYS,
-        "parameters": [name] if parameter is None else [name, parameter],
-        "responses": {status: answer, **_refusals(400, 401, 403, 409, 421)},
+        "security": security,
+        "parameters": [name, *parameters],
+        **({} if body is None else {"requestBody": body}),
+        "responses": {**answers, **_refusals(*sorted((401, 403, 421, *statuses)))},
     }
 
 
@@ -112,19 +116,8 @@ _NAMESPACE = record(
 )
 
 
-def _namespace(
-    operation_id: str, summary: str, description: str, answers: dict[str, Any], *statuses: int, **more: Any
-) -> dict[str, Any]:
-    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
-    return {
-        "operationId": operation_id,
-        "summary": summary,
-        "description": description,
-        "security": [{}, *_KEYS],
-        "parameters": [name, *more.pop("parameters", ())],
-        **more,
-        "responses": {**answers, **_refusals(401, 403, 421, *statuses)},
-    }
+_OPEN = [{}, *_KEYS]
+"""In development mode no key is asked for."""
 
 
 def _body(schema: Schema, *, required: bool) -> dict[str, Any]:
@@ -141,7 +134,7 @@ PATHS: dict[str, dict[str, Any]] = {
             "operationId": "listNamespaces",
             "summary": "List the namespaces of the process",
             "description": "Needs Manage. A namespace other than the default one shows itself alone.",
-            "security": [{}, *_KEYS],
+            "security": _OPEN,
             "responses": {
                 "200": _answer(
                     "The namespaces.", record({"namespaces": {"type": "array", "items": _NAMESPACE}})
@@ -155,7 +148,7 @@ PATHS: dict[str, dict[str, Any]] = {
             "description": "In development mode anybody may; else it needs Manage on the default namespace, "
             "and `--throw-away`. It is in memory, and ends when nobody has used it for its lease. The body "
             "may be a Config.json, of which the first namespace counts.",
-            "security": [{}, *_KEYS],
+            "security": _OPEN,
             "parameters": [_QUERY_NAME, _QUERY_LEASE],
             "requestBody": _body(_OBJECT, required=False),
             "responses": {
@@ -165,24 +158,26 @@ PATHS: dict[str, dict[str, Any]] = {
         },
     },
     "/$api/v1/namespaces/{name}": {
-        "get": _namespace(
+        "get": _named(
             "showNamespace",
             "Show a namespace",
             "Needs Manage.",
             {"200": _answer("The namespace.", _NAMESPACE)},
             404,
+            security=_OPEN,
         ),
-        "delete": _namespace(
+        "delete": _named(
             "endNamespace",
             "End a throw-away namespace",
             "Needs Manage on it, or on the default namespace. Its clients are told.",
             {"204": _answer("It has ended.")},
             404,
             409,
+            security=_OPEN,
         ),
     },
     "/$api/v1/namespaces/{name}/reset": {
-        "post": _namespace(
+        "post": _named(
             "resetNamespace",
             "Reset a namespace between two tests",
             "In development mode, and for throw-away namespaces. Messages, session states, schedules and ids "
@@ -192,11 +187,12 @@ PATHS: dict[str, dict[str, Any]] = {
             400,
             404,
             409,
-            parameters=[{"name": "keep", "in": "query", "schema": {"type": "string", "enum": ["entities"]}}],
+            security=_OPEN,
+            parameters=({"name": "keep", "in": "query", "schema": {"type": "string", "enum": ["entities"]}},),
         )
     },
     "/$api/v1/namespaces/{name}/clock": {
-        "post": _namespace(
+        "post": _named(
             "moveClock",
             "Move the clock of a namespace forwards",
             "In development mode, and for throw-away namespaces. What falls due happens in order: locks "
@@ -205,7 +201,8 @@ PATHS: dict[str, dict[str, Any]] = {
             400,
             404,
             409,
-            requestBody=_body(record({"advance": _TEXT}), required=True),
+            security=_OPEN,
+            body=_body(record({"advance": _TEXT}), required=True),
         )
     },
     "/live": _probe(
@@ -283,30 +280,36 @@ PATHS: dict[str, dict[str, Any]] = {
         }
     },
     "/$api/v1/keys/{name}": {
-        "put": _key(
+        "put": _named(
             "addKey",
             "Add a rule with two new keys",
-            "201",
-            _answer("The new rule.", _RULE),
-            {"name": "rights", "in": "query", "required": True, "schema": _TEXT},
             "Needs Manage on the namespace. `rights` are Send, Listen or Manage, separated by commas.",
+            {"201": _answer("The new rule.", _RULE)},
+            400,
+            409,
+            parameters=({"name": "rights", "in": "query", "required": True, "schema": _TEXT},),
         ),
-        "post": _key(
+        "post": _named(
             "rotateKey",
             "Give a rule a new primary key",
-            "200",
-            _answer("The rule with its new keys.", _RULE),
-            {"name": "revoke", "in": "query", "schema": {"type": "boolean"}},
             "Needs Manage on the namespace. The old primary key becomes the secondary key; with `revoke` "
             "both are new.",
+            {"200": _answer("The rule with its new keys.", _RULE)},
+            400,
+            409,
+            parameters=({"name": "revoke", "in": "query", "schema": {"type": "boolean"}},),
         ),
-        "delete": _key(
+        "delete": _named(
             "removeKey",
             "Remove a rule",
-            "200",
-            _answer("What was removed.", record({"removed": _TEXT, "lastWithManage": {"type": "boolean"}})),
-            None,
             "Needs Manage on the namespace. Links that its keys have opened are detached.",
+            {
+                "200": _answer(
+                    "What was removed.", record({"removed": _TEXT, "lastWithManage": {"type": "boolean"}})
+                )
+            },
+            400,
+            409,
         ),
     },
     "/connections/{id}": {

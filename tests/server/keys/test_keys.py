@@ -13,8 +13,8 @@ from peeklock.auth import Right, SasRule
 from peeklock.cli import main
 from peeklock.server.keys.keys import GivenKeyFile, KeyFile
 from peeklock.server.keys.rules import KeysRefused
+from peeklock.server.system.default_name import set_default_name
 from peeklock.server.system.keys import NamespaceKeys
-from peeklock.server.system.namespaces import NamespaceList
 from peeklock.server.system.store import folder_of
 from tests.kept_keys import write_keys
 from tests.server.system.asking import opened
@@ -31,7 +31,7 @@ def keys(tmp_path: Path) -> KeyFile:
 async def made(data: Path) -> list[SasRule]:
     """Do what a first start does."""
     async with opened(folder_of(data)) as system:
-        await NamespaceList(system).set_default("Shop")
+        await set_default_name(system, "Shop")
         return await NamespaceKeys(system, "Shop").load_or_make()
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from peeklock.auth import ALL_RIGHTS, Right, SasRule
 from peeklock.server.keys.rules import RULES_MAX, KeysRefused, rule_json
-from peeklock.server.system.keys import NamespaceKeys
-from peeklock.server.system.namespaces import NamespaceList
+from peeklock.server.system.keys import NamespaceKeys, fact_key
 from peeklock.server.system.store import SystemStore
 from peeklock.store.base import StoreDamaged, StoreFailed
 from peeklock.store.memory import MemoryStore
@@ -166,7 +165,7 @@ def test_a_removed_namespace_gets_no_keys_again() -> None:
         with pytest.raises(KeysRefused, match="the namespace 'orders' has no keys"):
             await keys.add("sender", SEND)
         await keys.load_or_make()
-        removing = asyncio.ensure_future(NamespaceList(system).remove("orders"))
+        removing = asyncio.ensure_future(system.put({fact_key("orders"): None}))
         with pytest.raises(KeysRefused, match="the namespace 'orders' has no keys"):
             await asyncio.gather(removing, keys.rotate(ROOT, revoke=True))
         await removing

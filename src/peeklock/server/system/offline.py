@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.system import authority
+from peeklock.server.system.default_name import default_name
 from peeklock.server.system.keys import NamespaceKeys, fact_key
-from peeklock.server.system.namespaces import NamespaceList
 from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.server.tls.certificates import keep_authority
 from peeklock.server.tls.contexts import (
@@ -38,7 +38,7 @@ async def with_keys(data: Path, namespace: str | None, do: Callable[[NamespaceKe
         raise missing
     system = await opened(data)
     try:
-        name = namespace or NamespaceList(system).default()
+        name = namespace or default_name(system)
         if name is None or (namespace is None and system.get(fact_key(name)) is None):
             raise missing
         if system.get(fact_key(name)) is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from peeklock.server.settings import Settings, StartFailed
+from peeklock.server.system.default_name import set_default_name
 from peeklock.server.system.migration import MigrationRefused, migrate
-from peeklock.server.system.namespaces import NamespaceList
 from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.store.base import Store, StoreError
 
@@ -19,7 +19,7 @@ async def open_system(settings: Settings, default: str) -> SystemStore:
     except StoreError as failure:
         raise StartFailed(str(failure)) from failure
     try:
-        await NamespaceList(system).set_default(default)
+        await set_default_name(system, default)
         if settings.data is not None:
             await migrate(
                 system,
