@@ -169,6 +169,16 @@ def test_a_key_name_that_is_no_host_label_makes_none(broker: BrokerProcess, api:
     assert api("GET", "/$api/v1/namespaces") == before
 
 
+@pytest.mark.parametrize("name", ["sbemulatorns", "SBEmulatorNS"])
+def test_the_name_of_the_default_namespace_is_a_key_of_it(broker: BrokerProcess, api: Api, name: str) -> None:
+    """It makes none: that name is taken."""
+    before = api("GET", "/$api/v1/namespaces")
+    assert api("GET", "/$api/v1/namespaces", key=(name, DEVELOPMENT_KEY)) == before
+    with pytest.raises(ServiceBusError):
+        bodies(named(broker, name), f"no-such-queue-{uuid.uuid4()}")
+    assert "a defect" not in broker.log.read_text()
+
+
 def test_a_bad_signature_makes_none(broker: BrokerProcess, api: Api) -> None:
     before = api("GET", "/$api/v1/namespaces")
     with pytest.raises(ServiceBusError):

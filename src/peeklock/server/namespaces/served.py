@@ -131,7 +131,7 @@ class ServedNamespace:
             process.authority if is_default else authority,
             process.web_tokens,
             settings.keys,
-            names=() if is_default else (name,),
+            names=(name,),
         )
         self.keys = self._make_keys()
         """Its shared access keys; None = it has none."""

@@ -119,6 +119,8 @@ class ThrowAway:
 
     def _on_use(self, key_name: str, token: str) -> ServedNamespace | None:
         """Make the namespace that a well-signed token names. Raises: NamespaceFull, KeyRefused."""
+        if self._registry.get(key_name) is not None:  # it has no such key: it refuses it
+            return None
         if not SasToken.parse(token).signed_with(DEVELOPMENT_KEY):
             return None
         return self.make(key_name)
