@@ -19,7 +19,8 @@ from peeklock import __version__
 from peeklock.auth import Authority
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
-from peeklock.server import configuration, log, storage
+from peeklock.server import configuration, log
+from peeklock.server.disk import Disk
 from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.followed_files import followed_files
 from peeklock.server.keys.authority_manager import is_loopback
@@ -117,14 +118,15 @@ class Broker:
         self._turns = Turns(loop.call_soon, loop.call_later, on_defect=self._take_defect)
         name = configs[0].namespace if configs else DEFAULT_NAMESPACE
         self._telemetry = self._make_telemetry(name)
-        self._system = await open_system(settings, name)
+        disk = None if settings.data is None else Disk(settings.data)
+        self._system = await open_system(settings, name, disk)
         try:
-            await self._start(name, configs)
+            await self._start(name, configs, disk)
         except StartFailed:
             await self._system.close()
             raise
 
-    async def _start(self, name: str, configs: Sequence[Config]) -> None:
+    async def _start(self, name: str, configs: Sequence[Config], disk: Disk | None) -> None:
         """Start the namespaces and listen. Raises: StartFailed."""
         settings = self._settings
         process = self._process = Process(
@@ -136,7 +138,7 @@ class Broker:
             Tokens(),
             self._fail,
             ExporterProcess(),
-            None if settings.data is None else storage.Disk(settings.data),
+            disk,
             self._given_authority,
             None if self._token_issuer is None else self._token_issuer.verifier,
             self._telemetry,

@@ -9,6 +9,7 @@ from pathlib import Path
 from peeklock.broker.content.overlay import is_bodiless
 from peeklock.engine.engine import Engine
 from peeklock.server import log
+from peeklock.server.disk import Disk
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.store.base import Store, StoreDamaged, StoreError, StoreGone
 
@@ -16,22 +17,6 @@ MIN_FREE_BYTES = 1024**3
 MIN_FREE_SHARE = 0.05
 """Below the smaller of the two, sends are refused (R-06): 5 % keeps small volumes usable, 1 GiB large ones
 full."""
-
-
-class Disk:
-    """What the durable stores of a process share: threads, and the reserve for a full disk."""
-
-    def __init__(self, data: Path) -> None:
-        """Start the threads. `data`: the folder of the process."""
-        from peeklock.store.sqlite.space import Ballast
-        from peeklock.store.sqlite.threads import StoreThreads
-
-        self.threads = StoreThreads()
-        self.ballast = Ballast(data)
-
-    def close(self) -> None:
-        """End the threads; all stores are closed."""
-        self.threads.close()
 
 
 async def open_store(settings: Settings, disk: Disk | None) -> Store:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from peeklock.server.disk import Disk
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.system.keys import NamespaceKeys
 from peeklock.server.system.opening import open_system
@@ -22,16 +23,18 @@ def test_keys_that_are_not_needed_may_have_a_fault_and_a_renamed_namespace_keeps
     with_keys = replace(open_to_all, auth=frozenset({"sas"}))
 
     async def story() -> None:
+        disk = Disk(tmp_path)
         file.chmod(0o644)
-        await (await open_system(open_to_all, "shop")).close()
+        await (await open_system(open_to_all, "shop", disk)).close()
         assert file.exists()
         with pytest.raises(StartFailed, match="chmod 600"):
-            await open_system(with_keys, "shop")
+            await open_system(with_keys, "shop", disk)
         file.chmod(0o600)
-        await (await open_system(with_keys, "shop")).close()
-        system = await open_system(with_keys, "store")
+        await (await open_system(with_keys, "shop", disk)).close()
+        system = await open_system(with_keys, "store", disk)
         assert NamespaceKeys(system, "store").rules() == rules
         assert NamespaceKeys(system, "shop").rules() == []
         await system.close()
+        disk.close()
 
     asyncio.run(story())

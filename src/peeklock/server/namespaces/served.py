@@ -22,6 +22,7 @@ from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.server import configuration, log, storage
+from peeklock.server.disk import Disk
 from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.keys.authority_manager import AuthorityManager
 from peeklock.server.keys.keys import GivenKeyFile
@@ -84,7 +85,7 @@ class Process:
     """Is called when the store or the core of one has failed."""
     exporter: ExporterProcess
     """Writes the event logs; it runs with the first one."""
-    disk: storage.Disk | None = None
+    disk: Disk | None = None
     """None = all is in memory."""
     authority: Authority | None = None
     """One made elsewhere, for the default namespace."""

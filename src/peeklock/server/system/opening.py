@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peeklock.server.disk import Disk
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.system.default_name import set_default_name
 from peeklock.server.system.migration import MigrationRefused, migrate
@@ -9,13 +10,13 @@ from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.store.base import Store, StoreError
 
 
-async def open_system(settings: Settings, default: str) -> SystemStore:
+async def open_system(settings: Settings, default: str, disk: Disk | None) -> SystemStore:
     """Open the system store of the data folder, or one in memory; `default` names the default namespace.
 
-    Raises: StartFailed.
+    `disk`: None = all is in memory. Raises: StartFailed.
     """
     try:
-        system = await SystemStore.open(_store(settings))
+        system = await SystemStore.open(_store(settings, disk))
     except StoreError as failure:
         raise StartFailed(str(failure)) from failure
     try:
@@ -34,11 +35,13 @@ async def open_system(settings: Settings, default: str) -> SystemStore:
     return system
 
 
-def _store(settings: Settings) -> Store:
-    if settings.data is None or settings.durability == "memory":
+def _store(settings: Settings, disk: Disk | None) -> Store:
+    if disk is None or settings.data is None or settings.durability == "memory":
         from peeklock.store.memory import MemoryStore
 
         return MemoryStore()
     from peeklock.store.sqlite.store import SqliteStore
 
-    return SqliteStore(folder_of(settings.data), durability=settings.durability)
+    return SqliteStore(
+        folder_of(settings.data), durability=settings.durability, ballast=disk.ballast, threads=disk.threads
+    )
