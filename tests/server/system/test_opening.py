@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +36,22 @@ def test_keys_that_are_not_needed_may_have_a_fault_and_a_renamed_namespace_keeps
         system = await open_system(with_keys, "store", disk)
         assert NamespaceKeys(system, "store").rules() == rules
         assert NamespaceKeys(system, "shop").rules() == []
+        await system.close()
+        disk.close()
+
+    asyncio.run(story())
+
+
+def test_a_folder_in_use_is_named_as_it_was_given(tmp_path: Path) -> None:
+    """Not the folder of the system store below it."""
+    settings = Settings(tmp_path, None, "127.0.0.1", 0, 0, "os", None, None, "standard", None)
+
+    async def story() -> None:
+        disk = Disk(tmp_path)
+        system = await open_system(settings, "shop", disk)
+        named = f"^{re.escape(str(tmp_path))} is in use by process {os.getpid()}"
+        with pytest.raises(StartFailed, match=named):
+            await open_system(settings, "shop", disk)
         await system.close()
         disk.close()
 

@@ -7,7 +7,8 @@ from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.system.default_name import set_default_name
 from peeklock.server.system.migration import MigrationRefused, migrate
 from peeklock.server.system.store import SystemStore, folder_of
-from peeklock.store.base import Store, StoreError
+from peeklock.store.base import Store, StoreError, StoreInUse
+from peeklock.store.sqlite.folder import holder
 
 
 async def open_system(settings: Settings, default: str, disk: Disk | None) -> SystemStore:
@@ -17,6 +18,10 @@ async def open_system(settings: Settings, default: str, disk: Disk | None) -> Sy
     """
     try:
         system = await SystemStore.open(_store(settings, disk))
+    except StoreInUse as failure:  # of its own folder, which nobody has named
+        assert settings.data is not None
+        text = f"{settings.data} is in use by {holder(folder_of(settings.data))}"
+        raise StartFailed(f"{text}; stop it or use another folder") from failure
     except StoreError as failure:
         raise StartFailed(str(failure)) from failure
     try:

@@ -16,8 +16,19 @@ LOCK_NAME = "peeklock.lock"
 DATABASE_NAME = "peeklock.db"
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder with those above it, if it is missing. Raises: StoreFailed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        above = next(parent for parent in folder.absolute().parents if parent.exists())
+        raise StoreFailed(
+            f"cannot create the folder {folder}: {error.strerror}; {_remedy(error, above)}"
+        ) from error
+
+
 def _remedy(error: OSError, folder: Path) -> str:
-    """Return what to do about a folder in which no file can be made."""
+    """Return what to do about a folder in which nothing can be made."""
     if error.errno == errno.EROFS:
         return "the volume is read-only: mount it for writing"
     if error.errno in (errno.EACCES, errno.EPERM):

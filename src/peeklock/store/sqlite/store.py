@@ -47,7 +47,7 @@ from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.event_backlog import EventBacklog
 from peeklock.store.sqlite.checkpointer import WAL_PAGES_MAX, Checkpointer, checkpoint
 from peeklock.store.sqlite.errors import store_error, store_errors
-from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock
+from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock, make_folder
 from peeklock.store.sqlite.opening import (
     PAGE_BYTES,
     Connect,
@@ -138,10 +138,7 @@ class SqliteStore:
 
     async def open(self) -> None:
         """Take the folder and open the database; see `Store`."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreFailed(f"cannot create the folder {self._folder}: {error.strerror}") from error
+        make_folder(self._folder)
         self._lock.take()
         threads = self._threads = self._shared_threads or StoreThreads(writers=1, readers=1, checkpointers=1)
         self._writer = Worker(
