@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peeklock.cli import main, running
-from peeklock.cli.operate import _age, _rows, _table
+from peeklock.cli.operate import _NUMBERS, _age, _rows
 from peeklock.cli.running import BrokerError, NotRunning, find
+from peeklock.cli.tables import table
 from peeklock.server.settings import CONTROL_SOCKET
 
 KEY = "SharedAccessKeyName=web;SharedAccessKey=secret"
@@ -206,7 +207,7 @@ CONNECTION = {
 def test_the_table_has_a_line_for_each_link() -> None:
     rows = [*_rows(CONNECTION), *_rows({**CONNECTION, "id": 12, "links": []})]
     head = ("ID", "PEER", "KEY", "CLIENT", "AGE", "ROLE", "ENTITY", "CREDIT", "L", "R")
-    assert list(_table(head, rows)) == [
+    assert list(table(head, rows, _NUMBERS)) == [
         "ID  PEER  KEY  CLIENT  AGE  ROLE      ENTITY            CREDIT  L  R",
         " 3  p:1   -    c       2 h  receiver  orders                 5  2  1.2",
         "                            receiver  orders session s       5  2  1.2",

@@ -41,11 +41,17 @@ def _sections() -> dict[str, str]:
 def _options() -> Iterator[tuple[str, str]]:
     assert isinstance(main, click.Group)
     for name, command in main.commands.items():
-        for parameter in command.params:
-            # Settings have a page of their own, made from their table.
-            if isinstance(parameter, click.Option) and not isinstance(parameter, SettingOption):
-                for option in parameter.opts:
-                    yield name, option
+        below = command.commands.values() if isinstance(command, click.Group) else ()
+        parameters = [parameter for one in (command, *below) for parameter in one.params]
+        # Settings have a page of their own, made from their table.
+        options = {
+            option
+            for parameter in parameters
+            if isinstance(parameter, click.Option) and not isinstance(parameter, SettingOption)
+            for option in parameter.opts
+        }
+        for option in sorted(options):
+            yield name, option
 
 
 def test_each_command_has_its_section() -> None:

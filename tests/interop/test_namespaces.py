@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import time
 import urllib.error
@@ -205,30 +203,3 @@ def test_each_has_an_event_log_of_its_own(tmp_path: Path) -> None:
 
     assert sent(log, inside=False) == 1
     assert sent(log / "_namespaces" / "bank", inside=True) == 2
-
-
-def test_a_namespace_that_the_file_names_no_more_is_kept(tmp_path: Path) -> None:
-    """One that is new waits for the next start."""
-    file = tmp_path / "Config.json"
-    file.write_text(json.dumps(CONFIG))
-    shop = CONFIG["UserConfig"]["Namespaces"][0]
-    with BrokerProcess(tmp_path, [f"--config={file}"]) as broker:
-        root = "SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE"
-        two = Two(broker, {"shop": root, "bank": root.replace("RootManageSharedAccessKey", "bank")})
-        two.send("bank", "a")
-
-        def reload(*namespaces: object, says: str) -> None:
-            file.write_text(json.dumps({"UserConfig": {"Namespaces": namespaces}}))
-            assert broker.pid is not None
-            os.kill(broker.pid, signal.SIGHUP)
-            until_s = time.monotonic() + 20
-            while says not in broker.log.read_text():
-                assert time.monotonic() < until_s
-
-        reload(shop, says="a namespace is kept that the file names no more")
-        assert two.peek("bank") == ["a"]
-        reload(shop, {"Name": "new"}, says="the namespace 'new' is new; restart the broker to serve it")
-        assert two.peek("bank") == ["a"]
-        broker.kill()
-        broker.start()
-        assert "namespaces served" in broker.log.read_text()

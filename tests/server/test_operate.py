@@ -139,9 +139,10 @@ def test_figures_need_a_key_with_any_right_and_connections_one_with_manage(broke
 STATUSES = {
     ("put", "/$api/v1/keys/{name}"): 400,  # without rights
     ("post", "/$api/v1/keys/{name}"): 409,  # no such key
-    ("post", "/$api/v1/namespaces"): 403,  # without --throw-away
+    ("post", "/$api/v1/namespaces"): 409,  # without --throw-away
     ("get", "/$api/v1/namespaces/{name}"): 404,
-    ("delete", "/$api/v1/namespaces/{name}"): 404,
+    ("put", "/$api/v1/namespaces/{name}"): 201,
+    ("delete", "/$api/v1/namespaces/{name}"): 204,
     ("post", "/$api/v1/namespaces/{name}/reset"): 404,
     ("post", "/$api/v1/namespaces/{name}/clock"): 404,
     ("delete", "/$api/v1/keys/{name}"): 409,

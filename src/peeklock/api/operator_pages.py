@@ -106,13 +106,15 @@ def _named(
 _NAMESPACE = record(
     {
         "name": _TEXT,
-        "kind": {"type": "string", "enum": ["default", "configured", "throw-away"]},
+        "kind": {"type": "string", "enum": ["default", "configured", "dropped", "created", "throw-away"]},
         "durability": _TEXT,
         "connections": {"type": "integer"},
+        "tier": _TEXT,
+        "properties": {"type": "object", "additionalProperties": True},
         "lease": _TEXT,
         "connectionString": _TEXT,
     },
-    ["name", "kind", "durability", "connections"],
+    ["name", "kind", "durability", "connections", "tier", "properties"],
 )
 
 
@@ -166,11 +168,24 @@ PATHS: dict[str, dict[str, Any]] = {
             404,
             security=_OPEN,
         ),
+        "put": _named(
+            "createNamespace",
+            "Create a namespace",
+            "Needs Manage on the default namespace. It has a store and keys of its own, and is there after "
+            "a restart. The body may be a Config.json, of which the first namespace counts, whatever its "
+            "name.",
+            {"201": _answer("The namespace, with its connection string.", _NAMESPACE)},
+            400,
+            409,
+            security=_OPEN,
+            body=_body(_OBJECT, required=False),
+        ),
         "delete": _named(
-            "endNamespace",
-            "End a throw-away namespace",
-            "Needs Manage on it, or on the default namespace. Its clients are told.",
-            {"204": _answer("It has ended.")},
+            "deleteNamespace",
+            "Delete a namespace with all that is in it",
+            "Needs Manage on the default namespace; for a throw-away one, Manage on it is enough. Its "
+            "clients are told. One that the configuration file names cannot be deleted.",
+            {"204": _answer("It is gone.")},
             404,
             409,
             security=_OPEN,

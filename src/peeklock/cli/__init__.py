@@ -7,8 +7,10 @@ operate         `health` and `connections`: what a running broker does.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
 running         How a command finds and asks a running broker.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
+namespaces      `namespaces`: those of a running broker.
 keys            `keys`: the namespace's shared access keys.
 extras          `ca`, `demo`, and `pipeline`, whose commands are imported when they are asked for.
+tables          Tables on standard output.
 options         The DIR argument, parsers of option values, and how a failure is reported.
 
 A command imports what it alone needs when it runs: `serve` must be ready in 600 ms.
@@ -24,6 +26,7 @@ import click
 from peeklock import __version__
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.keys import keys
+from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
 from peeklock.cli.serve import serve
 from peeklock.cli.stores import check, export
@@ -62,6 +65,7 @@ def main() -> None:
     Trust its TLS:        peeklock ca ./data
     See how it is:        peeklock health --data ./data
     See who is connected: peeklock connections --data ./data
+    Isolate teams, tests: peeklock namespaces create bank --data ./data
     See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     Verify a data folder: peeklock check ./data
     Save its entities:    peeklock export ./data > Config.json
@@ -70,5 +74,5 @@ def main() -> None:
     """
 
 
-for _command in (serve, health, connections, trace, check, export, demo, ca, keys, pipeline):
+for _command in (serve, health, connections, namespaces, trace, check, export, demo, ca, keys, pipeline):
     main.add_command(_command)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
 from peeklock.cli.options import reported
 from peeklock.cli.running import BrokerError, RunningBroker, to_a_running_broker
+from peeklock.cli.tables import table
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the broker's answer as JSON.")
 
@@ -68,7 +69,8 @@ def connections(context: click.Context, broker: RunningBroker, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(found))
     else:
-        click.echo("\n".join(_table(_HEAD, [row for each in found["connections"] for row in _rows(each)])))
+        rows = [row for each in found["connections"] for row in _rows(each)]
+        click.echo("\n".join(table(_HEAD, rows, numbers=_NUMBERS)))
 
 
 @connections.command("close")
@@ -127,14 +129,3 @@ def _age(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table. Without rows there is a head alone: a script can count lines."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for row in (head, *rows):
-        cells = (
-            f"{cell:>{width}}" if name in _NUMBERS else f"{cell:<{width}}"
-            for name, cell, width in zip(head, row, widths, strict=True)
-        )
-        yield "  ".join(cells).rstrip()

@@ -84,7 +84,7 @@ class RunningBroker:
             raise failed from failure
         return True
 
-    def ask(self, method: str, path: str) -> Answer:
+    def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
         """Return the answer to a request, of any status. Raises: NotRunning, BrokerError."""
         from http.client import HTTPException
 
@@ -93,7 +93,7 @@ class RunningBroker:
         except OSError as failure:
             raise self._failed(failure) from failure
         try:
-            connection.request(method, path, headers=self.headers)
+            connection.request(method, path, body or None, self.headers)
             answer = connection.getresponse()
             status, body = answer.status, answer.read()
         except (OSError, HTTPException) as failure:
@@ -117,9 +117,9 @@ class RunningBroker:
                 return BrokerError(text)
         return BrokerError(f"cannot ask {self.where}: {_why(failure)}")
 
-    def value(self, method: str, path: str) -> Any:
+    def value(self, method: str, path: str, body: bytes = b"") -> Any:
         """Return what a request is answered with. Raises: BrokerError, also for a refusal."""
-        answer = self.ask(method, path)
+        answer = self.ask(method, path, body)
         if answer.status < 300:
             return answer.value
         reason = answer.value.get("detail") if isinstance(answer.value, Mapping) else answer.value

@@ -72,3 +72,27 @@ def read_limits(form: Form, namespace: Mapping[str, Any], path: str) -> Namespac
         if (made := form.value(read, value, f"{where}.{key}")) is not None:
             found[field] = made
     return NamespaceLimits(**found)
+
+
+def write_limits(limits: NamespaceLimits) -> dict[str, Any]:
+    """Return the `Properties` of a namespace, which `read_limits` reads; what it leaves out is not there."""
+    size = limits.size_bytes_max
+    properties: dict[str, Any] = {
+        "Tier": None if limits.tier is None else TIERS[limits.tier].name,
+        "HostNames": list(limits.host_names) or None,
+        "MaxConnections": limits.connections_max,
+        "MaxSizeInMegabytes": None if size is None else size >> 20,
+        "MaxMessagesPerSecond": limits.messages_per_second,
+    }
+    return {key: value for key, value in properties.items() if value is not None}
+
+
+def limits_of(properties: Any) -> NamespaceLimits:
+    """Return the limits that `write_limits` wrote. Raises: ValueError."""
+    if not isinstance(properties, dict):
+        raise ValueError(f"{shown(properties)} is not an object")
+    form = Form()
+    limits = read_limits(form, {"Properties": Object(list(properties.items()))}, "namespace")
+    if form.problems:
+        raise ValueError("; ".join(form.problems))
+    return limits

@@ -68,6 +68,15 @@ class Buffers:
     @classmethod
     def of_memory(cls, memory_bytes: int, tier: TierLimits) -> Buffers:
         """Return the budgets for a machine or container with so much memory."""
-        one = max(REASSEMBLY_BYTES_MIN, tier.message_size_kb_max * 1024 + REASSEMBLY_OVERHEAD_BYTES)
+        one = _connection_bytes(tier)
         all_known = max(memory_bytes // MEMORY_SHARE, one)
         return cls(one, ReassemblyBudget(all_known), ReassemblyBudget(all_known // STRANGERS_SHARE))
+
+    def make_room(self, tier: TierLimits) -> None:
+        """Let the largest message of a tier pass, as of a namespace that was made later."""
+        self.connection_bytes_max = max(self.connection_bytes_max, _connection_bytes(tier))
+        self.known.limit = max(self.known.limit, self.connection_bytes_max)
+
+
+def _connection_bytes(tier: TierLimits) -> int:
+    return max(REASSEMBLY_BYTES_MIN, tier.message_size_kb_max * 1024 + REASSEMBLY_OVERHEAD_BYTES)

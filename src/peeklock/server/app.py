@@ -11,7 +11,6 @@ import contextlib
 import os
 import ssl
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +29,12 @@ from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.loop.timers import tick_round
 from peeklock.server.loop.turns import Turns
+from peeklock.server.namespaces.lifecycle import Lifecycle
 from peeklock.server.namespaces.registry import Registry
 from peeklock.server.namespaces.served import Process, ServedNamespace, Tokens
 from peeklock.server.net.control import ControlSocket
 from peeklock.server.net.ports import Ports
 from peeklock.server.net.protocols import Protocols
-from peeklock.server.net.sockets import descriptors_max
 from peeklock.server.notify import Notifier
 from peeklock.server.origins import OriginPolicy
 from peeklock.server.settings import Settings, StartFailed
@@ -56,20 +55,8 @@ times what a commit takes; a purge that takes longer is not waited for."""
 
 TICK_S = 1.0
 
-FILES_A_NAMESPACE = 9
-"""Of a durable store in full use."""
-
-FILES_OF_CLIENTS = 512
-"""Kept for the process and its clients. Our choice."""
-
-OPENED_AT_ONCE = 32
-"""Namespaces. Our choice: four for each thread that writes."""
-
 DEFAULT_NAMESPACE = "sbemulatorns"
 """Without a configuration, as the emulator's."""
-
-NAMESPACES_FOLDER = "namespaces"
-"""In the data folder: the folders of the namespaces but the default one."""
 
 
 class Broker:
@@ -145,22 +132,21 @@ class Broker:
         )
         try:
             limits = configs[0].limits if configs else None
-            default = ServedNamespace(name, process, settings, is_default=True, limits=limits)
+            default = ServedNamespace(name, process, settings, "default", limits=limits)
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
         self.registry = Registry(default, settings.own_names)
+        self.lifecycle = Lifecycle(process, self.registry)
         await default.open()
         try:
             await default.configure(configs[0] if configs else None)
-            await self._serve_all(configs[1:])
-            if settings.data is not None and len(configs) > 1:
-                self._say_what_fits(len(configs))
-            for served in self.registry:
-                served.make_capture()
+            default.make_capture()
+            await self.lifecycle.start(configs[1:])
             await self._listen()
             self.reload = followed_files(
                 settings,
                 self.registry,
+                self.lifecycle,
                 ports=self.ports,
                 token_issuer=self._token_issuer,
                 notifier=self._notifier,
@@ -169,38 +155,6 @@ class Broker:
             for served in self.registry:
                 await served.shard.stop()
             raise
-
-    async def _serve_all(self, configs: Sequence[Config]) -> None:
-        """Start the further namespaces, several at a time: they wait for the disk. Raises: StartFailed."""
-        for first in range(0, len(configs), OPENED_AT_ONCE):
-            opening = (self._serve(config) for config in configs[first : first + OPENED_AT_ONCE])
-            for failure in await asyncio.gather(*opening, return_exceptions=True):
-                if failure is not None:
-                    raise failure
-
-    def _say_what_fits(self, count: int) -> None:
-        """Say how many namespaces the limit of open files allows."""
-        limit = descriptors_max()
-        fits = max(0, limit - FILES_OF_CLIENTS) // FILES_A_NAMESPACE
-        fields: dict[str, object] = {"namespaces": count, "fit": fits, "open_files_limit": limit}
-        if count > fits:
-            fields["do"] = "raise the limit of open files (ulimit -n), or no client may be able to connect"
-            log.warning("more namespaces than the limit of open files allows", fields)
-        else:
-            log.info("namespaces served", fields)
-
-    async def _serve(self, config: Config) -> None:
-        """Start a further namespace of the configuration. Raises: StartFailed."""
-        settings, name = self._settings, config.namespace
-        data = None if settings.data is None else settings.data / NAMESPACES_FOLDER / name.lower()
-        try:
-            own = replace(settings, data=data, keys=None)
-            served = ServedNamespace(name, self._process, own, limits=config.limits)
-        except KeysRefused as failure:
-            raise StartFailed(f"the namespace {name}: {failure}") from failure
-        await served.open()
-        self.registry.add(served)
-        await served.configure(config)
 
     @property
     def shard(self) -> Shard:
@@ -218,9 +172,7 @@ class Broker:
 
     async def stopped(self) -> int:
         """Serve until asked to stop or unable to continue, then stop; return the exit status."""
-        for served in self.registry:
-            if served.capture is not None:
-                served.capture.start()  # not before: it would delay the start
+        self.lifecycle.run_event_logs()  # not before: it would delay the start
         if self._token_issuer is not None:
             await self._token_issuer.start()
         parts = [
@@ -294,6 +246,7 @@ class Broker:
         self.protocols = Protocols(
             settings=settings,
             registry=self.registry,
+            lifecycle=self.lifecycle,
             process=self._process,
             endpoint_of=lambda host: self.endpoint(host),
             turns=self._turns,
@@ -434,6 +387,7 @@ class Broker:
         if self._telemetry is not None:
             await self._telemetry.stop()
         await self.protocols.throw_away.stop()
+        await self.lifecycle.stop()
         await asyncio.gather(*(served.stop() for served in self.registry))
         await self._process.exporter.stop()
         await self._system.close()

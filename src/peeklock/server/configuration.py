@@ -49,7 +49,7 @@ def read_configuration(settings: Settings) -> Sequence[Config]:
         raise StartFailed(f"{_place(settings)}: {failure}") from failure
 
 
-def for_tests(content: bytes) -> Config:
+def in_request(content: bytes) -> Config:
     """Return the configuration in a request: of its first namespace, whose name does not count.
 
     Raises: StartFailed.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.server import configuration, log
 from peeklock.server.follow import FileWatch, FollowedFiles, Look, Outcome
+from peeklock.server.namespaces.lifecycle import Lifecycle
 from peeklock.server.namespaces.registry import Registry
 from peeklock.server.net.ports import Ports
 from peeklock.server.notify import Notifier
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def followed_files(
     settings: Settings,
     registry: Registry,
+    lifecycle: Lifecycle,
     *,
     ports: Ports,
     token_issuer: TokenIssuer | None,
@@ -30,7 +32,7 @@ def followed_files(
     """Return what follows the files of a started broker."""
     parts: dict[str, Look] = {}
     if settings.config is not None:
-        read = partial(_read_configuration, settings, registry)
+        read = partial(_read_configuration, settings, registry, lifecycle)
         parts["config"] = FollowedFiles(FileWatch(settings.config), read).look
     parts["keys"] = partial(_look_at_keys, registry)
     if token_issuer is not None:
@@ -50,7 +52,7 @@ async def _look_at_keys(registry: Registry, at_once: bool) -> Outcome:
     return Outcome.UNCHANGED
 
 
-async def _read_configuration(settings: Settings, registry: Registry) -> str:
+async def _read_configuration(settings: Settings, registry: Registry, lifecycle: Lifecycle) -> str:
     """Follow the configuration file; return why it was refused."""
     try:
         configs = await asyncio.to_thread(configuration.read_configuration, settings)
@@ -60,21 +62,11 @@ async def _read_configuration(settings: Settings, registry: Registry) -> str:
                 f"{settings.config}: UserConfig.Namespaces[0].Name: is {configs[0].namespace!r}, and the "
                 f"broker runs as {default!r}; restart it to rename the namespace"
             )
+        await lifecycle.follow(configs[1:])
         for config in configs:
             served = registry.get(config.namespace)
-            if served is None:
-                raise StartFailed(
-                    f"{settings.config}: the namespace {config.namespace!r} is new; restart the broker to "
-                    "serve it"
-                )
-            await configuration.follow(config, served.shard, served.settings)
-        named = {config.namespace.lower() for config in configs}
-        for served in registry:
-            if served.config is not None and served.name.lower() not in named:
-                do = "restart the broker without it, or name it in the file again"
-                log.warning(
-                    "a namespace is kept that the file names no more", {"name": served.name, "do": do}
-                )
+            if served is not None:  # else it was deleted just now
+                await configuration.follow(config, served.shard, served.settings)
     except StartFailed as failure:
         log.error(
             "the configuration file is not followed", {"reason": str(failure), "do": "correct the file"}

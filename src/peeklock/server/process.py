@@ -17,9 +17,9 @@ from peeklock import __version__
 from peeklock.auth import Authority
 from peeklock.server import log
 from peeklock.server.app import Broker
+from peeklock.server.descriptors import raise_descriptor_limit
 from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.loop.tasks import tell_failure
-from peeklock.server.net.sockets import raise_descriptor_limit
 from peeklock.server.notify import Notifier
 from peeklock.server.settings import Settings
 from peeklock.server.supervised import ReadyFile, end_with_parent

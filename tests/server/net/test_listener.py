@@ -16,9 +16,10 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from peeklock.server.descriptors import raise_descriptor_limit
 from peeklock.server.net import listener as listening
 from peeklock.server.net.listener import AMQP_TLS_HEADER, Listener
-from peeklock.server.net.sockets import is_loopback_address, raise_descriptor_limit
+from peeklock.server.net.sockets import is_loopback_address
 from tests.server.contexts import server_context
 
 ELSEWHERE = "192.0.2.1"

@@ -6,6 +6,7 @@ It makes and ends none; who does so tells it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from peeklock.auth import SasToken, TokenMalformed
 from peeklock.auth.sas import is_sas
@@ -19,6 +20,10 @@ KEYS_REMEMBERED = 10_000
 """Key names of which the namespace is known. Our choice: a megabyte."""
 
 
+class NamespaceThere(Exception):
+    """A namespace has the name or the host name of a new one; the text says which."""
+
+
 class Registry:
     """The namespaces by name. It is the `Namespaces` of the gateway."""
 
@@ -29,6 +34,8 @@ class Registry:
         self._by_host: dict[str, ServedNamespace] = {}
         self._by_key: dict[str, ServedNamespace | None] = {}
         """What was looked up."""
+        self._reserved: set[str] = set()
+        """Names and host names, in lower case, of those that are not there yet, or not quite gone."""
         self._own = HostNames(own_names)
         self._patterns = frozenset(name[2:].lower() for name in own_names if name.startswith("*."))
         self.on_use: Callable[[str, str], ServedNamespace | None] = lambda key_name, token: None
@@ -45,6 +52,29 @@ class Registry:
     def get(self, name: str) -> ServedNamespace | None:
         """Return the namespace of a name, in any case."""
         return self._by_name.get(name.lower())
+
+    @contextmanager
+    def reserved(self, name: str, host_names: Iterable[str] = ()) -> Iterator[None]:
+        """Keep a name and host names from others meanwhile. Raises: NamespaceThere."""
+        self.require_free(name, host_names)
+        names = {name.lower(), *host_names}
+        self._reserved |= names
+        try:
+            yield
+        finally:
+            self._reserved -= names
+
+    def require_free(self, name: str, host_names: Iterable[str] = ()) -> None:
+        """Raise NamespaceThere if a new namespace cannot have this name, or one of these host names."""
+        if (found := self._by_name.get(name.lower())) is not None:
+            raise NamespaceThere(f"There is already a namespace '{found.name}'.")
+        if name.lower() in self._reserved:
+            raise NamespaceThere(f"A namespace '{name}' is being made or deleted: try again.")
+        for host in (name.lower(), *host_names):
+            if (found := self.by_host(host)) is not None:
+                raise NamespaceThere(f"The host name '{host}' means the namespace '{found.name}' already.")
+            if host in self._reserved:
+                raise NamespaceThere(f"The host name '{host}' means another new namespace: try another one.")
 
     def add(self, served: ServedNamespace) -> None:
         """Let clients find a namespace."""

@@ -6,13 +6,14 @@ It knows no socket, and no other namespace.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import struct
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from peeklock.auth import Authority, NamespaceFull
+from peeklock.auth import DEVELOPMENT_KEY, Authority, NamespaceFull
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.changes import Change
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Kind = Literal["default", "configured", "dropped", "created", "throw-away"]
+"""Whether the configuration names a namespace, has ceased to, or a command has made it."""
+
 DIGEST_KEY = b"peeklock duplicate detection"
 """Separates our digests from other uses of the hash. Not a secret: 128 bits suffice against collisions."""
 
@@ -56,6 +60,9 @@ _DRAW = struct.Struct("16s" * TOKENS_A_DRAW)
 FURTHER_CACHE_BYTES = 8 * 1024 * 1024
 """Bodies in memory of each namespace but the default one. Our choice: 500 of them have 4 GB at most, and
 what they do not use they do not take."""
+
+CLIENTS_S_MAX = 5.0
+"""How long clients may take to read that their namespace has ended. Our choice, as for one connection."""
 
 
 class Tokens:
@@ -101,8 +108,8 @@ class ServedNamespace:
         name: str,
         process: Process,
         settings: Settings,
+        kind: Kind,
         *,
-        is_default: bool = False,
         authority: Authority | None = None,
         limits: NamespaceLimits | None = None,
     ) -> None:
@@ -116,7 +123,8 @@ class ServedNamespace:
         self.name = name
         self.limits = NO_LIMITS if limits is None else limits
         self.settings = settings = replace(settings, tier=self.limits.tier or settings.tier)
-        self.is_default = is_default
+        self.kind = kind
+        self.is_default = kind == "default"
         self._process = process
         is_for_tests = settings.is_development or authority is not None
         self.clock = MovableClock(process.clock.now_ms) if is_for_tests else None
@@ -129,7 +137,7 @@ class ServedNamespace:
         self.history = History(settings.history_size) if settings.history_size else None
         self.authority_manager = AuthorityManager(
             settings.auth,
-            process.authority if is_default else authority,
+            process.authority if self.is_default else authority,
             process.web_tokens,
             settings.keys,
             names=(name,),
@@ -137,8 +145,6 @@ class ServedNamespace:
         self.keys = self._make_keys()
         """Its shared access keys; None = it has none."""
         self.capture: Capture | None = None
-        self.config: Config | None = None
-        """The configuration that it was made with; None = it began empty."""
         self.connections: dict[int, Any] = {}
         """Its AMQP connections, by id."""
         self.admitted: set[int] = set()
@@ -150,8 +156,9 @@ class ServedNamespace:
         """Connections that have joined it."""
         self.used = False
         """Whether a connection or a request has come since this was cleared."""
-        self.shown_key = ""
-        """Of one made for tests: what its makers get."""
+        asks_for_none = settings.is_development or "off" in settings.auth
+        self.first_key = DEVELOPMENT_KEY if asks_for_none else None
+        """The key that is named as it, which its maker gets; None = it has none, but web tokens."""
 
     @property
     def authority(self) -> Authority:
@@ -185,7 +192,6 @@ class ServedNamespace:
     async def configure(self, config: Config | None) -> None:
         """Make it agree with the configuration, and follow its definitions. Raises: StartFailed."""
         if config is not None:
-            self.config = config
             await configuration.apply(config, self.shard, self.settings)
         self.follow_definitions()
 
@@ -255,6 +261,15 @@ class ServedNamespace:
         await self.shard.stop()
         self.definitions.finish()
 
+    async def retire(self) -> None:
+        """Stop while other namespaces go on; its clients were told, and have a moment to read it."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.deserted.wait(), CLIENTS_S_MAX)
+        for connection in list(self.connections.values()):
+            connection.abort()
+        await self.deserted.wait()
+        await self.stop()
+
     def _make_keys(self) -> NamespaceKeys | GivenKeyFile | None:
         manager = self.authority_manager
         if not manager.has_keys:
@@ -273,6 +288,7 @@ class ServedNamespace:
             except StoreError as failure:
                 raise StartFailed(str(failure)) from failure
             self.authority_manager.set_rules(rules)
+            self.first_key = rules[0].primary_key if rules else None
 
     def _make_namespace(self) -> Namespace:
         settings = self.settings

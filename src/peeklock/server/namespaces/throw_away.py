@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import gc
 import os
 import time
@@ -20,16 +19,13 @@ from peeklock.auth import DEVELOPMENT_KEY, Authority, KeyRefused, NamespaceFull,
 from peeklock.config.hosts import HOST_LABEL_RULE, is_host_label
 from peeklock.server import log
 from peeklock.server.loop.tasks import tell_failure
-from peeklock.server.namespaces.registry import Registry
+from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import Process, ServedNamespace, run_now
 
 DEVELOPMENT_MAX = 1_000
 """At a time, in development mode. Our choice: an empty one takes 100 KB."""
 
 KEY_BYTES = 32
-
-CLIENTS_S_MAX = 5.0
-"""How long clients may take to read that their namespace has ended. Our choice, as for one connection."""
 
 ENDED_MAX = 100
 """Ended namespaces whose memory is not free yet. Our choice: 5 MB if they are empty. Their objects refer to
@@ -45,10 +41,6 @@ class Lease:
     seconds: float
     used_s: float
     """When it was used last, of the monotonic clock."""
-
-
-class NamespaceThere(Exception):
-    """A namespace of this name exists; the text says so."""
 
 
 class ThrowAway:
@@ -91,9 +83,8 @@ class ThrowAway:
         """
         name = uuid.uuid4().hex if name is None else name
         if not is_host_label(name):
-            raise KeyRefused(f"'{name[:64]}' is not the name of a namespace, which is {HOST_LABEL_RULE[2:]}.")
-        if self._registry.get(name) is not None:
-            raise NamespaceThere(f"There is already a namespace '{name}'.")
+            raise KeyRefused(f"'{name[:64]}' is not {HOST_LABEL_RULE}.")
+        self._registry.require_free(name)
         if len(self._leases) >= self.most:
             raise NamespaceFull(
                 f"The broker has {len(self._leases)} throw-away namespaces, the most it may have: end some, "
@@ -107,8 +98,8 @@ class ThrowAway:
         if not settings.is_development and "off" not in settings.auth:
             key = base64.b64encode(os.urandom(KEY_BYTES)).decode()
         authority = None if key is None else Authority([SasRule(name, key)])
-        served = ServedNamespace(name, self._process, own, authority=authority)
-        served.shown_key = DEVELOPMENT_KEY if key is None else key
+        served = ServedNamespace(name, self._process, own, "throw-away", authority=authority)
+        served.first_key = DEVELOPMENT_KEY if key is None else key
         run_now(served.open())
         served.follow_definitions()
         self._registry.add(served)
@@ -119,7 +110,9 @@ class ThrowAway:
 
     def _on_use(self, key_name: str, token: str) -> ServedNamespace | None:
         """Make the namespace that a well-signed token names. Raises: NamespaceFull, KeyRefused."""
-        if self._registry.get(key_name) is not None:  # it has no such key: it refuses it
+        try:
+            self._registry.require_free(key_name)
+        except NamespaceThere:  # it has no such key: it refuses it
             return None
         if not SasToken.parse(token).signed_with(DEVELOPMENT_KEY):
             return None
@@ -137,12 +130,7 @@ class ThrowAway:
         task.add_done_callback(tell_failure)
 
     async def _stop(self, served: ServedNamespace) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(served.deserted.wait(), CLIENTS_S_MAX)
-        for connection in list(served.connections.values()):
-            connection.abort()
-        await served.deserted.wait()
-        await served.stop()
+        await served.retire()
         self._ended += 1
 
     def tick(self) -> None:

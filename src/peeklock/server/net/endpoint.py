@@ -116,7 +116,9 @@ class HttpEndpoint:
             shared.turns,
         )
         keys = KeyPages(served.keys)
-        namespaces = NamespacePages(shared.registry, shared.throw_away, served, shared.endpoint_of)
+        namespaces = NamespacePages(
+            shared.registry, shared.lifecycle, shared.throw_away, served, shared.endpoint_of
+        )
         rows = [
             Page("/live", Access.ANYBODY, probes.live),
             Page("/ready", Access.ANYBODY, probes.ready),
@@ -128,7 +130,8 @@ class HttpEndpoint:
             Page("/$api/v1/namespaces", Access.MANAGE, namespaces.show_all),
             Page("/$api/v1/namespaces", Access.MANAGE, namespaces.make, "POST", takes_body=True),
             Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.show),
-            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.end, "DELETE"),
+            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.create, "PUT", takes_body=True),
+            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.delete, "DELETE"),
             Page(
                 "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
             ),

@@ -21,9 +21,10 @@ from collections.abc import Callable
 from typing import cast
 
 from peeklock.server import log
+from peeklock.server.descriptors import descriptors_max
 from peeklock.server.line_limits import Note
 from peeklock.server.loop.tasks import tell_failure
-from peeklock.server.net.sockets import descriptors_max, is_loopback_address, listen
+from peeklock.server.net.sockets import is_loopback_address, listen
 
 FIRST_BYTES_S_MAX = 20.0
 """A connection that has not chosen a protocol by then is closed; Azure's token deadline is the same. Our

@@ -6,23 +6,27 @@ Those of the default namespace know all; those of another one know that one alon
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import JSON, to_json
 from peeklock.api.problems import NotHere
-from peeklock.auth import AuthorizationError
+from peeklock.auth import KeyRefused, NamespaceFull
 from peeklock.broker.vocabulary.durations import format_duration, parse_duration
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation, ServiceBusError
+from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.hosts import host_in
-from peeklock.server import configuration
+from peeklock.config.namespace_limits import write_limits
+from peeklock.server import configuration, log
 from peeklock.server.namespaces.for_tests import advance, reset
-from peeklock.server.namespaces.registry import Registry
+from peeklock.server.namespaces.lifecycle import Lifecycle, NotDeletable
+from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import ServedNamespace
-from peeklock.server.namespaces.throw_away import NamespaceThere, ThrowAway
+from peeklock.server.namespaces.throw_away import ThrowAway
 from peeklock.server.net.operator_pages import PageRequest
 from peeklock.server.settings import StartFailed
+from peeklock.store.base import StoreError
 
 ADVANCE_MS_MAX = 10 * 365 * 86_400_000
 """Of one request. Our choice: ten years are more than any timer but the largest time to live."""
@@ -36,12 +40,14 @@ class NamespacePages:
     def __init__(
         self,
         registry: Registry,
+        lifecycle: Lifecycle,
         throw_away: ThrowAway,
         own: ServedNamespace,
         endpoint_of: Callable[[str], str],
     ) -> None:
         """`own` serves the page; `endpoint_of` returns the endpoint of a connection string for a host."""
         self._registry = registry
+        self._lifecycle = lifecycle
         self._throw_away = throw_away
         self._own = own
         self._endpoint_of = endpoint_of
@@ -58,40 +64,74 @@ class NamespacePages:
 
     async def make(self, request: PageRequest) -> Response:
         """Make a throw-away namespace; return its connection string. The body may be a Config.json."""
-        if not self._own.is_default:
-            why = f"Only the default namespace '{self._registry.default.name}' makes others."
-            return request.exchange.refusal(InvalidOperation(why))
-        try:
-            lease_s = _lease_s(request)
-            config = configuration.for_tests(request.body) if request.body else None
-            served = self._throw_away.make(request.query.get("name", [None])[0], lease_s)
-        except (ValueError, StartFailed) as failure:
-            return request.exchange.refusal(ArgumentInvalid(f"{failure}."))
-        except NamespaceThere as failure:
-            return request.exchange.refusal(InvalidOperation(str(failure)))
-        except AuthorizationError as failure:
-            return request.exchange.refusal(failure)
-        if config is not None:
-            try:
-                await served.configure(config)
-            except StartFailed as failure:
-                self._throw_away.end(served, "its configuration was refused")
-                return request.exchange.refusal(ArgumentInvalid(f"{failure}."))
-        host = host_in(request.headers.get("host", "")) or "localhost"
-        key = f"SharedAccessKeyName={served.name};SharedAccessKey={served.shown_key};"
-        endpoint, _, more = self._endpoint_of(host).partition(";")
-        return _json(201, {**self._view(served), "connectionString": f"{endpoint};{key}{more}"})
 
-    async def end(self, request: PageRequest) -> Response:
-        """End a throw-away namespace."""
+        async def made() -> ServedNamespace:
+            lease_s = _lease_s(request)
+            config = configuration.in_request(request.body) if request.body else None
+            served = self._throw_away.make(request.query.get("name", [None])[0], lease_s)
+            if config is not None:
+                try:
+                    await served.configure(config)
+                except StartFailed:
+                    self._throw_away.end(served, "its configuration was refused")
+                    raise
+            return served
+
+        return await self._answer(request, 201, made)
+
+    async def create(self, request: PageRequest) -> Response:
+        """Make a namespace that stays; return its connection string. The body may be a Config.json."""
+
+        async def created() -> ServedNamespace:
+            config = configuration.in_request(request.body) if request.body else None
+            return await self._lifecycle.make(request.argument, config)
+
+        return await self._answer(request, 201, created)
+
+    async def delete(self, request: PageRequest) -> Response:
+        """Delete a namespace with all that is in it, or end a throw-away one."""
         served = self._found(request)
         if served is None:
             return self._missing(request)
-        if self._throw_away.lease_of(served) is None:
-            why = f"'{served.name}' is of the configuration: leave it out there, and restart the broker."
+        if self._throw_away.lease_of(served) is not None:
+            self._throw_away.end(served, _OWNER)
+            return Response(204)
+
+        async def deleted() -> None:
+            await self._lifecycle.delete(served)
+
+        return await self._answer(request, 204, deleted)
+
+    async def _answer(
+        self, request: PageRequest, status: int, do: Callable[[], Awaitable[ServedNamespace | None]]
+    ) -> Response:
+        """Return the answer to a request of the default namespace that makes or deletes another one."""
+        if not self._own.is_default:
+            why = f"Only the default namespace '{self._registry.default.name}' makes and deletes others."
             return request.exchange.refusal(InvalidOperation(why))
-        self._throw_away.end(served, _OWNER)
-        return Response(204)
+        try:
+            served = await do()
+        except (ValueError, KeyRefused, StartFailed) as failure:
+            return request.exchange.refusal(ArgumentInvalid(f"{str(failure).rstrip('.')}."))
+        except (NamespaceThere, NamespaceFull, NotDeletable) as failure:
+            return request.exchange.refusal(InvalidOperation(str(failure)))
+        except StoreError as failure:
+            do_now = "repair the disk, restart the broker, and look at its namespaces"
+            log.error("a namespace cannot be made or deleted", {"reason": str(failure), "do": do_now})
+            return request.exchange.refusal(InvalidOperation(f"{failure}: {do_now}."))
+        if served is None:
+            return Response(status)
+        return _json(status, {**self._view(served), **self._connection_string(request, served)})
+
+    def _connection_string(self, request: PageRequest, served: ServedNamespace) -> dict[str, str]:
+        """Return the connection string of a new namespace, by the host that the request has used."""
+        key = served.first_key
+        if key is None:
+            return {}
+        host = host_in(request.headers.get("host", "")) or "localhost"
+        endpoint, _, more = self._endpoint_of(host).partition(";")
+        shown = f"SharedAccessKeyName={served.name};SharedAccessKey={key};"
+        return {"connectionString": f"{endpoint};{shown}{more}"}
 
     async def move_clock(self, request: PageRequest) -> Response:
         """Move the clock of a namespace forwards by the `advance` of the body, such as PT5M."""
@@ -131,12 +171,13 @@ class NamespacePages:
 
     def _view(self, served: ServedNamespace) -> dict[str, Any]:
         lease = self._throw_away.lease_of(served)
-        kind = "default" if served.is_default else "configured" if lease is None else "throw-away"
         return {
             "name": served.name,
-            "kind": kind,
+            "kind": served.kind,
             "durability": served.settings.durability,
             "connections": len(served.connections),
+            "tier": TIERS[served.settings.tier].name,
+            "properties": write_limits(served.limits),
             **({} if lease is None else {"lease": format_duration(round(lease.seconds * 1000))}),
         }
 

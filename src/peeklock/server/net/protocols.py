@@ -20,6 +20,7 @@ from peeklock.server.line_limits import DefectLog, RefusalLog
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.turns import Turns
 from peeklock.server.memory import memory_bytes
+from peeklock.server.namespaces.lifecycle import Lifecycle
 from peeklock.server.namespaces.registry import Registry
 from peeklock.server.namespaces.served import Process, ServedNamespace
 from peeklock.server.namespaces.throw_away import ThrowAway
@@ -48,6 +49,7 @@ class Protocols:
 
     settings: Settings
     registry: Registry
+    lifecycle: Lifecycle
     process: Process
     turns: Turns
     clock: SlewedClock
@@ -82,6 +84,7 @@ class Protocols:
         self._of: dict[int, ServedNamespace] = {}
         """The namespaces of these."""
         self.throw_away = ThrowAway(self.registry, self.process, self.end)
+        self.lifecycle.close = self.end
 
     def wait_s(self, address: str) -> float | None:
         """Return how long a new connection from an address must wait, s; None = it is turned away."""
@@ -121,6 +124,7 @@ class Protocols:
         """Hand a connection over to the namespace that its peer has chosen. Raises: NamespaceFull."""
         served.require_place()
         served.admitted.add(connection_id)
+        self.buffers.make_room(TIERS[served.settings.tier])
         if served is self._of[connection_id]:
             return
         connection = self.connections[connection_id]

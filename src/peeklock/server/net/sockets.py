@@ -1,18 +1,12 @@
-"""Sockets: listening on every address of a host, and the limit of file descriptors."""
+"""Sockets that listen on every address of a host."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import resource
 import socket
-import sys
 from ipaddress import IPv6Address, ip_address
 
 from peeklock.server import log
-
-DESCRIPTORS_RESERVED = 64
-"""File descriptors that no connection gets: the store opens files while it runs. Our choice."""
 
 PORT_TRIES_MAX = 10
 """Searches for a port that is free on every address of a host. Our choice."""
@@ -80,18 +74,3 @@ def is_loopback_address(address: str) -> bool:
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return ip.is_loopback
-
-
-def raise_descriptor_limit() -> None:
-    """Raise the limit of open files to the hard limit: each connection is one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # where the hard limit means less than it says
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def descriptors_max() -> int:
-    """Return the first descriptor number that no connection gets."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return max(soft - DESCRIPTORS_RESERVED, soft // 2)
