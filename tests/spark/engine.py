@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, SupportsTriggerAvailableNow
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from peeklock.spark.versions import OlderStreamReader, ReadAllAvailable, SupportsTriggerAvailableNow
 
 SCHEMA = (
     StructType()
@@ -58,14 +59,22 @@ class Query:
         *,
         available_now: bool = False,
         unlimited: bool = False,
+        older: bool = False,
         stop_at: str | None = None,
         stop_in_batch: int = 0,
     ) -> None:
-        """`stop_at`: before which call the driver dies, once batch `stop_in_batch` has come."""
+        """Start, and do again what was not done.
+
+        `older`: as Spark 4.0 and 4.1 call a reader. `stop_at`: before which call the driver dies, once batch
+        `stop_in_batch` has come.
+        """
         self.reader = pickle.loads(pickle.dumps(make_reader()))
         self.worker = pickle.loads(pickle.dumps(make_reader()))
+        self._older = older
         self._checkpoint = checkpoint
         self._limit = ReadAllAvailable() if unlimited else self.reader.getDefaultReadLimit()
+        if older:
+            self.reader, self.worker = OlderStreamReader(self.reader), OlderStreamReader(self.worker)
         self._stop_at = stop_at
         self._stop_in_batch = stop_in_batch
         self._calls = 0
@@ -83,7 +92,8 @@ class Query:
         batch = len(checkpoint.offsets)
         start = self._offset(batch - 1)
         self._point("latest", batch)
-        end = json.dumps(self.reader.latestOffset(start, self._limit))
+        arguments = () if self._older else (start, self._limit)
+        end = json.dumps(self.reader.latestOffset(*arguments))
         if end == json.dumps(start):
             return False
         self._point("log", batch)

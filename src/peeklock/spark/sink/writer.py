@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
 
@@ -28,6 +27,7 @@ from peeklock.client.sender import Sender
 from peeklock.spark.options import Options
 from peeklock.spark.sink.columns import Columns, find_columns
 from peeklock.spark.sink.outgoing import EncodedRows, RowEncoder, RowRefused, named_row
+from peeklock.spark.versions import DataSourceStreamArrowWriter, arrow_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -94,6 +94,7 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         """Check the columns. Raises: OptionError, SchemaMismatch."""
         self._options = options
+        self._schema = schema
         self._columns = _checked(options, schema, overwrite)
 
     def write(self, iterator: Iterator[Any]) -> Sent:
@@ -101,7 +102,8 @@ class SinkStreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         assert context is not None, "Spark calls this in a task"
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-        return _write(self._options, self._columns, f"{query}/{batch}", iterator)
+        batches = arrow_batches(iterator, self._schema)
+        return _write(self._options, self._columns, f"{query}/{batch}", batches)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
         """Log what was written."""

@@ -15,13 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from peeklock.client.errors import OptionError
 from peeklock.spark.options import Options, SubQueue
@@ -38,6 +31,13 @@ from peeklock.spark.source.browse import (
 from peeklock.spark.source.offsets import CheckpointMismatch
 from peeklock.spark.source.rows import sequence_number
 from peeklock.spark.source.schema import chosen_schema
+from peeklock.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -110,6 +110,11 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if not size:
                     break
         return self._offset(marks)
+
+    def resumed_offset(self) -> Offset:
+        """Return the end of what is there: where the checkpoint is, is not known. Raises: ServiceBusError."""
+        nothing = self._offset({path: {} for path in self._options.entities})
+        return self.latestOffset(nothing, ReadAllAvailable())
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Record the last messages of now. Raises: ServiceBusError."""

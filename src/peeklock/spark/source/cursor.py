@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from peeklock.client.claims import (
     CLAIM_BYTES_MAX,
@@ -31,7 +30,7 @@ from peeklock.client.claims import (
     divide,
     fetch,
 )
-from peeklock.client.connection import connection
+from peeklock.client.connection import connection, wall_ms
 from peeklock.client.management import Ticket
 from peeklock.spark.options import Options
 from peeklock.spark.source.offsets import (
@@ -47,6 +46,7 @@ from peeklock.spark.source.offsets import (
 )
 from peeklock.spark.source.rows import record_batch
 from peeklock.spark.source.schema import chosen_schema
+from peeklock.spark.versions import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -139,6 +139,17 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(PAUSE_S)
         return start
 
+    def resumed_offset(self) -> Json:
+        """Return the end of the claims that are there, and of new ones. Raises: as `latestOffset`.
+
+        No claim before it may be left out: the checkpoint, which is not known, may name the last one.
+        """
+        ends = {path: cursor.last for path, cursor in self._opened().items()}
+        self._take_new(ends, self._budget(self.getDefaultReadLimit()))
+        self._busy_at = time.monotonic()
+        positions = {path: Position(no) for path, no in ends.items()}
+        return CursorOffset(positions, wall_ms()).to_json(self._origin)
+
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Divide the claims of a batch among tasks.
 
@@ -154,7 +165,10 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if cursor is None:
                 continue
             begin = first.positions.get(path, Position(cursor.committed, stop.life))
-            if begin.life != stop.life:
+            if begin.life == stop.life and begin.claim > stop.claim:  # after `resumed_offset`
+                self._lost(cursor, begin, f"the claims of the checkpoint; the last claim is {cursor.last}")
+                begin = Position(0, stop.life)
+            elif begin.life != stop.life:
                 begin = Position(0, stop.life)
             elif lost := [no for no in range(begin.claim + 1, stop.claim + 1) if no not in cursor.claims]:
                 self._lost(cursor, begin, f"claims {lost[0]} to {lost[-1]} of its next batch")

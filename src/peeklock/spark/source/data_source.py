@@ -18,6 +18,7 @@ from pyspark.sql.datasource import (
 
 from peeklock.spark.options import Mode, Use, read_options
 from peeklock.spark.source.schema import row_ddl
+from peeklock.spark.versions import stream_reader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -51,14 +52,14 @@ class ServiceBusSource(DataSource):
         if options.mode is Mode.CURSOR:
             from peeklock.spark.source.cursor import CursorStreamReader
 
-            return CursorStreamReader(options, schema)
+            return stream_reader(CursorStreamReader(options, schema))
         if options.mode is Mode.PEEK_LOCK:
             from peeklock.spark.source.peek_lock import PeekLockStreamReader
 
-            return PeekLockStreamReader(options, schema)
+            return stream_reader(PeekLockStreamReader(options, schema))
         from peeklock.spark.source.browse_stream import BrowseStreamReader
 
-        return BrowseStreamReader(options, schema)
+        return stream_reader(BrowseStreamReader(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""

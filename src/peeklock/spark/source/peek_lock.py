@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from peeklock.client.connection import connection
+from peeklock.client.connection import connection, wall_ms
 from peeklock.client.links import COMPLETE, DEFER, RELEASE
 from peeklock.spark.options import Options
 from peeklock.spark.source.browse import PARTITION_SHIFT, Browser
@@ -47,6 +46,7 @@ from peeklock.spark.source.offsets import (
 )
 from peeklock.spark.source.rows import record_batch
 from peeklock.spark.source.schema import chosen_schema
+from peeklock.spark.versions import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -132,19 +132,22 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         batch = offset.batch + 1
         before = self._rows.get(offset.batch, offset.read) if self._settled < offset.batch else {}
         if taken:
-            self._busy_at = time.monotonic()
-            self._held = {no: held for no, held in self._held.items() if no >= offset.batch}
-            self._held[batch] = taken
-            read = {path: to_ranges(each.number for each in held) for path, held in taken.items()}
-            size_bytes = sum(each.size_bytes for held in taken.values() for each in held)
-            self._latest = PeekLockOffset(batch, read, without(before, read), size_bytes)
-            return self._latest.to_json(self._origin)
+            return self._batch_of(batch, taken, before).to_json(self._origin)
         if before and (self._stops_at is not None or time.monotonic() - self._busy_at >= IDLE_S):
             self._latest = PeekLockOffset(batch, {}, before)
             return self._latest.to_json(self._origin)
         if self._stops_at is None:
             time.sleep(PAUSE_S)
         return start
+
+    def resumed_offset(self) -> Json:
+        """Receive messages for the next batch, after one that the checkpoint alone names; return its end.
+
+        Its number is later than all before. Raises: ServiceBusError.
+        """
+        self._settled = 0
+        taken = self._receive(self.getDefaultReadLimit())
+        return self._batch_of(wall_ms(), taken, {}).to_json(self._origin)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Defer a batch's messages and divide them among tasks.
@@ -170,6 +173,8 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._rows.get(offset.batch, offset.read)
         count = sum(len(numbers_of(ranges)) for ranges in offset.read.values())
         self._remove(without(rows, self._latest.read), offset.size_bytes // max(1, count))
+        if offset.batch not in self._rows:  # of an earlier process, which may not have removed these
+            self._remove(offset.settle, 0)
         for path, taken in self._held.pop(offset.batch, {}).items():
             entity = self._opened()[path]
             if entity.has_sessions():
@@ -223,6 +228,18 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if found:
                 taken[path] = found
         return taken
+
+    def _batch_of(
+        self, batch: int, taken: dict[str, list[Taken]], before: Mapping[str, Ranges]
+    ) -> PeekLockOffset:
+        """Hold the messages of a batch until it is logged; return its end."""
+        self._busy_at = time.monotonic()
+        self._held = {no: held for no, held in self._held.items() if no >= batch - 1}
+        self._held[batch] = taken
+        read = {path: to_ranges(each.number for each in held) for path, held in taken.items()}
+        size_bytes = sum(each.size_bytes for held in taken.values() for each in held)
+        self._latest = PeekLockOffset(batch, read, without(before, read), size_bytes)
+        return self._latest
 
     def _until_end(self, path: str, taken: list[Taken]) -> list[Taken]:
         """With AvailableNow, release messages that came after the start of the query; return the others."""
