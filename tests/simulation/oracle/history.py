@@ -397,10 +397,14 @@ class History:
         """Return the queue of the latest entity with a name."""
         return self.facts.named(name)[-1] * QUEUES_PER_ENTITY + sub
 
+    def require_own(self, uid: int) -> None:
+        """Raise Violation if a body that was seen is of another namespace."""
+        require_own(uid, self._first_uid, "seen")
+
     def identified(self, seen: Seen, name: str, sub: int) -> Seen:
         """Return which copy of a message was seen somewhere, by its number. Raises: Violation, if it is of
         another namespace."""
-        require_own(seen.uid, self._first_uid, f"seen in {name}")
+        self.require_own(seen.uid)
         ids = [entity_id * QUEUES_PER_ENTITY + sub for entity_id in self.facts.named(name)]
         for uid in self.facts.identities(seen.uid):
             for record, _ in self.facts.life(uid).records:
