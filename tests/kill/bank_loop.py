@@ -35,7 +35,7 @@ from tests.kill.bank_clients import (
 )
 from tests.kill.ledger import Broken
 from tests.kill.loop import DELIVERIES_MAX, NAMESPACE, Loop
-from tests.simulation.actors.peer import KEY, KEY_NAME
+from tests.simulation.world.accounts import KEY, KEY_NAME
 
 ACCOUNT: dict[str, Any] = {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX}
 QUEUES: dict[str, dict[str, Any]] = {

@@ -17,6 +17,7 @@ from tests.simulation.oracle.checker import Checker
 from tests.simulation.oracle.history import Lock
 from tests.simulation.oracle.records import Violation
 from tests.simulation.world.node import Node
+from tests.simulation.world.tenant import Tenant
 from tests.simulation.world.wire import Wire
 from tests.simulation.world.world import World
 
@@ -27,10 +28,11 @@ ANSWER_MS_MAX = 30_000
 
 @dataclass(slots=True)
 class Shared:
-    """What the actors of one simulation share."""
+    """What the actors of one namespace share."""
 
     world: World
     node: Node
+    tenant: Tenant
     checker: Checker
     uids: int = 0
     groups: int = 0
@@ -78,7 +80,7 @@ class Actor:
     def connect(self) -> None:
         if self.stopped or self.peer is not None:
             return
-        wire = self.shared.node.connect()
+        wire = self.shared.tenant.connect()
         if wire is None:
             self.world.after(self.random.randint(50, RETRY_MS) * self.shared.slowness, self.connect)
             return
@@ -88,7 +90,11 @@ class Actor:
         self.wire = wire
         self._excused = False
         peer = Peer(
-            self.name, lambda data: wire.write(CLIENT, data), lambda: self.world.now_ms, cbs=self._cbs
+            self.name,
+            lambda data: wire.write(CLIENT, data),
+            lambda: self.world.now_ms,
+            cbs=self._cbs,
+            account=self.shared.tenant.account(),
         )
         self.peer = peer
         wire.on_data[CLIENT] = lambda data: self._received(peer, data)

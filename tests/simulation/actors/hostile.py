@@ -23,8 +23,9 @@ from peeklock.auth.sas import generate
 from peeklock.testing.wire import CLIENT, WireState
 from tests.amqp.pair import attach, begin, end, sasl_and_open, transfer
 from tests.simulation.actors.actors import RETRY_MS, Shared
-from tests.simulation.actors.peer import KEY, KEY_NAME, TOKEN_MS
+from tests.simulation.actors.peer import TOKEN_MS
 from tests.simulation.oracle.bounds import Guest
+from tests.simulation.world.accounts import KEY, KEY_NAME
 from tests.simulation.world.wire import Wire
 
 HOSTILE_EVERY, HOSTILE_FIRST, HOSTILE_SECOND = 7, 1, 3
@@ -112,7 +113,7 @@ class Visit:
         """Connect, and run the script."""
         if self._hostile.stopped:
             return
-        wire = self._hostile.shared.node.connect(self._guest, self._random)
+        wire = self._hostile.shared.tenant.connect(self._guest, self._random)
         if wire is None:
             self._world.after(self._random.randint(50, RETRY_MS), self.begin)
             return
@@ -125,7 +126,7 @@ class Visit:
 
     def _received(self, data: bytes) -> None:
         if RESOURCE_LIMIT_EXCEEDED.encode() in data:
-            self._hostile.shared.checker.bounds.counts["refused to hold"] += 1
+            self._hostile.shared.node.bounds.counts["refused to hold"] += 1
 
     def _go_on(self) -> None:
         if self._wire is None:
@@ -225,7 +226,7 @@ class Visit:
 
     def _flood(self, make: Callable[[], bytes]) -> bytes:
         """Make one long write."""
-        bounds = self._hostile.shared.checker.bounds
+        bounds = self._hostile.shared.node.bounds
         bounds.counts["floods"] += 1
         return b"".join(make() for _ in range(self._random.choice(FLOOD_FRAMES)))
 

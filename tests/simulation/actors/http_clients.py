@@ -242,7 +242,7 @@ class HttpReceiver(HttpClient):
 
     def _waiting(self, request: Request) -> None:
         """Report a receiver: the broker knows of it by now, and while it waits the queue is not idle."""
-        if request.waits and not request.process.dead:
+        if request.waits and not request.shard.process.dead:
             self.checker.receiving(self._entity, request, True)
 
     def _received(self, request: Request, found: Answered, *, deletes: bool) -> int:

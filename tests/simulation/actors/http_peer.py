@@ -19,13 +19,13 @@ from peeklock.auth.sas import generate
 from peeklock.broker.vocabulary.message import MessageState
 from peeklock.rest.api import DataRequest
 from tests.simulation.actors.actors import Shared
-from tests.simulation.actors.peer import KEY, KEY_NAME, TOKEN_MS
+from tests.simulation.actors.peer import TOKEN_MS
 from tests.simulation.oracle.checker import LOCK_LOST
 from tests.simulation.oracle.history import DISABLED, GONE, LIMITED, Lock, Seen, Sent
 from tests.simulation.oracle.records import Violation, uid_of
 from tests.simulation.oracle.rulebook import ruled
 from tests.simulation.world.http_service import Answered, HttpConnection
-from tests.simulation.world.process import Process
+from tests.simulation.world.shard import Shard
 
 BATCH_TYPE = "application/vnd.microsoft.servicebus.json"
 
@@ -58,7 +58,8 @@ class Request:
         """
         process = shared.node.process
         assert process is not None
-        self.process: Process = process
+        self.shard: Shard = process.shard_of(shared.tenant)
+        self.account = shared.tenant.account()
         self.asked_ms = shared.node.passed_ms
         shared.connections += 1
         self.connection = shared.connections
@@ -69,12 +70,13 @@ class Request:
         self.waits = True
         self.heard = True
         """The connection is whole."""
-        self._connection = HttpConnection(process.http, random, self._take, self._broken)
+        self._connection = HttpConnection(self.shard.http, random, self._take, self._broken)
 
     def send(self, method: str, target: str, fields: Fields | None = None, body: bytes = b"") -> None:
         """Ask."""
-        token = generate("sb://localhost/", KEY_NAME, KEY, self._shared.world.now_ms + TOKEN_MS)
-        headers = {"Host": "localhost", "Authorization": token, **(fields or {})}
+        account, until_ms = self.account, self._shared.world.now_ms + TOKEN_MS
+        token = generate(account.resource, account.key_name, account.key, until_ms)
+        headers = {"Host": account.host, "Authorization": token, **(fields or {})}
         lower = {name.lower(): value for name, value in headers.items()}
         path, _, query = target.partition("?")
         self._note("asks")
@@ -174,9 +176,9 @@ def read_message(request: Request, address: str, answered: Answered) -> tuple[Se
     location = headers.pop("Location", None)
     if location is not None:
         token = UUID(shown["LockToken"]).bytes_le
-        until_ms = request.process.http.untils[token]
+        until_ms = request.shard.http.untils[token]
         place = f"{path_of(address)}/{shown['SequenceNumber']}/{shown['LockToken']}"
-        if location != f"http://localhost{place}":
+        if location != f"http://{request.account.host}{place}":
             raise Violation(f"the Location of a lock is {location}, not {place}")
         if shown["LockedUntilUtc"] != formatdate(until_ms // 1000, usegmt=True):
             raise Violation(f"a lock until {until_ms} is shown as {shown['LockedUntilUtc']}")

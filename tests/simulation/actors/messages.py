@@ -14,6 +14,7 @@ from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.vocabulary.descriptions import Description, TopicDescription
 from tests.simulation.actors.actors import Shared
 from tests.simulation.oracle.history import Sent
+from tests.simulation.oracle.records import UIDS_OF_A_NAMESPACE
 from tests.simulation.oracle.rulebook import Traits, draw_traits
 from tests.simulation.oracle.spellings import spelt
 
@@ -91,7 +92,7 @@ def _message_id(shared: Shared, random: Random, queue: str, uid: int) -> str | N
         name, again = random.choice(shared.recent_ids[-12:])
         if name == queue or random.random() < 0.3:
             return again
-    return f"id-{uid}"
+    return f"id-{uid % UIDS_OF_A_NAMESPACE}"  # the same in both namespaces
 
 
 def _session_id(random: Random, queue: Description, uid: int) -> str | None:

@@ -38,9 +38,7 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.amqp.types import Described, Role, Symbol, UInt, ULong
 from peeklock.auth.sas import generate
-
-KEY_NAME = "RootManageSharedAccessKey"
-KEY = "SAS_KEY_VALUE"
+from tests.simulation.world.accounts import USUAL, Account
 
 TOKEN_MS = 365 * 24 * 3_600_000
 """Tokens outlive every simulation: the gateway's own tests cover their expiry."""
@@ -223,7 +221,13 @@ class Peer:
     """One connection. Callbacks: `on_ready()`, `on_lost(condition)`."""
 
     def __init__(
-        self, name: str, write: Callable[[bytes], None], now_ms: Callable[[], int], *, cbs: bool = False
+        self,
+        name: str,
+        write: Callable[[bytes], None],
+        now_ms: Callable[[], int],
+        *,
+        cbs: bool = False,
+        account: Account = USUAL,
     ) -> None:
         """Begin with a hello. `cbs`: authorise by a token on `$cbs`, as the official clients do; else by SASL
         PLAIN, which is cheaper."""
@@ -231,6 +235,7 @@ class Peer:
         self._write = write
         self._now_ms = now_ms
         self._cbs = cbs
+        self._account = account
         self.on_ready: Callable[[], None] = _nothing
         self.on_lost: Callable[[str | None], None] = _nothing
         self.lost = False
@@ -248,9 +253,9 @@ class Peer:
             "client",
             container_id=name,
             now_ms=now_ms(),
-            hostname="localhost",
+            hostname=account.host,
             sasl_mechanisms=("ANONYMOUS",) if cbs else ("PLAIN",),
-            sasl_response=b"" if cbs else f"\0{KEY_NAME}\0{KEY}".encode(),
+            sasl_response=b"" if cbs else f"\0{account.key_name}\0{account.key}".encode(),
         )
 
     def start(self) -> None:
@@ -475,9 +480,10 @@ class Peer:
             return
         links = RequestLinks(self, "$cbs")
         self.requests["$cbs"] = links
-        token = generate("sb://localhost/", KEY_NAME, KEY, self._now_ms() + TOKEN_MS)
+        account = self._account
+        token = generate(account.resource, account.key_name, account.key, self._now_ms() + TOKEN_MS)
         links.ask(
-            {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": "sb://localhost/"},
+            {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": account.resource},
             token,
             self._authorised,
         )

@@ -56,7 +56,7 @@ class RuleChanger(Actor):
         elif roll < 0.95:
             kind = random.choice(("add", "update", "remove"))
             rule = None if kind == "remove" else self._made(subscription, name)
-            self.shared.node.rule(path, name, rule, kind)
+            self.shared.tenant.rule(path, name, rule, kind)
         else:
             self.leave()
 

@@ -23,9 +23,10 @@ from tests.interop.dotnet.player import Player
 from tests.interop.dotnet.scenario import Scenario, load, names
 from tests.interop.dotnet.stage import Account, Action, Connect, Cut, Pass, Read, Write
 from tests.simulation.oracle.checker import Checker
-from tests.simulation.world.node import FaultRates, Node
+from tests.simulation.world.node import Node
 from tests.simulation.world.pieces import Pieces
 from tests.simulation.world.sizes import SMALL_SIZES, patched
+from tests.simulation.world.tenant import FaultRates, Tenant
 from tests.simulation.world.wire import Wire
 from tests.simulation.world.world import World
 
@@ -51,11 +52,11 @@ class Onlooker(Checker):
 class Visitor:
     """One scenario."""
 
-    def __init__(self, world: World, node: Node, scenario: Scenario) -> None:
+    def __init__(self, world: World, tenant: Tenant, scenario: Scenario) -> None:
         self._world = world
-        self._node = node
+        self._tenant = tenant
         account = Account(HOST, KEY_NAME, KEY, renamed(scenario, KIND))
-        self.player = Player(scenario, account, lambda: node.wall_ms)
+        self.player = Player(scenario, account, lambda: tenant.node.wall_ms)
         self._actions: Iterator[Action] = self.player.play()
         self._wire: Wire | None = None
         self._waits = 0
@@ -98,7 +99,7 @@ class Visitor:
             self.go_on()
 
     def _connect(self) -> None:
-        wire = self._wire = self._node.connect()
+        wire = self._wire = self._tenant.connect()
         assert wire is not None
         wire.on_data[CLIENT] = lambda data: self._arrived(wire, data)
         wire.on_end[CLIENT] = lambda: self._arrived(wire, b"")
@@ -134,20 +135,21 @@ class Visit:
     def _run(self) -> int:
         scenarios = [load(name) for name in names() if not name.startswith(LARGE)]
         world = World(self.seed)
-        node = Node(world, Onlooker(lambda: world.now_ms), self.pieces, _entities(scenarios))
+        node = Node(world, self.pieces)
+        tenant = Tenant(node, world, Onlooker(lambda: world.now_ms), _entities(scenarios))
         node.start()
         world.run_to(world.now_ms + 2_000)
         random = world.random
-        node.fault_rates = FaultRates(
+        tenant.fault_rates = FaultRates(
             wire_ms_max=random.choice((0, 3, 40)), commit_ms_max=random.choice((0, 8, 20))
         )
-        visitors = [Visitor(world, node, scenario) for scenario in scenarios]
+        visitors = [Visitor(world, tenant, scenario) for scenario in scenarios]
         for visitor in visitors:
             world.after(random.randint(0, 200), visitor.go_on)
         ended = world.run_until(lambda: all(one.done for one in visitors), world.now_ms + END_MS_MAX)
         assert ended, [one.player.scenario.name for one in visitors if not one.done]
         assert node.process is not None
-        node.process.namespace.check(node.process.now_ms)
+        node.process.shard_of(tenant).namespace.check(node.process.now_ms)
         return len(visitors)
 
 

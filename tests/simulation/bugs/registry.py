@@ -48,6 +48,7 @@ from tests.simulation.bugs.driver import (
 )
 from tests.simulation.bugs.graces import EndlessGraces, HastyGraces, LateLapses, UnmovedLocks
 from tests.simulation.bugs.http import HastyDeletions, LostLeavers, ReleasedLocks
+from tests.simulation.bugs.isolation import IGNORED_KEYS, UNTOLD_CHOICES, CrossedDriver, SharedBodies
 from tests.simulation.bugs.namespace import (
     WORN_DELIVERIES,
     CopyingForwards,
@@ -394,6 +395,8 @@ LIMIT_FROM = 62
 """A seed in which a restart meets a circle of topics that is near its end; 78 is another."""
 STRANGERS_FROM = 10
 """A seed in which all strangers together pass their bound; 15 is another."""
+SECOND_FROM = 11
+"""From here on four seeds follow each other that have two namespaces."""
 
 BUGS: dict[str, Bug] = {
     "early-effects": Bug(
@@ -899,5 +902,33 @@ BUGS: dict[str, Bug] = {
         "bytes are held for strangers",
         lambda: Pieces(patches=UNSHARED_BOUND),
         STRANGERS_FROM,
+    ),
+    "ignored-keys": Bug(
+        "the name of a key does not decide which namespace a client uses",
+        4,
+        "the broker ended the connection|token refused|is answered by 'simulation'",
+        lambda: Pieces(patches=IGNORED_KEYS),
+        SECOND_FROM,
+    ),
+    "untold-choice": Bug(
+        "a connection that has chosen a namespace, and stays with the default one",
+        4,
+        "effects of 'simulation' are for c[0-9]+, whose client means 'second'",
+        lambda: Pieces(patches=UNTOLD_CHOICES),
+        SECOND_FROM,
+    ),
+    "shared-bodies": Bug(
+        "a body is looked for in the cache of another namespace",
+        4,
+        "of another namespace was seen",
+        lambda: Pieces(engine=SharedBodies()),
+        SECOND_FROM,
+    ),
+    "crossed-effects": Bug(
+        "effects handed out by the number of a connection in the wrong namespace",
+        4,
+        r"effects of '\w+' are for c\d+, of '\w+'",
+        lambda: Pieces(driver=partial(CrossedDriver, crossing=[])),
+        SECOND_FROM,
     ),
 }

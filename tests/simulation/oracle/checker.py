@@ -16,7 +16,6 @@ from itertools import pairwise
 
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 from peeklock.broker.vocabulary.message import MessageState
-from tests.simulation.oracle.bounds import Bounds
 from tests.simulation.oracle.facts import Facts
 from tests.simulation.oracle.graces import Graces
 from tests.simulation.oracle.history import (
@@ -56,25 +55,24 @@ class Checker:
     """Raises `Violation` at the moment a promise is broken, as far as one moment shows it; `finish` checks
     the rest."""
 
-    def __init__(self, now_ms: Callable[[], int], turns_ms: Callable[[], int] | None = None) -> None:
+    def __init__(self, now_ms: Callable[[], int], first_uid: int = 0) -> None:
         """Begin to check.
 
         Args:
             now_ms: time as it passes at the broker.
-            turns_ms: tells turns of its loop apart; None = the same.
+            first_uid: which namespace it is; see `UIDS_OF_A_NAMESPACE`.
         """
         self._now_ms = now_ms
-        self.history = history = History(now_ms)
+        self.history = history = History(now_ms, first_uid)
         self.states = States(history)
         self.reasons = Reasons(history, self.states)
-        self.facts = history.facts = Facts(self.reasons)
+        self.facts = history.facts = Facts(self.reasons, first_uid)
         self.units = Units(history, self.reasons.is_dropped, self.states)
         self.rulings = Rulings(history, Rulebook())
         self.reasons.connect(self.units, self.rulings)
         self.holds = Holds(history, self.reasons)
         self.graces = Graces(history)
         self.deletions = Deletions(history)
-        self.bounds = Bounds(turns_ms or now_ms)
         self.sent = history.sent
         self.taken: dict[int, int] = {}
         """uid -> when it was received by receive-and-delete."""
@@ -678,7 +676,6 @@ class Checker:
             "buried copies": self.reasons.copies.buried,
             "refused copies": self.reasons.copies.over,
             "rule changes": self.rulings.answered_count,
-            **self.bounds.counts,
         }
 
     def finish(self) -> None:

@@ -45,6 +45,7 @@ from tests.simulation.oracle.records import (
     Snapshot,
     Violation,
     copied,
+    require_own,
     uid_of,
 )
 
@@ -86,8 +87,9 @@ class Outcome:
 class Facts:
     """What is on stable storage."""
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, first_uid: int = 0) -> None:
         self._judge = judge
+        self._first_uid = first_uid
         self.live: dict[Key, Record] = {}
         self.where: dict[int, Key] = {}
         self.rows: dict[int, list[int]] = {}
@@ -303,6 +305,7 @@ class Facts:
             if len(set(uids)) < len(uids):
                 raise Violation(f"a body is stored twice in row {row}: {uids}")
             for uid in uids:
+                require_own(uid, self._first_uid, "stored")
                 self._bodies[uid] = self._bodies.get(uid, 0) + 1
 
     # Which message a record is

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 from peeklock.broker.vocabulary.descriptions import Description
 from tests.simulation.oracle.facts import Facts
-from tests.simulation.oracle.records import Commit
+from tests.simulation.oracle.records import Commit, require_own
 from tests.simulation.oracle.rulebook import Traits
 from tests.simulation.oracle.spellings import session_of
 from tests.simulation.world.clocks import FOREVER, Clocks
@@ -316,8 +316,9 @@ class Purge:
 class History:
     """Everything that is known at this moment."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], first_uid: int = 0) -> None:
         self.now_ms = now_ms
+        self._first_uid = first_uid
         self.facts: Facts
         self.clocks = Clocks()
         self.wire_ms_max = WIRE_MS_MAX
@@ -396,8 +397,14 @@ class History:
         """Return the queue of the latest entity with a name."""
         return self.facts.named(name)[-1] * QUEUES_PER_ENTITY + sub
 
+    def require_own(self, uid: int) -> None:
+        """Raise Violation if a body that was seen is of another namespace."""
+        require_own(uid, self._first_uid, "seen")
+
     def identified(self, seen: Seen, name: str, sub: int) -> Seen:
-        """Return which copy of a message was seen somewhere, by its number."""
+        """Return which copy of a message was seen somewhere, by its number. Raises: Violation, if it is of
+        another namespace."""
+        self.require_own(seen.uid)
         ids = [entity_id * QUEUES_PER_ENTITY + sub for entity_id in self.facts.named(name)]
         for uid in self.facts.identities(seen.uid):
             for record, _ in self.facts.life(uid).records:

@@ -32,6 +32,9 @@ from tests.simulation.world.clocks import Clock
 
 UID = re.compile(rb"uid=(\d{8});")
 
+UIDS_OF_A_NAMESPACE = 50_000_000
+"""The uids of two namespaces of one process are below this number and above it."""
+
 MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER = 0, 1, 2
 """Values of `Record.sub`, beside `SESSION_STATES`."""
 
@@ -52,6 +55,12 @@ def uid_of(payload: bytes) -> int:
     if found is None:
         raise Violation(f"a body of {len(payload)} bytes without uid: {payload[:80]!r}")
     return int(found[1])
+
+
+def require_own(uid: int, first_uid: int, what: str) -> None:
+    """Raise Violation if a body is of the other namespace; `what` has happened to it."""
+    if uid // UIDS_OF_A_NAMESPACE != first_uid // UIDS_OF_A_NAMESPACE:
+        raise Violation(f"uid {uid} of another namespace was {what}")
 
 
 @dataclass(slots=True)

@@ -48,6 +48,8 @@ class States:
     def read(self, session: Session, asked_ms: int, uid: int | None) -> None:
         """Check a state that was read, by a request made at an instant. Raises: Violation, if it cannot have
         been it."""
+        if uid is not None:
+            self._history.require_own(uid)
         known = self._writes.get(session, [])
         possible = [write for write in known if write.done is not False and not write.is_held_back]
         writes = [StateWrite(None, 0, 0, True), *possible]

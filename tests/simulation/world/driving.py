@@ -1,4 +1,4 @@
-"""The driver of a simulated process in virtual time: the adapter that carries out its instructions.
+"""The driver of one namespace in virtual time: the adapter that carries out its instructions.
 
 Owns: when a step, a read or a timer of the driver is due, and the checks of what it hands out. Must not know:
 what leaves when (`engine.driver`), how a commit ends (`commits`), what clients want.
@@ -21,20 +21,20 @@ from tests.simulation.world.lease import Lease
 from tests.simulation.world.pieces import Connection
 
 if TYPE_CHECKING:
-    from tests.simulation.world.node import Node
-    from tests.simulation.world.process import Process
+    from tests.simulation.world.shard import Shard
 
 
 class Driving:
-    """Adapter of one process' driver."""
+    """Adapter of the driver of one namespace."""
 
-    def __init__(self, process: Process, node: Node) -> None:
+    def __init__(self, shard: Shard) -> None:
         """Do nothing before `start`."""
-        self._process = process
-        self._world = process.world
-        self._store = node.store
-        self._driver = process.driver
-        self._commits = Commits(process, node, self._committed)
+        self._shard = shard
+        self._process = process = shard.process
+        self._world = shard.world
+        self._store = shard.tenant.store
+        self._driver = shard.driver
+        self._commits = Commits(shard, self._committed)
         self._batches = Batches(process.turns)
         self._pumping = False
         self._timer_ms: int | None = None
@@ -42,7 +42,7 @@ class Driving:
 
     def start(self) -> None:
         """Take the lease on the store."""
-        self._lease = Lease(self._process)
+        self._lease = Lease(self._shard)
 
     def go_on(self) -> None:
         """Step the driver in this turn."""
@@ -77,7 +77,7 @@ class Driving:
             case HandOut():
                 self._hand_out(action, now_ms)
             case BodiesRead(connection_id):
-                connection = self._process.connection(connection_id)
+                connection = self._shard.connection(connection_id)
                 if connection is not None:
                     connection.bodies_arrived(now_ms)
                     self._flush(connection_id, connection)
@@ -101,7 +101,7 @@ class Driving:
         if no is None and now_ms >= self._lease.until_ms:
             late_ms = now_ms - self._lease.until_ms
             raise Violation(f"effects leave without a batch {late_ms} ms after the lease")
-        connection = self._process.connection(connection_id)
+        connection = self._shard.connection(connection_id)
         if connection is None:
             self._driver.undelivered(action.effects, now_ms)
             return
@@ -116,7 +116,7 @@ class Driving:
 
     def _check_locks(self) -> None:
         """Check that each locked message reached a connection, now that all effects have left."""
-        for queue in self._process.namespace._queues.values():
+        for queue in self._shard.namespace._queues.values():
             for token, lock in queue.locks.items():
                 if token not in self._given and lock.message.state is MessageState.ACTIVE:
                     raise Violation(f"a message is locked, and no connection received it: {lock.message}")

@@ -15,7 +15,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from peeklock.admin.exchange import AdminContext, Response
-from peeklock.auth.authority import Authority
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Deliver, Effect, LocksRenewed
 from peeklock.broker.vocabulary.quotas import STANDARD
@@ -23,7 +22,7 @@ from peeklock.rest.api import Answer, Ask, DataPlane, DataRequest, Elsewhere, Re
 from tests.simulation.oracle.records import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.world.process import Process
+    from tests.simulation.world.shard import Shard
 
 HTTP_CONNECTION_ID = -1
 """Connection id of all waiting requests in the broker: one connection, which never breaks."""
@@ -40,18 +39,19 @@ class Answered:
 
 
 class HttpService:
-    """The HTTP side of one process."""
+    """The HTTP side of one namespace in a process."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, shard: Shard) -> None:
         """Begin with no waiting request."""
-        self.process = process
+        self.shard = shard
+        self.process = process = shard.process
         home = AdminContext(
-            Authority.development(),
+            shard.authority,
             process.track,
             process.track,
             lambda host, own: True,
             lambda event, fields: None,
-            "simulation",
+            shard.name,
             STANDARD,
             0,
         )
@@ -90,7 +90,7 @@ class HttpService:
             go_on(asked.render(effect))
 
         command: Any = asked.command
-        self.process.own.ask(lambda reply_to: replace(command, reply_to=reply_to), render)
+        self.shard.own.ask(lambda reply_to: replace(command, reply_to=reply_to), render)
 
     def begin(self, receive: Receive, answered: Callable[[Response], None]) -> int | Response:
         """Begin a wait for a message; return the number of the wait, or its answer."""
@@ -118,13 +118,13 @@ class HttpService:
         for effect in effects:
             if isinstance(effect, Deliver) and effect.lock_token is not None:
                 self.untils[effect.lock_token] = effect.locked_until_ms
-            self._receives.handle(effect, self.process.body)
+            self._receives.handle(effect, self.shard.body)
 
     def bodies_wanted(self) -> set[int]:
         return self._receives.bodies_wanted()
 
     def bodies_arrived(self, now_ms: int) -> None:
-        self._receives.bodies_arrived(self.process.body)
+        self._receives.bodies_arrived(self.shard.body)
 
     def flush(self) -> None:
         """Pass on the answers that are ready."""
@@ -136,7 +136,7 @@ class HttpService:
 
     def _offer(self) -> None:
         commands: list[Command] = self._receives.take_commands()
-        self.process.offer(commands)
+        self.shard.offer(commands)
 
     # From the world
 
@@ -164,13 +164,13 @@ class HttpConnection:
         """Open the connection.
 
         Args:
-            service: of the process that listens.
+            service: of the namespace that the client means.
             random: decides over delays and losses.
             on_answer: takes the answer to what was asked.
             on_end: is called when the connection breaks from the other end.
         """
         self._service = service
-        self._world = service.process.world
+        self._world = service.shard.world
         self._random = random
         self._on_answer = on_answer
         self._on_end = on_end
@@ -208,7 +208,11 @@ class HttpConnection:
     def _arrived(self, request: DataRequest) -> None:
         if not (self._loses_all or self._broker_knows):
             self._world.note(f"HTTP -> {request.method} {request.path}?{request.query}")
-            self._service.answer(request, self._found)
+            chosen = self._service.process.http_for(request.headers)
+            if chosen is not self._service:
+                meant, name = self._service.shard.name, chosen.shard.name
+                raise Violation(f"{request.method} {request.path} of '{meant}' is answered by '{name}'")
+            chosen.answer(request, self._found)
 
     def _found(self, found: Answered | Receive) -> None:
         if self._broker_knows:
@@ -253,7 +257,7 @@ class HttpConnection:
     def _answer(self, answered: Answered) -> None:
         lost_in_death = self._broker_knows and not self._client_gone and self._random.random() < 0.5
         if self._client_gone or lost_in_death:
-            self._service.process.checker.answer_lost()
+            self._service.shard.checker.answer_lost()
         else:
             self._on_answer(answered)
 
@@ -276,10 +280,10 @@ class HttpConnection:
 
     def _world_delay_ms(self) -> int:
         """Return how long the end takes: longer than an answer before it."""
-        return self._service.process.fault_rates.wire_ms_max + 1
+        return self._service.shard.fault_rates.wire_ms_max + 1
 
     def _delay_ms(self) -> int:
-        return self._random.randint(0, self._service.process.fault_rates.wire_ms_max)
+        return self._random.randint(0, self._service.shard.fault_rates.wire_ms_max)
 
 
 def _raise(defect: Exception, fields: dict[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Commands that a simulated process gives its own namespace.
+"""Commands that a simulated process gives one of its namespaces.
 
 Owns: where each answer goes, and which refusals the administration may meet. Must not know: the commands.
 """
@@ -21,7 +21,7 @@ from peeklock.broker.vocabulary.errors import (
 from tests.simulation.oracle.rulings import EXISTS, MISSING, RuleRequest
 
 if TYPE_CHECKING:
-    from tests.simulation.world.process import Process
+    from tests.simulation.world.shard import Shard
 
 _EXPECTED = (
     EntityNotFound | EntityAlreadyExists | ArgumentInvalid | RuleNotFound | RuleAlreadyExists | ServerBusy
@@ -31,8 +31,8 @@ _EXPECTED = (
 class OwnRequests:
     """A connection without a peer."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         self._number = 0
         self.rule_changes: dict[ReplyTo, RuleRequest] = {}
         """Changes of rules by the administration that are not answered yet."""
@@ -47,7 +47,7 @@ class OwnRequests:
         """Give a command; `then` gets the effect that answers it."""
         reply_to = self.reply_to()
         self._asked[reply_to] = then
-        self._process.offer([make(reply_to)])
+        self._shard.offer([make(reply_to)])
 
     # As a connection
 
@@ -70,7 +70,7 @@ class OwnRequests:
         request = self.rule_changes.pop(reply_to, None)
         if request is not None:
             condition = _condition(effect.error) if isinstance(effect, Failed) else None
-            self._process.checker.rulings.answered(request, condition)
+            self._shard.checker.rulings.answered(request, condition)
 
     def flush(self) -> None:
         """Write nothing: the answers were taken."""

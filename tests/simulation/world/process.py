@@ -1,121 +1,87 @@
-"""One life of the broker under simulation: its parts, and how it starts.
+"""One life of the broker under simulation: what its namespaces share, and how it starts.
 
-Owns: the recovery, the clock, the turns and the connections of one process. Must not know: when a commit, a
-read or a timer of the driver ends (`driving`), what clients want.
+Owns: the clock, the turns and the connections of one process, and which namespace a connection or a request
+has chosen. Must not know: what one namespace consists of (`shard`), what clients want.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from traceback import format_exception
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from peeklock.auth.authority import Authority
-from peeklock.broker.vocabulary.commands import OWN_CONNECTION_ID, ClockStepped, Command, UpdateEntity
-from peeklock.broker.vocabulary.descriptions import Description
-from peeklock.broker.vocabulary.quotas import TIERS
-from peeklock.engine.bodies import BodyCache
-from peeklock.gateway.choice import OneNamespace
+from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped, LimitSending
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server.loop.clock import SlewedClock
-from peeklock.testing.pump import finish
+from peeklock.server.namespaces.registry import Registry
 from tests.simulation.oracle.bounds import Guest
 from tests.simulation.oracle.records import Violation
 from tests.simulation.world.alarms import Alarm
-from tests.simulation.world.driving import Driving
-from tests.simulation.world.http_service import HTTP_CONNECTION_ID, HttpService
+from tests.simulation.world.http_service import HttpService
 from tests.simulation.world.machine import TICK_MS
-from tests.simulation.world.own_requests import OwnRequests
-from tests.simulation.world.pieces import Connection, Pieces
 from tests.simulation.world.served import Served
-from tests.simulation.world.sizes import BODIES_BYTES_MAX, small_buffers
-from tests.simulation.world.topology import in_order, lock_grace_ms, without_forwards
+from tests.simulation.world.shard import SLICE, Shard
+from tests.simulation.world.sizes import small_buffers
 from tests.simulation.world.wire import Wire
-from tests.simulation.world.world import World
 
 if TYPE_CHECKING:
-    from tests.simulation.oracle.checker import Checker
-    from tests.simulation.world.node import FaultRates, Node
-
-SLICE = 2
-"""Messages of a batch that are read, and then stored, in one turn: few, so that most batches take several
-turns."""
+    from peeklock.server.namespaces.served import ServedNamespace
+    from tests.simulation.world.node import Node
+    from tests.simulation.world.tenant import Tenant
 
 
 class Process:
-    """One life of the broker: engine, gateways, timers. Its memory is lost with it."""
+    """One life of the broker: engines, gateways, timers. Its memory is lost with it."""
 
-    def __init__(self, world: World, node: Node, pieces: Pieces, clock: SlewedClock, offset_ms: int) -> None:
+    def __init__(self, node: Node, clock: SlewedClock, offset_ms: int) -> None:
         """Begin empty; `offset_ms`: how far the clock is ahead of `Node.passed_ms`."""
-        self.world = world
+        self.world = world = node.world
+        self.node = node
         self.clock = clock
         self._offset_ms = offset_ms
-        self._random = world.random
-        self._node = node
-        self.pieces = pieces
+        self.pieces = node.pieces
         self.dead = False
         self.connections: dict[int, Served] = {}
-        self.bounds = node.checker.bounds
+        self.bounds = node.bounds
         self.buffers = small_buffers()
         self.bounds.started(self.buffers)
         self.worked_s = 0.0
         """Time that the work of connections has taken: the clock of turns only."""
         self.rounds = 0
         """How many rounds of waiting connections were served."""
-        self.turns = pieces.turns(
+        self.turns = self.pieces.turns(
             self.call_soon,
             self._call_later,
             on_defect=self._escaped,
             clock_s=lambda: world.now_ms / 1000 + self.worked_s,
         )
         self._tracking = 0
-        self.namespace = pieces.namespace(
-            limits=TIERS["standard"],
-            tokens=self._token,
-            digest_key=b"simulation",
-            captures_body=node.captures_body,
-            slice_items=SLICE,
-            lock_grace_ms=lock_grace_ms(world.seed),
-        )
-        self.engine = pieces.engine(self.namespace, BodyCache(BODIES_BYTES_MAX))
-        self.driver = pieces.driver(self.engine)
-        self.driver.connect(HTTP_CONNECTION_ID)
-        self.body = self.driver.body
-        self.namespaces = OneNamespace(Authority.development())
-        self.http = HttpService(self)
-        self.own = OwnRequests(self)
-        self._driving = Driving(self, node)
-        self.go_on = self._driving.go_on
-        """Steps the driver in this turn."""
+        self.shards = [Shard(self, tenant) for tenant in node.tenants]
+        self.registry = self._register()
 
-    def recover(self, entities: list[Description]) -> None:
-        finish(self.engine.recover(self._node.store, self.now_ms))
-        self.namespace.check(self.now_ms)
-        known = {
-            entity.description.name: entity.description
-            for entity in self._node.checker.facts.entities.values()
-        }
-        commands: list[Command] = []
-        in_circles: list[Description] = []
-        for entity in in_order(entities):
-            if entity.name not in known:
-                known[entity.name] = first = without_forwards(entity, known)
-                commands.append(self._node.creation(first))
-                if first != entity:
-                    in_circles.append(entity)
-            elif known[entity.name] != entity:
-                commands.append(UpdateEntity(entity, self.own.reply_to()))
-        commands += [UpdateEntity(entity, self.own.reply_to()) for entity in in_circles]
-        self._driving.start()
-        self.offer(commands)
+    def _register(self) -> Registry:
+        """Return the server's registry of the namespaces; a shard has all that it asks for."""
+        first, *others = (cast("ServedNamespace", shard) for shard in self.shards)
+        registry = Registry(first)
+        for other in others:
+            registry.add(other)
+        return registry
 
-    @property
-    def checker(self) -> Checker:
-        return self._node.checker
+    def recover(self) -> None:
+        """Recover all namespaces."""
+        for shard in self.shards:
+            shard.recover()
 
-    @property
-    def fault_rates(self) -> FaultRates:
-        return self._node.fault_rates
+    def shard_of(self, tenant: Tenant) -> Shard:
+        """Return the part of this process that serves a namespace."""
+        return next(shard for shard in self.shards if shard.tenant is tenant)
+
+    def limit(self) -> None:
+        """Tell what limits sending since before the start."""
+        for shard in self.shards:
+            if shard.tenant.limits != LimitSending():
+                shard.offer([shard.tenant.limits])
 
     # Time
 
@@ -139,29 +105,24 @@ class Process:
         step_ms = self.clock.adjust()
         if step_ms:
             self.world.note(f"the broker finds that the clock was set by {step_ms:+d} ms")
-            self._node.checker.clock_stepped(step_ms)
-            self.offer([ClockStepped(step_ms)])
+            for shard in self.shards:
+                shard.checker.clock_stepped(step_ms)
+                shard.offer([ClockStepped(step_ms)])
         self.follow_clock()
+
+    def accept_clock(self) -> None:
+        """Accept the wall clock, as an operator does."""
+        for shard in self.shards:
+            shard.checker.clock_accepted()
+            shard.offer([AcceptClock()])
 
     # Connections
 
-    def offer(self, commands: list[Command]) -> None:
-        """Apply commands; their effects leave when they are durable."""
-        if commands:
-            self.driver.offer(commands, self.now_ms)
-            self.go_on()
-
-    def connection(self, connection_id: int) -> Connection | None:
-        """Return a connection, or its stand-in when it is gone."""
-        if connection_id == HTTP_CONNECTION_ID:
-            return self.http
-        return self.own if connection_id == OWN_CONNECTION_ID else self.connections.get(connection_id)
-
-    def accept(self, connection_id: int, wire: Wire, guest: Guest | None) -> None:
-        """Serve a connection."""
+    def accept(self, connection_id: int, wire: Wire, guest: Guest | None, tenant: Tenant) -> None:
+        """Serve a connection: of the default namespace until its client has chosen one."""
         gateway = self.pieces.gateway(
             connection_id,
-            namespaces=self.namespaces,
+            namespaces=self.registry,
             tracking=self.track,
             log=lambda event, fields: None,
             now_ms=self.now_ms,
@@ -169,16 +130,47 @@ class Process:
             on_defect=self._met,
             buffers=self.buffers,
             ahead_ms=lambda: self.clock.ahead_ms,
+            on_chosen=partial(self._chosen, connection_id),
         )
-        self.connections[connection_id] = Served(self, connection_id, wire, gateway, guest)
-        self.driver.connect(connection_id)
+        first = self.shards[0]
+        self.connections[connection_id] = Served(first, connection_id, wire, gateway, guest, tenant)
+        first.driver.connect(connection_id)
         if guest is not None:
             self.bounds.came(guest)
 
+    def _chosen(self, connection_id: int, shard: Shard) -> None:
+        """Hand a connection over to the namespace that its client has chosen."""
+        connection = self.connections[connection_id]
+        if shard is not connection.shard:
+            self.world.note(f"c{connection_id} joins '{shard.name}'")
+            connection.shard.driver.disconnect(connection_id)
+            connection.shard = shard
+            shard.driver.connect(connection_id)
+
     def forget(self, connection_id: int) -> None:
         """Drop a connection that is over."""
-        self.connections.pop(connection_id, None)
-        self.driver.disconnect(connection_id)
+        connection = self.connections.pop(connection_id, None)
+        if connection is not None:
+            connection.shard.driver.disconnect(connection_id)
+
+    def http_for(self, headers: Mapping[str, str]) -> HttpService:
+        """Return the HTTP side of the namespace that a request is for, as `server.net.protocols` does."""
+        found = self.registry.by_host(headers["host"]) or self.registry.by_token(headers["authorization"])
+        return cast("Shard", found or self.registry.default).http
+
+    def cut(self) -> None:
+        """Break all connections: the process died."""
+        for connection in self.connections.values():
+            connection.wire.cut()
+        for shard in self.shards:
+            shard.http.cut()
+
+    def find_half_open(self) -> None:
+        """Break half-open connections."""
+        for connection in list(self.connections.values()):
+            connection.find_half_open()
+        for shard in self.shards:
+            shard.http.find_half_open()
 
     # Turns
 
@@ -210,12 +202,10 @@ class Process:
             raise defect
         raise Violation(f"a defect has left the gateway:\n{_traceback(defect)}")
 
-    # Randomness
-
-    def _token(self) -> bytes:
-        return self._random.randbytes(16)
+    # Names
 
     def track(self) -> str:
+        """Return a fresh name for an error."""
         self._tracking += 1
         return f"track-{self._tracking}"
 

@@ -10,15 +10,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.gateway.connection import Gateway
 from peeklock.server.net.amqp import SLICE_UNITS
-from peeklock.testing.wire import BROKER
+from peeklock.testing.wire import BROKER, WireState
 from tests.simulation.oracle.bounds import Guest
 from tests.simulation.world.wire import Wire
 
 if TYPE_CHECKING:
-    from tests.simulation.world.process import Process
+    from tests.simulation.world.shard import Shard
+    from tests.simulation.world.tenant import Tenant
 
 
 SLICE_S = 0.000_3
@@ -29,10 +31,24 @@ class Served:
     """A worker of the process' `Turns`."""
 
     def __init__(
-        self, process: Process, connection_id: int, wire: Wire, gateway: Gateway, guest: Guest | None
+        self,
+        shard: Shard,
+        connection_id: int,
+        wire: Wire,
+        gateway: Gateway,
+        guest: Guest | None,
+        tenant: Tenant,
     ) -> None:
-        """Attach to the wire. `guest`: the checker's record of a hostile peer; None = an honest client."""
-        self._process = process
+        """Attach to the wire.
+
+        Args:
+            guest: the checker's record of a hostile peer; None = an honest client.
+            tenant: the namespace that the client means.
+        """
+        self._process = process = shard.process
+        self.shard = shard
+        """The namespace that the broker takes it for."""
+        self.tenant = tenant
         self._bounds = process.bounds
         self._world = process.world
         self._id = connection_id
@@ -70,6 +86,11 @@ class Served:
         self._eof = True
         self._process.turns.take(self)
 
+    def find_half_open(self) -> None:
+        """Break if the wire is half open."""
+        if self.wire.memory.state is WireState.DROPPED:
+            self.ended()
+
     # From the turns
 
     @property
@@ -86,19 +107,23 @@ class Served:
             units -= SLICE_UNITS
             process.worked_s += SLICE_S
             arrived, self._arrived = self._arrived, b""
-            process.offer(gateway.receive(arrived, process.now_ms, SLICE_UNITS))
+            self._offer(gateway.receive(arrived, process.now_ms, SLICE_UNITS))
         waits = bool(self._arrived or gateway.unread)
         if not waits and self._waits_since is not None:
             if self.guest is None:
                 self._bounds.worked(process.rounds - self._waits_since)
             self._waits_since = None
         if self._eof and not waits:
-            process.offer(gateway.eof(process.now_ms))
+            self._offer(gateway.eof(process.now_ms))
             self.flush()
             self.abort()
         else:
             self.flush()
         return waits and not self._gone
+
+    def _offer(self, commands: list[Command]) -> None:
+        """Pass on commands, to the namespace that the client may have chosen just before them."""
+        self.shard.offer(commands)
 
     def abort(self) -> None:
         """End the connection without a word."""
@@ -114,14 +139,14 @@ class Served:
 
     def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
         """Take effects."""
-        self.gateway.handle(effects, self._process.body, now_ms)
+        self.gateway.handle(effects, self.shard.body, now_ms)
 
     def bodies_wanted(self) -> set[int]:
         return self.gateway.bodies_wanted()
 
     def bodies_arrived(self, now_ms: int) -> None:
         """Retry what waits for bodies."""
-        self.gateway.bodies_arrived(self._process.body, now_ms)
+        self.gateway.bodies_arrived(self.shard.body, now_ms)
 
     # To the wire
 
@@ -136,10 +161,10 @@ class Served:
             if self.guest is not None:
                 self._bounds.answered(self.guest, data)
             self.wire.write(BROKER, data)
-        process.offer(gateway.written(0, process.now_ms))
+        self._offer(gateway.written(0, process.now_ms))
         if gateway.closing:
             # The server's transport reports its own end like any other.
-            process.offer(gateway.eof(process.now_ms))
+            self._offer(gateway.eof(process.now_ms))
             self.abort()
             return
         if gateway.unread:  # transfers that came before their link was open
@@ -160,5 +185,5 @@ class Served:
         deadline = gateway.next_deadline_ms()
         if deadline is not None and deadline <= process.now_ms:
             self._world.note(f"c{self._id} tick")
-            process.offer(gateway.tick(process.now_ms))
+            self._offer(gateway.tick(process.now_ms))
         self.flush()

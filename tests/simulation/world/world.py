@@ -1,4 +1,4 @@
-"""Virtual time: a heap of events, one random source, a running hash of everything that happens.
+"""Virtual time: a heap of events, random sources, a running hash of everything that happens.
 
 Owns: order. Two events at the same instant happen in the order in which they were planned. Must not know:
 brokers.
@@ -27,40 +27,76 @@ class Livelock(Exception):
     """The event heap does not run dry."""
 
 
+class _Time:
+    """The heap, the clock and the record of what has happened."""
+
+    def __init__(self, trace: Callable[[str], None] | None) -> None:
+        self.now_ms = START_MS
+        self.events = 0
+        self.tail: deque[str] = deque(maxlen=TAIL)
+        self.trace = trace
+        self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.planned = 0
+        self.digest = blake2b(digest_size=12)
+
+
 class World:
-    """The heap, the clock and the random source."""
+    """The heap, the clock and a random source; what is `beside` it has another source, and the same time."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.random = Random(seed)
-        self.now_ms = START_MS
-        self.events = 0
-        self.tail: deque[str] = deque(maxlen=TAIL)
-        self._trace = trace
-        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._planned = 0
-        self._digest = blake2b(digest_size=12)
+        self._time = _Time(trace)
+        self._prefix = ""
+
+    def beside(self, seed: int, name: str) -> World:
+        """Return this world with a seed and a random source apart; the name is put before its notes."""
+        other = World(seed)
+        other._time = self._time
+        other._prefix = f"{name}: "
+        return other
+
+    @property
+    def now_ms(self) -> int:
+        """The present, UTC ms."""
+        return self._time.now_ms
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self._time.now_ms = now_ms
+
+    @property
+    def events(self) -> int:
+        """How many events have happened."""
+        return self._time.events
+
+    @property
+    def tail(self) -> deque[str]:
+        """The last notes."""
+        return self._time.tail
 
     def at(self, due_ms: int, do: Callable[..., None], *args: Any) -> None:
         """Plan an event; one in the past happens now."""
-        self._planned += 1
-        heapq.heappush(self._heap, (max(due_ms, self.now_ms), self._planned, do, args))
+        time = self._time
+        time.planned += 1
+        heapq.heappush(time.heap, (max(due_ms, time.now_ms), time.planned, do, args))
 
     def after(self, delay_ms: int, do: Callable[..., None], *args: Any) -> None:
         """Plan an event `delay_ms` from now."""
-        self.at(self.now_ms + delay_ms, do, *args)
+        self.at(self._time.now_ms + delay_ms, do, *args)
 
     def note(self, text: str) -> None:
         """Record an event: in the hash, the tail and the trace."""
-        line = f"{self.now_ms - START_MS:>10} {text}"
-        self._digest.update(line.encode())
-        self.tail.append(line)
-        if self._trace is not None:
-            self._trace(line)
+        time = self._time
+        line = f"{time.now_ms - START_MS:>10} {self._prefix}{text}"
+        time.digest.update(line.encode())
+        time.tail.append(line)
+        if time.trace is not None:
+            time.trace(line)
 
     def digest(self) -> str:
         """Return the running hash: equal for two runs with the same events."""
-        return self._digest.hexdigest()
+        return self._time.digest.hexdigest()
 
     def run_until(self, done: Callable[[], bool], deadline_ms: int) -> bool:
         """Run events until `done` returns true; False when `deadline_ms` comes first or no event is left."""
@@ -81,12 +117,13 @@ class World:
         self.note(f"clock jumps {delay_ms} ms")
 
     def _step(self, deadline_ms: int) -> bool:
-        if not self._heap or self._heap[0][0] > deadline_ms:
+        time = self._time
+        if not time.heap or time.heap[0][0] > deadline_ms:
             return False
-        self.events += 1
-        if self.events > EVENTS_MAX:
+        time.events += 1
+        if time.events > EVENTS_MAX:
             raise Livelock(f"{EVENTS_MAX} events and no end")
-        due_ms, _, do, args = heapq.heappop(self._heap)
-        self.now_ms = max(self.now_ms, due_ms)
+        due_ms, _, do, args = heapq.heappop(time.heap)
+        time.now_ms = max(time.now_ms, due_ms)
         do(*args)
         return True
