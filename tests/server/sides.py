@@ -47,7 +47,9 @@ class Side:
         self.owner = Owner(broker.http_port, self.name)
         self.connection = BlockingConnection(ConnectionString.parse(self.text, timeout_s=10))
 
-    def send(self, path: str, *bodies: str, session: str | None = None, message_id: str | None = None) -> None:
+    def send(
+        self, path: str, *bodies: str, session: str | None = None, message_id: str | None = None
+    ) -> None:
         """Send messages, and wait until they are stored."""
         sender = self.connection.sender(path)
         for body in bodies:

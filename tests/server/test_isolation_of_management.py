@@ -1,5 +1,5 @@
-"""Each operation of the management node is asked of one namespace with the numbers, locks, sessions and cursors
-of another. The same request works in that other one, so that nothing is refused for its form.
+"""Each operation of the management node is asked of one namespace with what another holds: numbers, locks,
+sessions, cursors. The same request works in that other one, so that nothing is refused for its form.
 
 A new operation needs its request here.
 """
