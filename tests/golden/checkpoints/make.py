@@ -1,4 +1,4 @@
-"""`python -m tests.golden.checkpoints.make FOLDER`: let Spark write the checkpoint that each form of offset keeps.
+"""`python -m tests.golden.checkpoints.make FOLDER`: let Spark write the checkpoint of each form of offset.
 
 Run once when a form is new; the folder is never written again. The stream reads the queue `orders` in mode
 cursor with the cursor `spark`, three messages a batch, and ends without warning after the second batch:
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ def make(folder: Path) -> None:
 
     from peeklock.spark.session import spark_session
 
-    with ServedBroker() as broker, tempfile.TemporaryDirectory() as table:
+    with ServedBroker() as broker:
         administration: Any = ServiceBusAdministrationClient.from_connection_string(
             broker.connection_string, connection_verify=False
         )
