@@ -38,6 +38,7 @@ from peeklock.broker.vocabulary.commands import (
     SequenceNumber,
     SetCredit,
     SubQueue,
+    TakeCursor,
 )
 from peeklock.broker.vocabulary.effects import (
     Accepted,
@@ -54,6 +55,7 @@ from peeklock.broker.vocabulary.effects import (
     Settled,
     SettlementFailed,
 )
+from peeklock.broker.vocabulary.errors import CursorOwned
 from peeklock.broker.vocabulary.message import Message, MessageState, MessageView
 from tests.broker.harness import EMPTY, LOTS, Broker, token
 
@@ -110,6 +112,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.credit: dict[LinkId, int] = {}
         self.lost: list[LockToken] = []
         self.cursors: dict[str, list[int]] = {}  # last claim and last committed one
+        self.owners: dict[
+            str, tuple[str | None, int | None]
+        ] = {}  # and the last claim before it, till it reads
 
     # The model's own steps
 
@@ -354,10 +359,47 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Cursors
 
+    def owner(self, cursor: str) -> str | None:
+        return self.owners.get(cursor, (None, None))[0]
+
+    def reads(self, cursor: str) -> None:
+        self.owners[cursor] = self.owner(cursor), None
+
+    @rule(cursor=st.sampled_from("xy"), owner=st.sampled_from("ab"), take_over=st.booleans())
+    def take_cursor(self, cursor: str, owner: str, take_over: bool) -> None:
+        command = TakeCursor(Address("orders"), cursor, owner, take_over, self.broker.reply_to())
+        before, unread_from = self.owners.get(cursor, (None, None))
+        if before not in (None, owner) and unread_from is None and not take_over:
+            assert isinstance(self.broker.refused(command), CursorOwned)
+            return
+        effects = self.broker.do(command)
+        state = self.cursors.setdefault(cursor, [0, 0])
+        if owner != before:
+            if unread_from is not None:
+                state[0] = unread_from
+                for found in self.known.values():
+                    if found.claim is not None and found.claim[0] == cursor and found.claim[1] > state[0]:
+                        found.claim = None
+            self.owners[cursor] = owner, state[0]
+        self.take(effects)
+
+    @rule(cursor=st.sampled_from("xy"))
+    def ask_as_a_stranger(self, cursor: str) -> None:
+        if self.owner(cursor) is None:
+            return
+        for owner in (None, "stranger"):
+            claim = ClaimMessages(Address("orders"), cursor, 1, LOTS, self.broker.reply_to(), owner=owner)
+            read = ReadClaim(Address("orders"), cursor, 1, 0, 99, LOTS, self.broker.reply_to(), owner)
+            commit = CommitClaims(Address("orders"), cursor, 0, self.broker.reply_to(), owner)
+            for command in (claim, read, commit):
+                assert isinstance(self.broker.refused(command), CursorOwned)
+
     @rule(cursor=st.sampled_from("xy"), count=st.integers(1, 3))
     def claim(self, cursor: str, count: int) -> None:
         expected = sorted(self.available(), key=lambda found: found.order)[:count]
-        command = ClaimMessages(Address("orders"), cursor, count, LOTS, self.broker.reply_to())
+        command = ClaimMessages(
+            Address("orders"), cursor, count, LOTS, self.broker.reply_to(), owner=self.owner(cursor)
+        )
         found = self.broker.one(command, Claimed)
         state = self.cursors.setdefault(cursor, [0, 0])
         assert found.count == len(expected)
@@ -371,7 +413,9 @@ class QueueMachine(RuleBasedStateMachine):
     def read_claims(self) -> None:
         for cursor, (last_no, committed_no) in self.cursors.items():
             for no in range(committed_no + 1, last_no + 1):
-                command = ReadClaim(Address("orders"), cursor, no, 0, 99, LOTS, self.broker.reply_to())
+                owner = self.owner(cursor)
+                command = ReadClaim(Address("orders"), cursor, no, 0, 99, LOTS, self.broker.reply_to(), owner)
+                self.reads(cursor)
                 views = self.broker.one(command, MessagesFound).messages
                 held = [each for each in self.known.values() if each.claim == (cursor, no)]
                 held.sort(key=lambda each: each.order)
@@ -384,7 +428,8 @@ class QueueMachine(RuleBasedStateMachine):
             return
         state = self.cursors[cursor]
         no = data.draw(st.integers(0, state[0]))
-        command = CommitClaims(Address("orders"), cursor, no, self.broker.reply_to())
+        command = CommitClaims(Address("orders"), cursor, no, self.broker.reply_to(), self.owner(cursor))
+        self.reads(cursor)
         assert self.broker.one(command, ClaimsLeft).count == 0
         state[1] = max(state[1], no)
         for number, found in list(self.known.items()):
@@ -394,6 +439,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(cursor=st.sampled_from("xy"))
     def release_cursor(self, cursor: str) -> None:
         command = ReleaseCursor(Address("orders"), cursor, self.broker.reply_to())
+        self.owners.pop(cursor, None)
         if self.cursors.pop(cursor, None) is None:
             self.broker.refused(command)
             return

@@ -30,6 +30,7 @@ from peeklock.broker.vocabulary.commands import (
     RenewSessionLock,
     Send,
     SetCredit,
+    TakeCursor,
 )
 from peeklock.broker.vocabulary.effects import (
     Accepted,
@@ -79,6 +80,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.lapsed: dict[str, LinkId] = {}  # whose lock has lapsed, and which are not detached yet
         self.credit_given: dict[LinkId, int] = {}
         self.last_no: dict[str, int] = {}  # by cursor
+        self.owners: dict[str, str] = {}
 
     @initialize(partitioned=st.booleans())
     def create(self, partitioned: bool) -> None:
@@ -255,6 +257,23 @@ class SessionMachine(RuleBasedStateMachine):
         (view,) = self.broker.receive_deferred(number, session_id=spelling, connection=connection)
         message.out = token(view)
 
+    def asks_claim(self, cursor: str, count: int) -> ClaimMessages:
+        owner = self.owners.get(cursor)
+        return ClaimMessages(Address("orders"), cursor, count, LOTS, self.broker.reply_to(), owner=owner)
+
+    def take_cursor(self, cursor: str, owner: str, *, take_over: bool) -> list[Effect]:
+        self.last_no.setdefault(cursor, 0)
+        self.owners[cursor] = owner
+        return self.broker.do(TakeCursor(Address("orders"), cursor, owner, take_over, self.broker.reply_to()))
+
+    @rule(cursor=st.sampled_from("xy"), counts=st.lists(st.integers(1, 4), max_size=3))
+    def claim_and_die_before_a_read(self, cursor: str, counts: list[int]) -> None:
+        """What was claimed is free again with the next owner, in its order."""
+        self.take(self.take_cursor(cursor, "dead", take_over=True))
+        for count in counts:
+            self.broker.do(self.asks_claim(cursor, count))
+        self.take(self.take_cursor(cursor, "alive", take_over=False))
+
     @rule(cursor=st.sampled_from("xy"), count=st.integers(1, 4))
     def claim(self, cursor: str, count: int) -> None:
         can = [
@@ -265,7 +284,7 @@ class SessionMachine(RuleBasedStateMachine):
             and self.available(session_id)
         ]
         before = {session_id: self.available(session_id) for session_id in can}
-        command = ClaimMessages(Address("orders"), cursor, count, LOTS, self.broker.reply_to())
+        command = self.asks_claim(cursor, count)
         found = self.broker.one(command, Claimed)
         assert found.count == min(count, sum(map(len, before.values())))
         self.last_no.setdefault(cursor, 0)
@@ -284,7 +303,8 @@ class SessionMachine(RuleBasedStateMachine):
         assert len(whole) >= len(taken) - 1, "the limit cuts one session"
 
     def read(self, cursor: str, no: int) -> list[int]:
-        command = ReadClaim(Address("orders"), cursor, no, 0, 99, LOTS, self.broker.reply_to())
+        owner = self.owners.get(cursor)
+        command = ReadClaim(Address("orders"), cursor, no, 0, 99, LOTS, self.broker.reply_to(), owner)
         return [view.message.sequence_number for view in self.broker.one(command, MessagesFound).messages]
 
     @rule()
@@ -305,7 +325,8 @@ class SessionMachine(RuleBasedStateMachine):
     def commit(self, data: st.DataObject) -> None:
         cursor = data.draw(st.sampled_from(sorted(self.last_no)))
         no = data.draw(st.integers(0, self.last_no[cursor]))
-        command = CommitClaims(Address("orders"), cursor, no, self.broker.reply_to())
+        owner = self.owners.get(cursor)
+        command = CommitClaims(Address("orders"), cursor, no, self.broker.reply_to(), owner)
         effects = self.broker.do(command)
         assert ClaimsLeft(command.reply_to, 0) in effects
         for number, message in list(self.known.items()):
@@ -318,6 +339,7 @@ class SessionMachine(RuleBasedStateMachine):
     def release_cursor(self, data: st.DataObject) -> None:
         cursor = data.draw(st.sampled_from(sorted(self.last_no)))
         del self.last_no[cursor]
+        self.owners.pop(cursor, None)
         effects = self.broker.do(ReleaseCursor(Address("orders"), cursor, self.broker.reply_to()))
         for message in self.known.values():
             if message.claim is not None and message.claim[0] == cursor:

@@ -448,7 +448,8 @@ async def test_rules_go_with_their_subscription(medium: Medium) -> None:
 
 
 def cursor(name: str, last_no: int = 1, committed_no: int = 0, *, queue_id: int = 4) -> CursorStored:
-    return CursorStored(queue_id, name, last_no, committed_no, 1000, 60_000)
+    owner, unread_from_no = ("host:1", None) if committed_no else (None, None) if last_no else ("host:2", 0)
+    return CursorStored(queue_id, name, last_no, committed_no, 1000, 60_000, owner, unread_from_no)
 
 
 def claim(name: str, no: int, *positions: tuple[int, int], queue_id: int = 4) -> ClaimStored:

@@ -76,6 +76,7 @@ def start(spark: SparkSession, plan: Plan, folder: Path, lane: Lane) -> Streamin
         .option("mode", lane.mode)
         .option("maxMessagesPerTrigger", 10_000 if plan.finish else MESSAGES_PER_TRIGGER)
         .option("minPartitions", 2)
+        .options(**({"consumerName": lane.name} if lane.mode == "cursor" else {}))
         .load()
     )
     if lane.queue is not None:

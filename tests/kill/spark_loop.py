@@ -46,7 +46,7 @@ LOCK_S = 5.5
 FEED_PAUSE_S = 0.05
 """Pause between two chunks: three queries on two cores keep up, and batches end and begin often."""
 
-NEVER = ("DataLoss", "CheckpointMismatch", "CursorShared", "OptionError", "AssertionError", "KeyError")
+NEVER = ("DataLoss", "CheckpointMismatch", "cursor-owned", "OptionError", "AssertionError", "KeyError")
 """Failures that no kill excuses."""
 
 

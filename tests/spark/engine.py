@@ -12,6 +12,7 @@ import json
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
@@ -38,6 +39,15 @@ class Checkpoint:
     offsets: list[str] = field(default_factory=list)
     commits: int = 0
     sink: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path) -> Checkpoint:
+        """Read the checkpoint of a query with one source, as Spark wrote it."""
+        offsets = [
+            (folder / "offsets" / str(batch)).read_text().splitlines()[2]
+            for batch in range(len(list((folder / "offsets").glob("[0-9]*"))))
+        ]
+        return cls(offsets, len(list((folder / "commits").glob("[0-9]*"))))
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -103,6 +113,14 @@ class Query:
             self.reader.commit(self._offset(batch - 1))
         self._run(batch)
         return True
+
+    def first(self) -> None:
+        """Do the first micro-batch, which Spark does even if there is nothing."""
+        batch = len(self._checkpoint.offsets)
+        assert batch == 0
+        if not self.trigger():
+            self._checkpoint.offsets.append(json.dumps(self._offset(-1)))
+            self._run(0)
 
     def run(self) -> None:
         """Do micro-batches until nothing is new, as with AvailableNow."""

@@ -33,7 +33,9 @@ class Namespace:
         return name
 
     def options(self, *entities: str, connection_string: str | None = None, **given: str) -> Options:
-        """Return the options of a stream."""
+        """Return the options of a stream; in mode cursor its cursor is `spark` if it names none."""
+        if given.get("mode", "cursor") == "cursor":
+            given.setdefault("consumerName", "spark")
         text = connection_string or self.broker.connection_string
         return read_options(
             {"connectionString": text, "entity": ",".join(entities), **given}, Use.STREAM_READ

@@ -1,8 +1,8 @@
-"""One entity's cursor as its reader sees it: claims made, read and committed. Only peeklock has cursors.
+"""One entity's cursor as its reader sees it: taken, then claims made, read and committed. Only peeklock has
+cursors.
 
 A request to claim is not repeated after a break, since the broker may have done it. The cursor is listed
-again then: as many new claims as were requested are ours. If there are more, another reader uses the same
-cursor.
+again then: its new claims are ours, since the broker refuses other readers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from peeklock.amqp.types import Timestamp
+from peeklock.amqp.types import Long, Timestamp
 from peeklock.client.connection import BlockingConnection, connection
 from peeklock.client.connection_string import ConnectionString
 from peeklock.client.errors import OptionError, ServiceBusError
@@ -35,10 +35,6 @@ OVERHEAD_BYTES: Final = 160
 """What an answer adds to a message: annotations, header, its place in the list. An estimate."""
 
 
-class CursorShared(Exception):
-    """Another reader claims with the same cursor."""
-
-
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A claim, neither committed nor released."""
@@ -46,6 +42,16 @@ class Claim:
     no: int
     count: int
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a reader has not committed yet."""
+
+    backlog: int
+    """Messages that it claimed, and those that no other cursor holds."""
+    oldest_ms: int | None
+    """Age of the oldest of them; None = there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +68,13 @@ class Slice:
 class Cursor:
     """A cursor of a queue, subscription or sub-queue; requests go over a `BlockingConnection`."""
 
-    def __init__(self, connection: BlockingConnection, path: str, name: str) -> None:
+    def __init__(
+        self, connection: BlockingConnection, path: str, name: str, owner: str | None = None
+    ) -> None:
+        """`owner`: the reader, as it names itself; None = it only looks, or reads as older releases did."""
         self.path = path
         self.name = name
+        self._named = {"cursor": name} if owner is None else {"cursor": name, "owner": owner}
         self.committed = 0
         """Claims up to this one are committed."""
         self.last = 0
@@ -73,33 +83,54 @@ class Cursor:
         """The broker's time when the cursor was listed, UTC."""
         self.claims: dict[int, Claim] = {}
         """The open claims by number, ascending."""
+        self.lag: Lag | None = None
+        """Of the cursor when it was listed; None = it does not exist."""
         self._node = connection.management(path)
-        self._unanswered = 0
+        self._is_unsure = False
+        """The answer to a claim was lost."""
         self._commit: Ticket | None = None
         self._committing = 0
 
-    # Listing
+    # Taking and listing
+
+    def start_take(self, *, take_over: bool = False, expires_after_ms: int | None = None) -> Ticket:
+        """Ask for the cursor: from now on it belongs to the owner, and to no other reader once it has read.
+
+        Args:
+            take_over: also from an owner that has read.
+            expires_after_ms: how long after its last use it is forgotten; None = unchanged.
+        """
+        body: dict[str, Any] = {**self._named, "take-over": take_over}
+        if expires_after_ms is not None:
+            body["expires-after"] = Long(expires_after_ms)
+        return self._node.start("peeklock:cursor-take", body)
+
+    def start_confirm(self) -> Ticket:
+        """Tell the broker that the owner reads, so that no other reader takes the cursor."""
+        nothing = {"claim": Long(0), "skip": 0, "max-messages": 1, "max-bytes": 1}
+        return self._node.start("peeklock:cursor-read", {**self._named, **nothing})
+
+    def finish_confirm(self, ticket: Ticket) -> None:
+        """Read the answer to `start_confirm`. Raises: ServiceBusError."""
+        self._node.wait(ticket)
+
+    def look_at_lag(self, timeout_s: float) -> None:
+        """Update `lag` and `now_ms`. Raises: ServiceBusError."""
+        self._read_list(self._node.request("peeklock:cursor-list", {}, timeout_s=timeout_s))
 
     def start_look(self) -> Ticket:
         """Ask for the state of the cursor."""
         return self._node.start("peeklock:cursor-list", {})
 
     def finish_look(self, ticket: Ticket) -> None:
-        """Read the answer to the first `start_look`."""
+        """Read the answer to `start_take`, or to the first `start_look`. Raises: ServiceBusError."""
         last, committed, self.claims = self._read_list(self._node.wait(ticket))
         self.last, self.committed = last, committed
 
     def _look_again(self) -> None:
-        """Find the claims of requests whose answers were lost.
-
-        Raises:
-            CursorShared: there are more new claims than requests.
-        """
+        """Find the claims of requests whose answers were lost."""
         last, _, claims = self._read_list(self._node.request("peeklock:cursor-list", {}))
-        new = last - self.last
-        if new > self._unanswered:
-            raise self._shared(self.last + 1, last)
-        self._unanswered -= max(new, 0)
+        self._is_unsure = False
         for no in range(self.last + 1, last + 1):
             if no in claims:
                 self.claims[no] = claims[no]
@@ -107,8 +138,13 @@ class Cursor:
 
     def _read_list(self, response: Response) -> tuple[int, int, dict[int, Claim]]:
         self.now_ms = int(response.body.get("now", 0))
+        self.lag = None
         for found in response.body.get("cursors", []):
             if found["cursor"] == self.name:
+                oldest_ms = found.get("oldest-enqueued")
+                self.lag = Lag(
+                    int(found.get("backlog", 0)), None if oldest_ms is None else self.now_ms - int(oldest_ms)
+                )
                 claims = sorted(tuple(int(part) for part in claim) for claim in found["claims"])
                 return (
                     int(found["last-claim"]),
@@ -117,17 +153,11 @@ class Cursor:
                 )
         return 0, 0, {}
 
-    def _shared(self, first: int, last: int) -> CursorShared:
-        return CursorShared(
-            f"Another reader claims with cursor '{self.name}' of '{self.path}': claims {first} to {last} are "
-            f"not ours. Each reader needs its own cursor; stop the other one, then start again."
-        )
-
     # Claiming
 
     def start_claim(self, count: int, size_bytes: int, up_to_ms: int | None) -> Ticket:
         """Request a claim of up to `count` available messages, enqueued up to `up_to_ms`, UTC."""
-        body: dict[str, Any] = {"cursor": self.name, "max-messages": count, "max-bytes": size_bytes}
+        body: dict[str, Any] = {**self._named, "max-messages": count, "max-bytes": size_bytes}
         if up_to_ms is not None:
             body["enqueued-time-utc"] = Timestamp(up_to_ms)
         return self._node.start("peeklock:cursor-claim", body, repeat=False)
@@ -137,7 +167,6 @@ class Cursor:
 
         Raises:
             ServiceBusError: refused.
-            CursorShared: another reader made a claim.
         """
         first = self.last + 1
         failure: ServiceBusError | None = None
@@ -148,8 +177,8 @@ class Cursor:
                 if not error.retryable:
                     failure = error
                 elif ticket.started:
-                    self._unanswered += 1
-        if self._unanswered:
+                    self._is_unsure = True
+        if self._is_unsure:
             self._look_again()
         if failure is not None:
             raise failure
@@ -160,10 +189,8 @@ class Cursor:
         no = int(body["claim"])
         if no == 0 or no <= self.last:
             return
-        if no > self.last + 1 + self._unanswered:
-            raise self._shared(self.last + 1, no - 1)
         if no > self.last + 1:
-            self._unanswered += 1  # `_look_again` finds it
+            self._is_unsure = True  # `_look_again` finds it
             return
         self.claims[no] = Claim(no, int(body["count"]), int(body["bytes"]))
         self.last = no
@@ -179,7 +206,7 @@ class Cursor:
             return
         self.finish_commit()
         self._committing = up_to
-        self._commit = self._node.start("peeklock:cursor-commit", {"cursor": self.name, "claim": up_to})
+        self._commit = self._node.start("peeklock:cursor-commit", {**self._named, "claim": up_to})
 
     def finish_commit(self) -> None:
         """Wait for the answer to `start_commit`, if it is under way.
@@ -223,7 +250,11 @@ def release_cursor(settings: ConnectionString, path: str, name: str, *, dry_run:
 
 
 def fetch(
-    connected: BlockingConnection, name: str, slices: Iterable[Slice], fetch_size: int
+    connected: BlockingConnection,
+    name: str,
+    owner: str | None,
+    slices: Iterable[Slice],
+    fetch_size: int,
 ) -> Iterator[tuple[Slice, list[bytes]]]:
     """Yield slices of claims in their order, each with its encoded messages; some requests are under way.
 
@@ -235,7 +266,7 @@ def fetch(
 
     def start(part: Slice) -> tuple[Slice, Ticket]:
         body = {
-            "cursor": name,
+            **({"cursor": name} if owner is None else {"cursor": name, "owner": owner}),
             "claim": part.no,
             "skip": part.skip,
             "max-messages": part.count,

@@ -108,6 +108,7 @@ TABLE: dict[type[Exception], Answer] = {
     broker.TransactionTimedOut: Answer(Symbol("amqp:transaction:timeout"), 408),
     broker.TransactionRolledBack: Answer(Symbol("amqp:transaction:rollback"), 409),
     broker.CursorNotFound: Answer(Symbol("peeklock:cursor-not-found"), 404),
+    broker.CursorOwned: Answer(Symbol("peeklock:cursor-owned"), 409),
     broker.ClaimNotFound: Answer(Symbol("peeklock:claim-not-found"), 404),
     broker.ClaimCommitted: Answer(Symbol("peeklock:claim-committed"), 410),
     broker.MessageNotFound: Answer(Symbol("com.microsoft:message-not-found"), 404),

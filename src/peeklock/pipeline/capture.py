@@ -32,7 +32,8 @@ class Capture:
     entities: tuple[str, ...]
     sub_queue: str | None
     mode: str
-    consumer: str
+    consumer: str | None
+    """Name of the cursor; None = one that the job makes, which its checkpoint keeps."""
     encoded: bool
     messages_max: int
     """Maximum in one micro-batch."""
@@ -69,7 +70,7 @@ def run_capture(
     )
     if wanted.sub_queue is not None:
         reader = reader.option("subQueue", wanted.sub_queue)
-    if wanted.mode == "cursor":
+    if wanted.mode == "cursor" and wanted.consumer is not None:
         reader = reader.option("consumerName", wanted.consumer)
     rows = reader.load().withColumn(DATE, F.to_date("enqueuedTime"))
     writer = rows.writeStream.format(table.file_format).partitionBy(DATE)

@@ -68,7 +68,11 @@ def _needed(connection_string: str | None) -> str:
     help="cursor: each message once, removed from the queue (peeklock only); peekLock: the same with any "
     "Service Bus, at least once for sessions; browse: copies, nothing is removed.",
 )
-@click.option("--consumer", default="lake", show_default=True, metavar="NAME", help="Name of the cursor.")
+@click.option(
+    "--consumer",
+    metavar="NAME",
+    help="Name of the cursor, which no other reader has.  [default: one that the checkpoint keeps]",
+)
 @click.option("--encoded", is_flag=True, help="Also store each whole message, for a lossless replay.")
 @click.option(
     "--max-messages",

@@ -58,8 +58,6 @@ LATEST_NUMBER: Final = -1
 FETCH_SIZE: Final = 1000
 """Messages per request. Our choice: an answer has at most 256 KiB, a thousand small messages."""
 
-CONSUMER_NAME: Final = "spark"
-
 _BROWSE: Final = "browse"
 _STREAMS: Final = "streams"
 _READS: Final = "reads"
@@ -74,7 +72,7 @@ KNOWN: Final[dict[str, str]] = {
     **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss"), _READS),
     **dict.fromkeys(("maxMessagesPerTrigger", "maxBytesPerTrigger"), _STREAMS),
     **dict.fromkeys(("startingOffsets", "startingEnqueuedTime", "endingOffsets", "sessionId"), _BROWSE),
-    "consumerName": _CURSOR,
+    **dict.fromkeys(("consumerName", "takeOver", "maxMessagesPerSecond"), _CURSOR),
     "messageIdColumn": _WRITES,
 }
 """Every option and the uses that take it."""
@@ -113,7 +111,11 @@ class Options:
     """False: the column `body` is null, and the broker is asked to omit bodies."""
     include_encoded: bool
     """True: rows also have the column `encoded`."""
-    consumer_name: str
+    consumer_name: str | None
+    """Name of the cursor; None = one that the query makes."""
+    take_over: bool
+    """Take the cursor from another query that has read with it."""
+    messages_per_second: int | None
     session_id: str | None
     message_id_column: str | None
 
@@ -153,7 +155,9 @@ def read_options(given: Mapping[str, str], use: Use) -> Options:
         fetch_size=_value(values, "fetchSize", _positive) or FETCH_SIZE,
         include_body=_value(values, "includeBody", _boolean) is not False,
         include_encoded=_value(values, "includeEncoded", _boolean) is True,
-        consumer_name=_value(values, "consumerName", _consumer_name) or CONSUMER_NAME,
+        consumer_name=_value(values, "consumerName", _consumer_name),
+        take_over=_value(values, "takeOver", _boolean) is True,
+        messages_per_second=_value(values, "maxMessagesPerSecond", _positive),
         session_id=values.get("sessionId"),
         message_id_column=values.get("messageIdColumn"),
     )

@@ -29,6 +29,7 @@ from peeklock.broker.vocabulary.commands import (
     SetCredit,
     SetSessionState,
     SubQueue,
+    TakeCursor,
 )
 from peeklock.broker.vocabulary.descriptions import EntityStatus
 from peeklock.broker.vocabulary.effects import (
@@ -49,11 +50,13 @@ from peeklock.broker.vocabulary.errors import (
     ClaimCommitted,
     ClaimNotFound,
     CursorNotFound,
+    CursorOwned,
     EntityDeleted,
     EntityDisabled,
     EntityNotFound,
     InvalidOperation,
     QuotaExceeded,
+    ServerBusy,
     SessionCannotBeLocked,
 )
 from peeklock.broker.vocabulary.events import EventType
@@ -85,25 +88,50 @@ class Reader(Broker):
         sub_queue: SubQueue = SubQueue.MAIN,
         expires_after_ms: int | None = None,
         up_to_ms: int | None = None,
+        owner: str | None = None,
     ) -> ClaimMessages:
         address = Address(name, sub_queue)
-        return ClaimMessages(address, cursor, count, bytes_max, self.reply_to(), expires_after_ms, up_to_ms)
+        return ClaimMessages(
+            address, cursor, count, bytes_max, self.reply_to(), expires_after_ms, up_to_ms, owner
+        )
 
     def claim(self, count: int = 1000, bytes_max: int = LOTS, cursor: str = "lake", **more: Any) -> Claimed:
         return self.one(self.asks_claim(count, bytes_max, cursor, **more), Claimed)
 
     def asks_read(
-        self, no: int, skip: int = 0, count: int = 10_000, bytes_max: int = LOTS, cursor: str = "lake"
+        self,
+        no: int,
+        skip: int = 0,
+        count: int = 10_000,
+        bytes_max: int = LOTS,
+        cursor: str = "lake",
+        owner: str | None = None,
     ) -> ReadClaim:
-        return ReadClaim(Address("orders"), cursor, no, skip, count, bytes_max, self.reply_to())
+        return ReadClaim(Address("orders"), cursor, no, skip, count, bytes_max, self.reply_to(), owner)
 
-    def read(self, no: int, skip: int = 0, count: int = 10_000, bytes_max: int = LOTS) -> list[int]:
+    def read(
+        self, no: int, skip: int = 0, count: int = 10_000, bytes_max: int = LOTS, owner: str | None = None
+    ) -> list[int]:
         """Return the numbers of the messages of a claim."""
-        return numbers(self.one(self.asks_read(no, skip, count, bytes_max), MessagesFound).messages)
+        command = self.asks_read(no, skip, count, bytes_max, owner=owner)
+        return numbers(self.one(command, MessagesFound).messages)
 
-    def commit(self, up_to_no: int, cursor: str = "lake", sub_queue: SubQueue = SubQueue.MAIN) -> int:
-        command = CommitClaims(Address("orders", sub_queue), cursor, up_to_no, self.reply_to())
+    def commit(
+        self,
+        up_to_no: int,
+        cursor: str = "lake",
+        sub_queue: SubQueue = SubQueue.MAIN,
+        owner: str | None = None,
+    ) -> int:
+        command = CommitClaims(Address("orders", sub_queue), cursor, up_to_no, self.reply_to(), owner)
         return self.one(command, ClaimsLeft).count
+
+    def asks_take(self, owner: str, take_over: bool = False, cursor: str = "lake") -> TakeCursor:
+        return TakeCursor(Address("orders"), cursor, owner, take_over, self.reply_to())
+
+    def take(self, owner: str, *, take_over: bool = False) -> CursorView:
+        [view] = self.one(self.asks_take(owner, take_over), CursorsFound).cursors
+        return view
 
     def asks_release(self, cursor: str = "lake") -> ReleaseCursor:
         return ReleaseCursor(Address("orders"), cursor, self.reply_to())
@@ -347,7 +375,6 @@ def test_claims_that_were_never_made_or_are_committed_are_refused(broker: Reader
     broker.claim(1)
     broker.claim(1)
     assert "no claim 3: the last one is 2" in str(broker.refused(broker.asks_read(3)))
-    assert isinstance(broker.refused(broker.asks_read(0)), ClaimNotFound)
     assert isinstance(broker.refused(broker.asks_read(-1)), ClaimNotFound)
     for up_to_no in (3, -1):
         command = CommitClaims(Address("orders"), "lake", up_to_no, broker.reply_to())
@@ -977,15 +1004,19 @@ class Watched(Reader):
 
     def step(self, random: Random) -> None:
         cursor = random.choice(["lake", "sea"])
-        match random.randrange(8):
+        views = {view.name: view for view in self.cursors()}
+        owner = views[cursor].owner if cursor in views else None
+        match random.randrange(10):
             case 0 | 1:
                 self.fill(random.randint(1, 6))
             case 2 | 3:
-                self.watch(self.asks_claim(random.randint(1, 4), cursor=cursor))
+                self.watch(self.asks_claim(random.randint(1, 4), cursor=cursor, owner=owner))
+            case 8 | 9:
+                self.watch(self.asks_take(random.choice("ab"), random.random() < 0.5, cursor))
             case 4:
                 up_to_no = random.randint(1, 4) + max((view.last_no for view in self.cursors()), default=0)
                 command = CommitClaims(
-                    Address("orders"), cursor, random.randint(0, up_to_no), self.reply_to()
+                    Address("orders"), cursor, random.randint(0, up_to_no), self.reply_to(), owner
                 )
                 self.watch(command)
             case 5 | 6:
@@ -1000,10 +1031,144 @@ def test_random_commands_take_each_row_of_the_life_of_a_cursor(monkeypatch: pyte
     monkeypatch.setattr("peeklock.broker.namespace.SLICE", 2)
     rows = {(old, new) for old, states in TRANSITIONS.items() for new in states}
     moves: set[tuple[CursorState | None, CursorState | None]] = set()
-    for seed in range(10):
+    for seed in range(20):
         broker = Watched()
         random = Random(seed)
         for _ in range(150):
             broker.step(random)
         moves |= broker.moves
-    assert moves == rows
+    broker = Watched()
+    broker.fill(30)
+    broker.take("a")
+    broker.claim(12, owner="a")
+    broker.watch(CommitClaims(Address("orders"), "lake", 1, broker.reply_to(), "a"))
+    broker.watch(broker.asks_take("b", take_over=True))
+    broker.watch(broker.asks_claim(12, owner="b"))
+    broker.watch(broker.asks_take("c"))  # while messages are removed that the first one committed
+    assert moves | broker.moves == rows
+
+
+# Owners
+
+
+def test_a_newcomer_is_refused_with_the_owner_its_age_and_the_option_and_changes_nothing(
+    broker: Reader,
+) -> None:
+    """Req: X-06."""
+    broker.fill(5)
+    broker.take("first")
+    assert broker.claim(2, owner="first").no == 1
+    assert broker.read(1, owner="first") == [1, 2]
+    broker.advance(90_000)
+    before = broker.cursors()
+    asked = (
+        broker.asks_take("second"),
+        broker.asks_claim(owner="second"),
+        broker.asks_claim(),
+        broker.asks_read(1, owner="second"),
+        CommitClaims(Address("orders"), "lake", 1, broker.reply_to(), "second"),
+    )
+    for command in asked:
+        error = broker.refused(command)
+        assert isinstance(error, CursorOwned)
+        assert str(error).startswith(
+            "cursor 'lake' of 'orders' belongs to the reader 'first', which used it 90 s"
+        )
+        assert "consumerName" in str(error)
+        assert "takeOver=true" in str(error)
+    assert broker.cursors() == before
+    assert broker.commit(1, owner="first") == 0
+    assert broker.claim(2, owner="first").no == 2
+
+
+def test_what_an_owner_claimed_and_never_read_goes_back_when_another_takes_the_cursor(
+    broker: Reader,
+) -> None:
+    """Req: X-06."""
+    broker.fill(5)
+    broker.take("first")
+    broker.claim(2, owner="first")
+    broker.claim(2, owner="first")
+    view = broker.take("second")
+    assert (view.owner, view.has_read, view.last_no, view.claims) == ("second", False, 0, [])
+    assert isinstance(broker.refused(broker.asks_read(1, owner="first")), CursorOwned)
+    assert broker.claim(3, owner="second").no == 1
+    assert broker.read(1, owner="second") == [1, 2, 3]
+    assert [message.delivery_count for message in broker.peek()] == [0] * 5
+    assert isinstance(broker.refused(broker.asks_take("third")), CursorOwned)
+
+
+def test_a_read_of_no_claim_makes_an_owner_sure_before_there_are_messages(broker: Reader) -> None:
+    """Req: X-06."""
+    broker.take("first")
+    assert broker.read(0, owner="first") == []
+    assert isinstance(broker.refused(broker.asks_take("second")), CursorOwned)
+    broker.restart()
+    assert isinstance(broker.refused(broker.asks_take("second")), CursorOwned)
+    assert broker.take("first").has_read
+
+
+def test_taking_over_gives_the_claims_of_the_reader_before_and_refuses_it(broker: Reader) -> None:
+    """Req: X-06."""
+    broker.fill(6)
+    broker.take("first")
+    broker.claim(2, owner="first")
+    broker.read(1, owner="first")
+    assert broker.take("second", take_over=True).claims == [(1, 2, 200)]
+    assert isinstance(broker.refused(broker.asks_claim(owner="first")), CursorOwned)
+    assert broker.claim(2, owner="second").no == 2
+    # It dies before it reads; the first one comes back, and has what it had.
+    assert broker.take("first").claims == [(1, 2, 200)]
+    assert broker.read(1, owner="first") == [1, 2]
+    assert broker.claim(2, owner="first").no == 2
+    assert broker.read(2, owner="first") == [3, 4]
+
+
+def test_a_cursor_without_an_owner_belongs_to_the_next_reader_that_reads(broker: Reader) -> None:
+    """As an older store has it. Req: X-06."""
+    broker.fill(6)
+    broker.claim(2)
+    view = broker.take("first")
+    assert (view.owner, view.claims) == ("first", [(1, 2, 200)])
+    broker.claim(2, owner="first")
+    assert broker.take("second").claims == [(1, 2, 200)]
+    assert broker.read(1, owner="second") == [1, 2]
+    assert isinstance(broker.refused(broker.asks_claim()), CursorOwned)
+
+
+@pytest.mark.parametrize("owner", ["", "x" * (CURSOR_NAME_MAX + 1), "\ud800"])
+def test_an_owner_that_cannot_be_written_is_refused(broker: Reader, owner: str) -> None:
+    assert isinstance(broker.refused(broker.asks_take(owner)), ArgumentInvalid)
+    assert isinstance(broker.refused(broker.asks_claim(owner=owner)), ArgumentInvalid)
+
+
+def test_many_messages_of_an_owner_that_never_read_go_back_in_slices(broker: Reader) -> None:
+    """Req: X-06."""
+    broker.fill(3 * SLICE)
+    broker.take("first")
+    broker.claim(owner="first")
+    broker.take("second")
+    assert isinstance(broker.refused(broker.asks_claim(owner="second")), ServerBusy)
+    broker.settle_time()
+    assert broker.claim(3 * SLICE, owner="second").count == 3 * SLICE
+    broker.take("third")
+    broker.restart()  # what is decided stays so
+    assert broker.claim(3 * SLICE, owner="third").count == 3 * SLICE
+    assert broker.read(1, owner="third")[0] == 1
+
+
+def test_backlog_and_oldest_message_are_those_that_a_cursor_may_still_have(broker: Reader) -> None:
+    """Req: X-06."""
+    broker.fill(4)
+    broker.claim(2)
+    broker.claim(1, cursor="mart")
+    [lake, mart] = broker.cursors()
+    assert (lake.backlog, mart.backlog) == (3, 2)
+    assert lake.oldest_enqueued_at_ms == START_MS
+    broker.commit(1)
+    [lake, _] = broker.cursors()
+    assert lake.backlog == 1
+    broker.claim(5)
+    broker.commit(2)
+    [lake, _] = broker.cursors()
+    assert (lake.backlog, lake.oldest_enqueued_at_ms) == (0, None)

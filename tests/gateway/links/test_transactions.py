@@ -929,6 +929,7 @@ def test_messages_are_deleted_at_once_within_a_transaction_too(rig: Harness) -> 
     ("operation", "body"),
     [
         ("peeklock:purge-messages", {"enqueued-time-utc": Timestamp(1)}),
+        ("peeklock:cursor-take", {"cursor": "lake", "owner": "host:1"}),
         ("peeklock:cursor-claim", {"cursor": "lake", "max-messages": 1, "max-bytes": 1}),
         ("peeklock:cursor-commit", {"cursor": "lake", "claim": 1}),
         ("peeklock:cursor-release", {"cursor": "lake"}),

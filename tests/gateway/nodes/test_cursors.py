@@ -18,6 +18,7 @@ from peeklock.broker.vocabulary.commands import (
     ReadClaim,
     ReleaseCursor,
     SubQueue,
+    TakeCursor,
 )
 from peeklock.broker.vocabulary.effects import (
     Claimed,
@@ -27,14 +28,20 @@ from peeklock.broker.vocabulary.effects import (
     Failed,
     MessagesFound,
 )
-from peeklock.broker.vocabulary.errors import ClaimCommitted, ClaimNotFound, CursorNotFound, ServiceBusError
+from peeklock.broker.vocabulary.errors import (
+    ClaimCommitted,
+    ClaimNotFound,
+    CursorNotFound,
+    CursorOwned,
+    ServiceBusError,
+)
 from peeklock.gateway.context import GatewayLimits
 from peeklock.testing.inprocess import InProcessBroker
 from tests.gateway.harness import Harness, LiveHarness, Response, ask, message_bytes, refused, view
 from tests.gateway.live import message, request, send
 
-CLAIM, READ, COMMIT, RELEASE, LIST = (
-    f"peeklock:cursor-{name}" for name in ("claim", "read", "commit", "release", "list")
+TAKE, CLAIM, READ, COMMIT, RELEASE, LIST = (
+    f"peeklock:cursor-{name}" for name in ("take", "claim", "read", "commit", "release", "list")
 )
 
 
@@ -70,6 +77,32 @@ def test_claim_reads_its_limits_and_answers_what_was_claimed(
     assert (response.status, response.condition) == (200, None)
     assert typed(response) == {"claim": Long(7), "count": Int(50), "bytes": Long(2**33)}
     assert [type(value) for value in typed(response).values()] == [Long, Int, Long]
+
+
+def test_take_reads_the_owner_and_answers_the_cursor(rig: Harness, sender: int) -> None:
+    """Req: X-06."""
+    ask(rig, sender, TAKE, {"cursor": "lake", "owner": "host:1", "take-over": True, "expires-after": 90_000})
+    command = rig.take(TakeCursor)
+    assert command == TakeCursor(Address("orders"), "lake", "host:1", True, command.reply_to, 90_000)
+    rig.effect(CursorsFound(command.reply_to, [CursorView("lake", 0, 0, 1, 2, [], "host:1", False)], 5))
+    [found] = rig.response().body["cursors"]
+    assert (found["owner"], found["has-read"]) == ("host:1", False)
+    ask(rig, sender, TAKE, {"cursor": "lake", "owner": "host:1"})
+    assert not rig.take(TakeCursor).take_over
+    for wrong in ({}, {"owner": 7}, {"owner": "a", "take-over": 1}):
+        ask(rig, sender, TAKE, {"cursor": "lake", **wrong})
+        refused(rig, 400, "com.microsoft:argument-error")
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"), [(CLAIM, ClaimMessages), (READ, ReadClaim), (COMMIT, CommitClaims)]
+)
+def test_requests_carry_the_owner(rig: Harness, sender: int, operation: str, kind: type[Any]) -> None:
+    """Req: X-06."""
+    ask(rig, sender, operation, {**WHOLE, "owner": "host:1"})
+    assert rig.take(kind).owner == "host:1"
+    ask(rig, sender, operation, WHOLE)
+    assert rig.take(kind).owner is None
 
 
 def test_read_is_answered_as_a_peek_is(rig: Harness, sender: int) -> None:
@@ -116,7 +149,7 @@ def test_list_shows_cursors_with_their_claims(rig: Harness) -> None:
     command = rig.take(ListCursors)
     assert command.address == Address("orders", SubQueue.DEAD_LETTER)
     views = [
-        CursorView("lake", 3, 1, 99, 60_000, [(2, 5, 500), (3, 1, 2**33)]),
+        CursorView("lake", 3, 1, 99, 60_000, [(2, 5, 500), (3, 1, 2**33)], "host:1", False, 2**33, 77),
         CursorView("new", 0, 0, 1, 2, []),
     ]
     rig.effect(CursorsFound(command.reply_to, views, 1234))
@@ -131,9 +164,13 @@ def test_list_shows_cursors_with_their_claims(rig: Harness) -> None:
         "last-used": Timestamp(99),
         "expires-after": Long(60_000),
         "claims": [[Long(2), Int(5), Long(500)], [Long(3), Int(1), Long(2**33)]],
+        "owner": "host:1",
+        "has-read": False,
+        "backlog": Long(2**33),
+        "oldest-enqueued": Timestamp(77),
     }
     assert type(lake["last-used"]) is Timestamp
-    assert new["claims"] == []
+    assert (new["claims"], new["owner"], new["oldest-enqueued"]) == ([], None, None)
     ask(rig, sender, LIST, {})
     rig.effect(CursorsFound(rig.take(ListCursors).reply_to, [], 5))
     assert rig.response().body == {"cursors": [], "now": 5}
@@ -142,7 +179,7 @@ def test_list_shows_cursors_with_their_claims(rig: Harness) -> None:
 WHOLE = {"cursor": "lake", "claim": 1, "skip": 0, "max-messages": 1, "max-bytes": 1}
 
 
-@pytest.mark.parametrize("operation", [CLAIM, READ, COMMIT, RELEASE])
+@pytest.mark.parametrize("operation", [TAKE, CLAIM, READ, COMMIT, RELEASE])
 @pytest.mark.parametrize("wrong", [None, 7, b"lake"])
 def test_a_request_without_a_cursor_is_400(rig: Harness, sender: int, operation: str, wrong: Any) -> None:
     ask(rig, sender, operation, {**WHOLE, "cursor": wrong})
@@ -178,6 +215,7 @@ def test_a_request_with_a_wrong_number_is_400(rig: Harness, sender: int, operati
         (CursorNotFound("gone"), 404, "peeklock:cursor-not-found"),
         (ClaimNotFound("never made"), 404, "peeklock:claim-not-found"),
         (ClaimCommitted("gone"), 410, "peeklock:claim-committed"),
+        (CursorOwned("another's"), 409, "peeklock:cursor-owned"),
     ],
 )
 def test_refusals_of_cursors_have_conditions_of_their_own(

@@ -586,6 +586,7 @@ READING = {
     "add-rule",
     "remove-rule",
     "peeklock:cursor-claim",
+    "peeklock:cursor-take",
     "peeklock:cursor-read",
     "peeklock:cursor-commit",
     "peeklock:cursor-release",

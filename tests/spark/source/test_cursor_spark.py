@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -118,7 +119,7 @@ def test_errors_name_entity_and_option(
     """Req: X-01."""
     queue, other = namespace.queue(), namespace.queue()
     namespace.send(queue, numbered(5))
-    stream(queue)
+    stream(queue, consumerName="spark")
     with pytest.raises(Exception, match=f"entities {queue}; option entity has {other}"):
         stream(other)
     with pytest.raises(Exception, match="consumerName=spark; this one has consumerName=lake"):
@@ -130,3 +131,29 @@ def test_errors_name_entity_and_option(
     with pytest.raises(Exception, match=rf"'{queue}'.*checkpoint is at claim 1.*failOnDataLoss"):
         stream(queue)
     assert sorted(table()) == [*range(5)]
+
+
+def test_second_query_is_refused_and_the_first_goes_on_until_it_is_taken_over(
+    spark: Any, namespace: Namespace, stream: Callable[..., Any], table: Callable[[], list[int]]
+) -> None:
+    """The progress of a query says how far it is behind. Req: X-01, X-06."""
+    queue = namespace.queue()
+    query = stream(queue, once=False, consumerName="lake", maxMessagesPerTrigger="10")
+    query.processAllAvailable()
+    frame = (
+        spark.readStream.format("servicebus")
+        .option("connectionString", namespace.broker.connection_string)
+        .option("entity", queue)
+        .option("consumerName", "lake")
+    )
+    namespace.send(queue, numbered(30))
+    with pytest.raises(Exception, match=rf"cursor 'lake' of '{queue}' belongs to the reader .*takeOver=true"):
+        frame.load().writeStream.format("noop").start().awaitTermination()
+    query.processAllAvailable()
+    assert sorted(table()) == [*range(30)]
+    offsets = [each.sources[0].latestOffset for each in query.recentProgress]
+    assert {"claim", "backlog", "oldestAgeSeconds"} == set(json.loads(offsets[-1])[queue])
+    taking = frame.option("takeOver", "true").load().writeStream.format("noop").start()
+    with pytest.raises(Exception, match="peeklock:cursor-owned"):
+        query.awaitTermination(60)
+    taking.stop()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from peeklock.client.claims import CursorShared, release_cursor
+from peeklock.client.claims import release_cursor
+from peeklock.client.connection import connection
 from peeklock.client.errors import OptionError, ServiceBusError
-from peeklock.spark.options import Options
+from peeklock.spark.options import Options, Use, read_options
 from peeklock.spark.source.cursor import CursorStreamReader
 from peeklock.spark.source.offsets import CheckpointMismatch, DataLoss
 from peeklock.testing.served import ServedBroker
+from tests.server.waiting import until
 from tests.spark.engine import SCHEMA, Checkpoint, Query, Stopped
 from tests.spark.streams import LossyRelay, Namespace, numbered
 
@@ -103,6 +106,7 @@ def test_a_lost_checkpoint_brings_back_what_was_not_committed(namespace: Namespa
     options = namespace.options(queue, maxMessagesPerTrigger="20")
     with pytest.raises(Stopped):
         start(options, Checkpoint(), stop_at="done", stop_in_batch=1).run()
+    options = namespace.options(queue, maxMessagesPerTrigger="20", takeOver="true")
     assert drain(options).bodies == numbered(30, 20)
 
 
@@ -215,17 +219,165 @@ def test_sessions_arrive_in_order_and_once(namespace: Namespace, point: str) -> 
     assert namespace.left(queue) == 0
 
 
-def test_a_second_query_with_the_same_cursor_is_told(namespace: Namespace) -> None:
-    """Req: X-01."""
+@pytest.mark.parametrize("messages", [0, 10])
+def test_a_second_query_with_the_same_cursor_is_refused_and_the_first_goes_on(
+    namespace: Namespace, messages: int
+) -> None:
+    """Also before there are messages. Req: X-01, X-06."""
+    queue = namespace.queue()
+    namespace.send(queue, numbered(messages))
+    options = namespace.options(queue, maxMessagesPerTrigger="2")
+    first, checkpoint = Checkpoint(), Checkpoint()
+    one = start(options, first)
+    one.first()
+    namespace.broker.advance(timedelta(seconds=7))
+    text = rf"cursor 'spark' of '{queue}' belongs to the reader '.+', which used it 7 s ago.*takeOver=true"
+    with pytest.raises(ServiceBusError, match=text):
+        start(options, checkpoint).trigger()
+    assert checkpoint.offsets == []
+    namespace.send(queue, numbered(20, messages))
+    one.run()
+    assert first.bodies == numbered(messages + 20)
+
+
+def test_taking_over_ends_the_first_query_and_brings_back_what_it_had_not_committed(
+    namespace: Namespace,
+) -> None:
+    """Req: X-01, X-06."""
     queue = namespace.queue()
     namespace.send(queue, numbered(10))
-    options = namespace.options(queue, maxMessagesPerTrigger="2")
-    one, two = start(options, Checkpoint()), start(options, Checkpoint())
+    first, second = Checkpoint(), Checkpoint()
+    one = start(namespace.options(queue, maxMessagesPerTrigger="2"), first)
     one.trigger()
-    two.trigger()  # as after a lost checkpoint, what is claimed comes first
-    one.trigger()
-    with pytest.raises(CursorShared, match=rf"cursor 'spark' of '{queue}': claims 2 to 2 .* its own cursor"):
-        two.trigger()
+    taking = namespace.options(queue, maxMessagesPerTrigger="2", takeOver="true")
+    two = start(taking, second)
+    two.trigger()
+    with pytest.raises(ServiceBusError, match="peeklock:cursor-owned"):
+        one.trigger()
+    with pytest.raises(ServiceBusError, match="peeklock:cursor-owned"):
+        start(namespace.options(queue), first).trigger()
+    two.run()
+    assert second.bodies == numbered(10)
+
+
+@pytest.mark.parametrize("point", ["latest", "log", "commit", "partitions"])
+def test_a_query_that_died_before_its_first_read_holds_nobody_back(namespace: Namespace, point: str) -> None:
+    """With its checkpoint or without. Req: X-02, X-06."""
+    queue = namespace.queue()
+    namespace.send(queue, numbered(10))
+    options = namespace.options(queue, maxMessagesPerTrigger="4")
+    checkpoint = Checkpoint()
+    with pytest.raises(Stopped):
+        start(options, checkpoint, stop_at=point).trigger()
+    other = Checkpoint()
+    start(options, other).trigger()
+    assert other.bodies == numbered(4)
+    if checkpoint.offsets:  # it was logged, and its claims went to the other
+        with pytest.raises(ServiceBusError, match="peeklock:cursor-owned"):
+            start(options, checkpoint)
+    assert drain(options, other).bodies == numbered(10)
+    assert namespace.left(queue) == 0
+
+
+def test_queries_without_a_name_have_cursors_of_their_own_and_keep_them(namespace: Namespace) -> None:
+    """Req: X-01, X-06."""
+    queue = namespace.queue()
+    namespace.send(queue, numbered(8))
+    settings = {"connectionString": namespace.broker.connection_string, "entity": queue}
+    options = read_options({**settings, "maxMessagesPerTrigger": "2"}, Use.STREAM_READ)
+    one, two = Checkpoint(), Checkpoint()
+    start(options, one).trigger()
+    start(options, two).trigger()
+    start(options, one).trigger()
+    drain(options, two)
+    drain(options, one)
+    assert sorted(map(int, one.bodies + two.bodies)) == [*range(8)]
+    assert namespace.left(queue) == 0
+
+
+def test_what_a_query_without_a_name_claimed_and_never_logged_is_free_after_ten_minutes(
+    namespace: Namespace,
+) -> None:
+    """Nobody knows its cursor. Req: X-02, X-06."""
+    queue = namespace.queue()
+    namespace.send(queue, numbered(3))
+    settings = {"connectionString": namespace.broker.connection_string, "entity": queue}
+    options = read_options(settings, Use.STREAM_READ)
+    with pytest.raises(Stopped):
+        start(options, Checkpoint(), stop_at="log").trigger()
+    assert namespace.states(queue) == [f"{body} claimed" for body in numbered(3)]
+    logged, checkpoint = namespace.queue(), Checkpoint()
+    namespace.send(logged, numbered(3))
+    other = read_options({**settings, "entity": logged}, Use.STREAM_READ)
+    start(other, checkpoint).trigger()
+    namespace.broker.advance(timedelta(minutes=11))
+    assert namespace.states(queue) == [f"{body} active" for body in numbered(3)]
+    assert drain(other, checkpoint).bodies == numbered(3)  # after a read it is kept for a week
+
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "checkpoints"
+
+
+def test_a_checkpoint_without_owners_goes_on_and_then_has_one(namespace: Namespace) -> None:
+    """Spark wrote it with a release that had none: batch 1 is logged and not done. Req: X-01, X-02."""
+    golden = Checkpoint.of(GOLDEN / "cursor-1")
+    assert (len(golden.offsets), golden.commits) == (2, 1)
+    golden.sink[0] = []  # it is in a table of that time
+    namespace.administration.create_queue("orders")
+    namespace.send("orders", numbered(10))
+    claims = {"cursor": "spark", "max-messages": 3, "max-bytes": 1 << 20}
+    node = connection(namespace.options("orders").settings).management("orders")
+    for _ in range(2):
+        node.request("peeklock:cursor-claim", claims)
+    node.request("peeklock:cursor-commit", {"cursor": "spark", "claim": 1})
+    options = namespace.options("orders", maxMessagesPerTrigger="3", failOnDataLoss="false")
+    with pytest.raises(Stopped):
+        start(options, golden, stop_at="log").trigger()  # its owner is not logged
+    assert drain(options, golden).bodies == numbered(7, 3)
+    assert namespace.left("orders") == 0
+    assert '"owner": ' in golden.offsets[-1]
+    with pytest.raises(ServiceBusError, match="peeklock:cursor-owned"):
+        drain(options)
+
+
+def test_a_rate_spreads_the_batches_over_time(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = namespace.queue()
+    namespace.send(queue, numbered(100))
+    now_s = 1000.0
+
+    def pause(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.setattr("peeklock.spark.source.cursor.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("peeklock.spark.source.cursor.time.sleep", pause)
+    checkpoint = Checkpoint()
+    query = start(namespace.options(queue, maxMessagesPerSecond="20"), checkpoint, available_now=True)
+    query.run()
+    assert checkpoint.bodies == numbered(100)
+    assert 4.0 <= now_s - 1000.0 <= 6.0
+
+
+def test_the_report_has_backlog_and_age_of_each_entity_and_is_at_most_a_second_old(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: X-01."""
+    busy, empty = namespace.queue(), namespace.queue()
+    namespace.send(busy, numbered(10))
+    namespace.broker.advance(timedelta(seconds=5))
+    query = start(namespace.options(busy, empty, maxMessagesPerTrigger="4"), Checkpoint())
+    assert query.reader.reportLatestOffset() is None
+    query.trigger()
+    report = until(query.reader.reportLatestOffset)  # None while the broker takes longer than it waits
+    assert report[empty] == {"claim": 0, "backlog": 0, "oldestAgeSeconds": None}
+    assert report[busy]["backlog"] == 10
+    assert 5.0 <= report[busy]["oldestAgeSeconds"] < 60.0
+    query.trigger()
+    assert query.reader.reportLatestOffset() is report
+    monkeypatch.setattr("peeklock.spark.source.cursor.REPORT_S", 0.0)
+    later = query.reader.reportLatestOffset()[busy]
+    assert later["claim"] > report[busy]["claim"]
+    assert later["backlog"] < 10  # the first batch is committed
 
 
 def test_a_released_cursor_is_data_loss_or_goes_on_without(

@@ -43,7 +43,9 @@ def namespace(broker: ServedBroker, administration: Any) -> Namespace:
 
 
 @pytest.fixture(autouse=True)
-def settle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settle at once, too."""
+    monkeypatch.setattr("peeklock.spark.source.cursor.HANDS_START_IN", False)
     for module in ("cursor", "peek_lock"):
         monkeypatch.setattr(f"peeklock.spark.source.{module}.IDLE_S", 0.0)
 
@@ -51,6 +53,11 @@ def settle_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def start(options: Options, checkpoint: Checkpoint, **how: Any) -> Query:
     reader = READERS[options.mode.value]
     return Query(lambda: reader(options, SCHEMA), checkpoint, older=True, **how)
+
+
+def options_of(namespace: Namespace, queue: str, mode: str = "cursor", **given: str) -> Options:
+    named = {"consumerName": "lake"} if mode == "cursor" else {}
+    return namespace.options(queue, mode=mode, **named, **given)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 3])
@@ -62,7 +69,7 @@ def test_every_message_arrives_once_wherever_the_driver_dies(
     """Also where it dies twice, and where messages came while nobody ran. Req: X-01, X-02."""
     queue = namespace.queue()
     namespace.send(queue, numbered(100))
-    options = namespace.options(queue, mode=mode, maxMessagesPerTrigger="30", minPartitions="3")
+    options = options_of(namespace, queue, mode=mode, maxMessagesPerTrigger="30", minPartitions="3")
     checkpoint = Checkpoint()
     with pytest.raises(Stopped):
         start(options, checkpoint, stop_at=point, stop_in_batch=batch).run()
@@ -81,7 +88,7 @@ def test_a_batch_keeps_to_its_limit_once_the_start_is_known(namespace: Namespace
     queue = namespace.queue()
     namespace.send(queue, numbered(50))
     checkpoint = Checkpoint()
-    start(namespace.options(queue, maxMessagesPerTrigger="20"), checkpoint).run()
+    start(options_of(namespace, queue, maxMessagesPerTrigger="20"), checkpoint).run()
     assert [len(rows) for rows in checkpoint.sink.values() if rows] == [20, 20, 10]
 
 
@@ -89,7 +96,7 @@ def test_the_end_may_be_asked_for_before_the_beginning(namespace: Namespace) -> 
     """As with the trigger AvailableNow: what was there comes as one batch."""
     queue = namespace.queue()
     namespace.send(queue, numbered(7))
-    query = start(namespace.options(queue), Checkpoint())
+    query = start(options_of(namespace, queue), Checkpoint())
     end = query.reader.latestOffset()
     first = query.reader.initialOffset()
     parts = [query.worker.read(one) for one in query.reader.partitions(first, end)]
@@ -99,14 +106,14 @@ def test_the_end_may_be_asked_for_before_the_beginning(namespace: Namespace) -> 
 def test_a_released_cursor_is_data_loss(namespace: Namespace) -> None:
     queue = namespace.queue()
     namespace.send(queue, numbered(50))
-    options = namespace.options(queue, maxMessagesPerTrigger="10")
+    options = options_of(namespace, queue, maxMessagesPerTrigger="10")
     checkpoint = Checkpoint()
     start(options, checkpoint).run()
-    release_cursor(options.settings, queue, options.consumer_name)
+    release_cursor(options.settings, queue, "lake")
     namespace.send(queue, numbered(5, 50))
     with pytest.raises(DataLoss, match="claims of the checkpoint"):
         start(options, checkpoint).run()
-    relaxed = namespace.options(queue, maxMessagesPerTrigger="10", failOnDataLoss="false")
+    relaxed = options_of(namespace, queue, maxMessagesPerTrigger="10", failOnDataLoss="false")
     start(relaxed, checkpoint).run()
     assert checkpoint.bodies == numbered(55)
 

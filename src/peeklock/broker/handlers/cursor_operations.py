@@ -1,12 +1,13 @@
-"""Commands about cursors: claim, read, commit, release, list (X-06).
+"""Commands about cursors: take, claim, read, commit, release, list (X-06).
 
-To claim or read needs an entity that can be received from; to commit, release and list does not, as a lock
-can be settled then. Every tier has cursors, which the service does not have.
+To take, claim or read needs an entity that can be received from; to commit, release and list does not, as a
+lock can be settled then. Every tier has cursors, which the service does not have.
 """
 
 from __future__ import annotations
 
 from peeklock.broker.entities.entities import Entities
+from peeklock.broker.queue.cursor_views import view_of_cursor
 from peeklock.broker.queue.cursors import Cursors
 from peeklock.broker.queue.message_queue import MessageQueue
 from peeklock.broker.queue.outcome import Outcome
@@ -32,35 +33,24 @@ class CursorOperations:
     def __init__(self, entities: Entities) -> None:
         self._entities = entities
 
+    def take(self, command: ask.TakeCursor, out: Outcome) -> None:
+        queue = self._claimable(command)
+        if queue.cursors is None:
+            queue.cursors = Cursors(queue)
+        cursor = queue.cursors.take(
+            command.cursor, command.owner, command.take_over, command.expires_after_ms, out
+        )
+        queue.accessed_at_ms = out.now_ms
+        instant_ms = queue.shared.wall.instant_ms(out.now_ms)
+        out.effects.append(do.CursorsFound(command.reply_to, [view_of_cursor(queue, cursor)], instant_ms))
+        queue.serve(out)  # what the last owner claimed may be free
+
     def claim(self, command: ask.ClaimMessages, out: Outcome) -> None:
-        entity, queue = self._entities.queue(command.address)
-        entity.require_receivable(queue)
-        entity.require_receiving()
-        if queue is entity.main and queue.forward_to is not None:
-            raise InvalidOperation(
-                f"It is not possible to claim messages of '{entity.name}': it forwards to "
-                f"'{queue.forward_to}'."
-            )
-        if not 1 <= len(command.cursor) <= CURSOR_NAME_MAX:
-            raise ArgumentInvalid(
-                f"a cursor name must have 1 to {CURSOR_NAME_MAX} characters, not {len(command.cursor)}"
-            )
-        try:
-            command.cursor.encode()
-        except UnicodeEncodeError:
-            raise ArgumentInvalid("cursor name contains an unpaired surrogate") from None
+        queue = self._claimable(command)
         if command.count_max < 1 or command.bytes_max < 1:
             raise ArgumentOutOfRange(
                 f"cursor '{command.cursor}' cannot claim {command.count_max} messages of "
                 f"{command.bytes_max} bytes: both must be greater than zero"
-            )
-        after_ms = command.expires_after_ms
-        if after_ms is not None and not (
-            CURSOR_EXPIRES_AFTER_MS_MIN <= after_ms <= CURSOR_EXPIRES_AFTER_MS_MAX
-        ):
-            raise ArgumentOutOfRange(
-                f"cursor '{command.cursor}' cannot expire after {after_ms} ms unused; allowed: "
-                f"{CURSOR_EXPIRES_AFTER_MS_MIN} to {CURSOR_EXPIRES_AFTER_MS_MAX}"
             )
         if queue.cursors is None:
             queue.cursors = Cursors(queue)
@@ -68,9 +58,10 @@ class CursorOperations:
             command.cursor,
             min(command.count_max, CLAIM_MESSAGES_MAX),
             command.bytes_max,
-            after_ms,
+            command.expires_after_ms,
             out,
             command.enqueued_up_to_ms,
+            command.owner,
         )
         queue.accessed_at_ms = out.now_ms
         if claim is None:
@@ -83,7 +74,7 @@ class CursorOperations:
         if command.skip < 0:
             raise ArgumentOutOfRange(f"skip {command.skip} must not be negative")
         views = self._cursors(queue, command.cursor).read(
-            command.cursor, command.no, command.skip, command.count_max, command.bytes_max, out.now_ms
+            command.cursor, command.no, command.skip, command.count_max, command.bytes_max, command.owner, out
         )
         queue.accessed_at_ms = out.now_ms
         out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
@@ -91,7 +82,7 @@ class CursorOperations:
     def commit(self, command: ask.CommitClaims, out: Outcome) -> None:
         queue = self._queue(command.address)
         cursors = self._cursors(queue, command.cursor)
-        left = cursors.commit(command.cursor, command.up_to_no, out)
+        left = cursors.commit(command.cursor, command.up_to_no, command.owner, out)
         queue.accessed_at_ms = out.now_ms
         out.effects.append(do.ClaimsLeft(command.reply_to, left))
         queue.serve(out)  # a session may be free
@@ -106,9 +97,38 @@ class CursorOperations:
     def list_cursors(self, command: ask.ListCursors, out: Outcome) -> None:
         queue = self._queue(command.address)
         cursors = queue.cursors
-        views = [] if cursors is None else cursors.views()
+        views = [] if cursors is None else [view_of_cursor(queue, cursor) for cursor in cursors.sorted()]
         instant_ms = queue.shared.wall.instant_ms(out.now_ms)
         out.effects.append(do.CursorsFound(command.reply_to, views, instant_ms))
+
+    def _claimable(self, command: ask.TakeCursor | ask.ClaimMessages) -> MessageQueue:
+        """Return the queue of a request to take or to claim, once it is known to be right."""
+        entity, queue = self._entities.queue(command.address)
+        entity.require_receivable(queue)
+        entity.require_receiving()
+        if queue is entity.main and queue.forward_to is not None:
+            raise InvalidOperation(
+                f"It is not possible to claim messages of '{entity.name}': it forwards to "
+                f"'{queue.forward_to}'."
+            )
+        for what, text in (("cursor name", command.cursor), ("cursor's owner", command.owner)):
+            if text is not None and not 1 <= len(text) <= CURSOR_NAME_MAX:
+                raise ArgumentInvalid(
+                    f"a {what} must have 1 to {CURSOR_NAME_MAX} characters, not {len(text)}"
+                )
+            try:
+                (text or "").encode()
+            except UnicodeEncodeError:
+                raise ArgumentInvalid(f"{what} contains an unpaired surrogate") from None
+        after_ms = command.expires_after_ms
+        if after_ms is not None and not (
+            CURSOR_EXPIRES_AFTER_MS_MIN <= after_ms <= CURSOR_EXPIRES_AFTER_MS_MAX
+        ):
+            raise ArgumentOutOfRange(
+                f"cursor '{command.cursor}' cannot expire after {after_ms} ms unused; allowed: "
+                f"{CURSOR_EXPIRES_AFTER_MS_MIN} to {CURSOR_EXPIRES_AFTER_MS_MAX}"
+            )
+        return queue
 
     def _queue(self, address: ask.Address) -> MessageQueue:
         entity, queue = self._entities.queue(address)

@@ -105,6 +105,7 @@ class Handlers:
             ask.ShowSession: (sessions.show_session, _fail),
             ask.SetSessionState: (sessions.set_session_state, _fail),
             ask.ListSessions: (sessions.list_sessions, _fail),
+            ask.TakeCursor: (cursors.take, _fail),
             ask.ClaimMessages: (cursors.claim, _fail),
             ask.ReadClaim: (cursors.read, _fail),
             ask.CommitClaims: (cursors.commit, _fail),

@@ -20,6 +20,7 @@ lapsed_sessions   Links that outlive the lock of their session.
 session_ids       Which spellings of a session id are equal.
 cursors           The cursors of a queue: named readers that hold messages, over a restart too.
 cursor            One cursor, and how a claim is filled.
+cursor_views      What others see of a cursor.
 reconfiguration   Settings applied to a queue in use.
 shared            What the queues of a namespace share, and what they need of entities.
 outcome           Changes, effects, counters and events of one call.

@@ -21,14 +21,17 @@ class CursorState(Enum):
     OPEN = 1
     COMMITTING = 2
     """Messages of committed claims are still to be removed; it can claim more."""
+    YIELDING = 4
+    """Claims of an owner that never read are still to be given back; it cannot claim meanwhile."""
     LEAVING = 3
     """It removes what is committed, then gives back the rest; it cannot be found."""
 
 
 TRANSITIONS: Final[dict[CursorState | None, frozenset[CursorState | None]]] = {
     None: frozenset((CursorState.OPEN,)),
-    CursorState.OPEN: frozenset((CursorState.COMMITTING, CursorState.LEAVING, None)),
-    CursorState.COMMITTING: frozenset((CursorState.OPEN, CursorState.LEAVING, None)),
+    CursorState.OPEN: frozenset((CursorState.COMMITTING, CursorState.YIELDING, CursorState.LEAVING, None)),
+    CursorState.COMMITTING: frozenset((CursorState.OPEN, CursorState.YIELDING, CursorState.LEAVING, None)),
+    CursorState.YIELDING: frozenset((CursorState.OPEN, CursorState.LEAVING, None)),
     CursorState.LEAVING: frozenset((None,)),
 }
 """The life of a cursor; None: it does not exist.
@@ -47,9 +50,12 @@ class Cursor:
         "last_no",
         "leaving",
         "name",
+        "owner",
         "ready",
         "takes_ready",
+        "unread_from_no",
         "used_at_ms",
+        "yielded",
     )
 
     def __init__(self, name: str, now_ms: int, instant_ms: int, expires_after_ms: int) -> None:
@@ -59,6 +65,9 @@ class Cursor:
         self.used_at_ms = instant_ms  # UTC
         self.idle_since_ms = now_ms  # the start counts as use: the broker may have been down for long
         self.expires_after_ms = expires_after_ms
+        self.owner: str | None = None
+        self.unread_from_no: int | None = None  # claims after it go with an owner that has not read
+        self.yielded: list[Claim] = []  # such claims, to be given back
         self.claims: dict[int, Claim] = {}  # ascending; committed ones until they are removed
         self.leaving: list[ReplyTo] | None = None  # to be answered at its end; None = it stays
         self.ready: dict[str, MessageSession] = {}  # its sessions with available messages
@@ -72,6 +81,8 @@ class Cursor:
     def state(self) -> CursorState:
         if self.leaving is not None:
             return CursorState.LEAVING
+        if self.yielded:
+            return CursorState.YIELDING
         return CursorState.COMMITTING if self.committed() else CursorState.OPEN
 
     def committed(self) -> list[Claim]:

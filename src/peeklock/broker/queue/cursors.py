@@ -12,6 +12,11 @@ A decision is about whole claims and durable with its first frame; the work foll
 the request and by the queue's timer. After a crash the rest of a commit is removed all the same, and the rest
 of a release is free at once. A cursor that is released first removes what it has committed.
 
+A cursor belongs to a reader, by the name that it gives in its requests; the others are refused. A reader
+takes a cursor before it claims, and has surely not lost track of it once it reads: until then it may have
+died with what it claimed, so another reader takes over, and those claims are released (`_yield`). Later it
+needs `take_over`, and finds the claims of the one before. A cursor of an older store has no owner.
+
 In a queue with sessions a claim takes whole free sessions, and the cursor holds a session as long as it holds
 a message of it. Later messages of the session are for this cursor alone, which keeps their order.
 """
@@ -29,11 +34,12 @@ from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.timers import FAR_MS
 from peeklock.broker.vocabulary.changes import ClaimRemoved, ClaimStored, CursorRemoved, CursorStored
 from peeklock.broker.vocabulary.commands import ReplyTo
-from peeklock.broker.vocabulary.effects import ClaimsLeft, CursorView, Failed
+from peeklock.broker.vocabulary.effects import ClaimsLeft, Failed
 from peeklock.broker.vocabulary.errors import (
     ClaimCommitted,
     ClaimNotFound,
     CursorNotFound,
+    CursorOwned,
     QuotaExceeded,
     ServerBusy,
     ServiceBusError,
@@ -80,24 +86,78 @@ class Cursors:
         """Return the state of each cursor, leaving ones included."""
         return {cursor: cursor.state for cursor in (*self._by_name.values(), *self._busy.values())}
 
-    def views(self) -> list[CursorView]:
-        """Return the views of all cursors, sorted by name."""
-        return [
-            CursorView(
-                cursor.name,
-                cursor.last_no,
-                cursor.committed_no,
-                cursor.used_at_ms,
-                cursor.expires_after_ms,
-                [
-                    (no, len(claim.messages), claim.size_bytes)
-                    for no, claim in cursor.claims.items()
-                    if no > cursor.committed_no
-                ],
-            )
-            for _, cursor in sorted(self._by_name.items())
-            if cursor.leaving is None
-        ]
+    def sorted(self) -> list[Cursor]:
+        """Return the cursors that can be found, by name."""
+        return [cursor for _, cursor in sorted(self._by_name.items()) if cursor.leaving is None]
+
+    # Ownership
+
+    def take(
+        self, name: str, owner: str, take_over: bool, expires_after_ms: int | None, out: Outcome
+    ) -> Cursor:
+        """Make a reader the owner of a cursor, new or not.
+
+        Raises: CursorOwned, QuotaExceeded, ServerBusy.
+        """
+        cursor, changed = self._find_or_make(name, expires_after_ms, out.now_ms)
+        if owner != cursor.owner:
+            if cursor.owner is not None and cursor.unread_from_no is None and not take_over:
+                raise self._owned(cursor, out.now_ms)
+            if cursor.unread_from_no is not None:
+                self._yield(cursor, out)
+            cursor.owner = owner
+            cursor.unread_from_no = cursor.last_no
+            changed = True
+        cursor.use(out.now_ms, self._queue.shared.wall.instant_ms(out.now_ms))
+        if changed:
+            out.changes.append(self._stored(cursor))
+        if id(cursor) in self._busy:
+            self._work(cursor, SLICE, out)
+            self._queue.set_timer()
+        return cursor
+
+    def _yield(self, cursor: Cursor, out: Outcome) -> None:
+        """Give up the claims of an owner that has not read. The caller stores the cursor."""
+        assert cursor.unread_from_no is not None
+        cursor.last_no = max(cursor.unread_from_no, cursor.committed_no)
+        for no in [no for no in cursor.claims if no > cursor.last_no]:
+            cursor.yielded.append(cursor.claims.pop(no))
+            out.changes.append(ClaimRemoved(self._queue.queue_id, cursor.name, no))
+        if cursor.yielded:
+            self._busy[id(cursor)] = cursor
+
+    def _require_owner(self, cursor: Cursor, owner: str | None, now_ms: int) -> None:
+        """Require that a cursor belongs to a reader, or to nobody. Raises: CursorOwned."""
+        if cursor.owner is not None and owner != cursor.owner:
+            raise self._owned(cursor, now_ms)
+
+    def _reads(self, cursor: Cursor, owner: str | None, out: Outcome) -> None:
+        """Note that a reader reads or commits, so that the cursor is surely its own."""
+        if cursor.owner != owner or cursor.unread_from_no is not None:
+            cursor.owner = owner
+            cursor.unread_from_no = None
+            out.changes.append(self._stored(cursor))
+
+    def _owned(self, cursor: Cursor, now_ms: int) -> CursorOwned:
+        used_s = max(0, self._queue.shared.wall.instant_ms(now_ms) - cursor.used_at_ms) // 1000
+        return CursorOwned(
+            f"cursor '{cursor.name}' of '{self._queue.name}' belongs to the reader '{cursor.owner}', which "
+            f"used it {used_s} s ago: give each reader a name of its own (in Spark, option consumerName), "
+            f"or, if that reader is gone, take the cursor over from it (option takeOver=true)"
+        )
+
+    def _find_or_make(self, name: str, expires_after_ms: int | None, now_ms: int) -> tuple[Cursor, bool]:
+        """Return a cursor, and whether it is new or changed. Raises: QuotaExceeded, ServerBusy."""
+        cursor = self._by_name.get(name)
+        if cursor is None:
+            return self._new(name, now_ms, expires_after_ms or CURSOR_EXPIRES_AFTER_MS), True
+        if cursor.leaving is not None:
+            raise ServerBusy(f"cursor '{name}' of '{self._queue.name}' is being released: try again later")
+        if expires_after_ms is None or expires_after_ms == cursor.expires_after_ms:
+            return cursor, False
+        cursor.expires_after_ms = expires_after_ms
+        self._watch(cursor)
+        return cursor, True
 
     # Claiming
 
@@ -109,30 +169,23 @@ class Cursors:
         expires_after_ms: int | None,
         out: Outcome,
         enqueued_up_to_ms: int | None = None,
+        owner: str | None = None,
     ) -> Claim | None:
         """Hold the next available messages for a cursor, new or not; return None if nothing is available.
 
         Args:
             enqueued_up_to_ms: stop at the first message that was enqueued later.
 
-        Raises: QuotaExceeded, ServerBusy.
+        Raises: CursorOwned, QuotaExceeded, ServerBusy.
         """
         now_ms = out.now_ms
         queue = self._queue
-        cursor = self._by_name.get(name)
-        changed = cursor is None
-        if cursor is None:
-            cursor = self._new(name, now_ms, expires_after_ms or CURSOR_EXPIRES_AFTER_MS)
-        elif cursor.leaving is not None:
-            raise ServerBusy(f"cursor '{name}' of '{queue.name}' is being released: try again later")
-        elif len(cursor.claims) >= CLAIMS_MAX:
-            raise QuotaExceeded(
-                f"cursor '{name}' of '{queue.name}' holds {len(cursor.claims)} claims, at most {CLAIMS_MAX} "
-                f"are allowed: commit some, or claim more messages at a time"
-            )
-        elif expires_after_ms is not None and expires_after_ms != cursor.expires_after_ms:
-            cursor.expires_after_ms = expires_after_ms
-            self._watch(cursor)
+        if (known := self._by_name.get(name)) is not None:
+            self._require_room(known, owner, now_ms)
+        cursor, changed = self._find_or_make(name, expires_after_ms, now_ms)
+        if cursor.owner != owner:
+            cursor.owner = owner
+            cursor.unread_from_no = cursor.last_no
             changed = True
         cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
         claim = Claim(cursor, cursor.last_no + 1)
@@ -156,6 +209,20 @@ class Cursors:
         out.changes.append(ClaimStored(queue.queue_id, name, claim.no, runs_of(messages)))
         return claim
 
+    def _require_room(self, cursor: Cursor, owner: str | None, now_ms: int) -> None:
+        """Require that a reader may claim with a cursor. Raises: CursorOwned, QuotaExceeded, ServerBusy."""
+        if cursor.leaving is not None:
+            return
+        self._require_owner(cursor, owner, now_ms)
+        name = f"cursor '{cursor.name}' of '{self._queue.name}'"
+        if cursor.yielded:
+            raise ServerBusy(f"{name} gives back what its last owner claimed and never read: try again later")
+        if len(cursor.claims) >= CLAIMS_MAX:
+            raise QuotaExceeded(
+                f"{name} holds {len(cursor.claims)} claims, at most {CLAIMS_MAX} are allowed: commit some, "
+                f"or claim more messages at a time"
+            )
+
     def _new(self, name: str, now_ms: int, expires_after_ms: int) -> Cursor:
         if len(self._by_name) >= CURSORS_MAX:
             raise QuotaExceeded(
@@ -176,28 +243,37 @@ class Cursors:
             cursor.committed_no,
             cursor.used_at_ms,
             cursor.expires_after_ms,
+            cursor.owner,
+            cursor.unread_from_no,
         )
 
     # Reading
 
     def read(
-        self, name: str, no: int, skip: int, count_max: int, bytes_max: int, now_ms: int
+        self, name: str, no: int, skip: int, count_max: int, bytes_max: int, owner: str | None, out: Outcome
     ) -> list[MessageView]:
         """Return the messages of a claim after the first `skip`, at least one if there is one.
 
-        Raises: CursorNotFound, ClaimNotFound, ClaimCommitted.
+        Claim 0 has none.
+
+        Raises: CursorNotFound, CursorOwned, ClaimNotFound, ClaimCommitted.
         """
+        now_ms = out.now_ms
         cursor = self.find(name)
+        self._require_owner(cursor, owner, now_ms)
         if 0 < no <= cursor.committed_no:
             raise ClaimCommitted(
                 f"claim {no} of cursor '{name}' of '{self._queue.name}' is committed, like all up to "
                 f"{cursor.committed_no}: its messages are deleted"
             )
         claim = cursor.claims.get(no)
-        if claim is None:
+        if claim is None and no != 0:
             raise self._no_claim(cursor, no)
         cursor.use(now_ms, self._queue.shared.wall.instant_ms(now_ms))
+        self._reads(cursor, owner, out)
         views: list[MessageView] = []
+        if claim is None:
+            return views
         for message in claim.messages[skip : skip + max(count_max, 0)]:
             bytes_max -= size_of(message)
             if views and bytes_max < 0:
@@ -211,15 +287,17 @@ class Cursors:
 
     # Committing
 
-    def commit(self, name: str, up_to_no: int, out: Outcome) -> int:
+    def commit(self, name: str, up_to_no: int, owner: str | None, out: Outcome) -> int:
         """Remove the messages of the claims up to a number; return how many are left to be removed.
 
-        Raises: CursorNotFound, ClaimNotFound.
+        Raises: CursorNotFound, CursorOwned, ClaimNotFound.
         """
         cursor = self.find(name)
+        self._require_owner(cursor, owner, out.now_ms)
         if not 0 <= up_to_no <= cursor.last_no:
             raise self._no_claim(cursor, up_to_no)
         cursor.use(out.now_ms, self._queue.shared.wall.instant_ms(out.now_ms))
+        self._reads(cursor, owner, out)
         if up_to_no > cursor.committed_no:
             cursor.committed_no = up_to_no
             out.changes.append(self._stored(cursor))
@@ -296,6 +374,11 @@ class Cursors:
                 return work
             del cursor.claims[claim.no]
             out.changes.append(ClaimRemoved(queue_id, cursor.name, claim.no))
+        while cursor.yielded:
+            work += self._give_back(cursor.yielded[0], count_max - work, out)
+            if cursor.yielded[0].left:
+                return work
+            del cursor.yielded[0]
         if cursor.leaving is not None:
             if self._by_name.get(cursor.name) is cursor:  # from here on a restart finds its messages free
                 del self._by_name[cursor.name]
@@ -361,6 +444,8 @@ class Cursors:
         cursor.last_no = stored.last_no
         cursor.committed_no = stored.committed_no
         cursor.used_at_ms = stored.used_at_ms
+        cursor.owner = stored.owner
+        cursor.unread_from_no = stored.unread_from_no
         for each in claims:
             claim = cursor.claims[each.no] = Claim(cursor, each.no)
             for first, count in each.positions:
@@ -386,8 +471,11 @@ class Cursors:
             assert cursor.committed_no <= cursor.last_no
             assert not cursor.committed() or id(cursor) in self._busy
             assert cursor.leaving is None or id(cursor) in self._busy
+            assert not cursor.yielded or id(cursor) in self._busy
+            assert cursor.unread_from_no is None or cursor.unread_from_no <= cursor.last_no
             for no, claim in cursor.claims.items():
                 assert claim.no == no <= cursor.last_no
+            for claim in (*cursor.claims.values(), *cursor.yielded):
                 assert claim.cursor is cursor
                 messages = claim.messages[claim.done :]
                 assert messages == sorted(messages, key=_position)

@@ -110,6 +110,10 @@ class CursorStored:
     used_at_ms: int
     expires_after_ms: int
     """It is released and forgotten so long after its last use."""
+    owner: str | None = None
+    """The reader that it belongs to; None = the next one that reads."""
+    unread_from_no: int | None = None
+    """The owner has not read yet: until it does, another reader takes over, and later claims are released."""
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ from peeklock.broker.vocabulary.extension_commands import ExtensionCommand
 from peeklock.broker.vocabulary.extension_commands import ListCursors as ListCursors
 from peeklock.broker.vocabulary.extension_commands import ReadClaim as ReadClaim
 from peeklock.broker.vocabulary.extension_commands import ReleaseCursor as ReleaseCursor
+from peeklock.broker.vocabulary.extension_commands import TakeCursor as TakeCursor
 from peeklock.broker.vocabulary.message import Message
 
 DELIVERY_BYTES = 256

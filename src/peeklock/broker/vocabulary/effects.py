@@ -244,6 +244,13 @@ class CursorView:
     expires_after_ms: int
     claims: list[tuple[int, int, int]]
     """(number, messages, bytes) of each claim neither committed nor released, ascending."""
+    owner: str | None = None
+    has_read: bool = True
+    """Whether the owner has read, so that it is not replaced by another reader that only asks."""
+    backlog: int = 0
+    """Messages that it claimed and has not committed, and those that no other cursor holds."""
+    oldest_enqueued_at_ms: int | None = None
+    """Of the backlog, UTC ms; None = there is none. If others hold most of the queue, it may be earlier."""
 
 
 @dataclass(slots=True)

@@ -87,6 +87,10 @@ class CursorNotFound(ServiceBusError):
     """The queue has no cursor of that name (any more)."""
 
 
+class CursorOwned(ServiceBusError):
+    """The cursor belongs to another reader."""
+
+
 class ClaimNotFound(ServiceBusError):
     """The cursor has made no claim of that number."""
 

@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
+class TakeCursor:
+    """Make a reader the owner of a cursor, new or not -> CursorsFound, this cursor alone. Until it reads,
+    another reader may do the same; the claims made meanwhile are released then."""
+
+    address: Address
+    cursor: str
+    owner: str
+    take_over: bool
+    """Also from an owner that has read, which is refused from now on."""
+    reply_to: ReplyTo
+    expires_after_ms: int | None = None
+    """As of `ClaimMessages`."""
+
+
+@dataclass(slots=True)
 class ClaimMessages:
     """Hold the next available messages for a cursor, new or not -> Claimed; with count 0 no claim was made.
     In an entity with sessions: messages of sessions that are not held, which the cursor holds then."""
@@ -31,11 +46,15 @@ class ClaimMessages:
     """How long after its last use the cursor is forgotten; None = unchanged, or the default."""
     enqueued_up_to_ms: int | None = None
     """Only messages enqueued at or before this time; None = any."""
+    owner: str | None = None
+    """The reader that asks; None = one that does not name itself."""
 
 
 @dataclass(slots=True)
 class ReadClaim:
-    """-> MessagesFound: the messages of a claim in order, after the first `skip`."""
+    """-> MessagesFound: the messages of a claim in order, after the first `skip`. From now on the owner of
+    the cursor is replaced by `TakeCursor.take_over` alone. Claim 0 has no messages: a reader only says that
+    it reads."""
 
     address: Address
     cursor: str
@@ -44,6 +63,8 @@ class ReadClaim:
     count_max: int
     bytes_max: int
     reply_to: ReplyTo
+    owner: str | None = None
+    """As of `ClaimMessages`."""
 
 
 @dataclass(slots=True)
@@ -55,6 +76,8 @@ class CommitClaims:
     cursor: str
     up_to_no: int
     reply_to: ReplyTo
+    owner: str | None = None
+    """As of `ClaimMessages`."""
 
 
 @dataclass(slots=True)
@@ -140,6 +163,6 @@ class Reset:
 
 
 ExtensionCommand: TypeAlias = (
-    ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | SearchMessages | DeleteMatching |
-    ShiftScheduled | Reset
+    TakeCursor | ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | SearchMessages |
+    DeleteMatching | ShiftScheduled | Reset
 )  # fmt: skip

@@ -16,6 +16,7 @@ from peeklock.broker.vocabulary.commands import (
     ListCursors,
     ReadClaim,
     ReleaseCursor,
+    TakeCursor,
 )
 from peeklock.broker.vocabulary.effects import Claimed, ClaimsLeft, CursorsFound
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
@@ -27,8 +28,24 @@ from peeklock.gateway.nodes.requests import Request
 Answer = tuple[int, Symbol | None, dict[str, Any]]
 
 
+def read_take(request: Request, scope: Scope) -> Command:
+    """Read `{cursor, owner [, take-over, expires-after]}`."""
+    body = request.body
+    owner = fields.text(body, "owner")
+    if owner is None:
+        raise ArgumentInvalid("'owner' is missing.")
+    return TakeCursor(
+        request.node.address,
+        _cursor(body),
+        owner,
+        fields.boolean(body, "take-over"),
+        scope.reply_to,
+        None if body.get("expires-after") is None else fields.positive(body, "expires-after"),
+    )
+
+
 def read_claim(request: Request, scope: Scope) -> Command:
-    """Read `{cursor, max-messages, max-bytes [, expires-after, enqueued-time-utc]}`."""
+    """Read `{cursor, max-messages, max-bytes [, owner, expires-after, enqueued-time-utc]}`."""
     body = request.body
     return ClaimMessages(
         request.node.address,
@@ -38,11 +55,13 @@ def read_claim(request: Request, scope: Scope) -> Command:
         scope.reply_to,
         None if body.get("expires-after") is None else fields.positive(body, "expires-after"),
         None if body.get("enqueued-time-utc") is None else fields.positive(body, "enqueued-time-utc"),
+        fields.text(body, "owner"),
     )
 
 
 def read_read(request: Request, scope: Scope) -> Command:
-    """Read `{cursor, claim, skip, max-messages, max-bytes}`; an answer is no larger than that of a peek."""
+    """Read `{cursor, claim, skip, max-messages, max-bytes [, owner]}`; an answer is no larger than that of a
+    peek."""
     body = request.body
     return ReadClaim(
         request.node.address,
@@ -52,13 +71,20 @@ def read_read(request: Request, scope: Scope) -> Command:
         min(fields.positive(body, "max-messages"), scope.limits.reply_count_max),
         min(fields.positive(body, "max-bytes"), scope.limits.reply_bytes_max),
         scope.reply_to,
+        fields.text(body, "owner"),
     )
 
 
 def read_commit(request: Request, scope: Scope) -> Command:
-    """Read `{cursor, claim}`."""
-    cursor = _cursor(request.body)
-    return CommitClaims(request.node.address, cursor, fields.integer(request.body, "claim"), scope.reply_to)
+    """Read `{cursor, claim [, owner]}`."""
+    body = request.body
+    return CommitClaims(
+        request.node.address,
+        _cursor(body),
+        fields.integer(body, "claim"),
+        scope.reply_to,
+        fields.text(body, "owner"),
+    )
 
 
 def read_release(request: Request, scope: Scope) -> Command:
@@ -91,6 +117,12 @@ def answer_cursors(effect: CursorsFound, payloads: Payloads | None) -> Answer:
             "last-used": Timestamp(view.used_at_ms),
             "expires-after": Long(view.expires_after_ms),
             "claims": [[Long(no), Int(count), Long(size)] for no, count, size in view.claims],
+            "owner": view.owner,
+            "has-read": view.has_read,
+            "backlog": Long(view.backlog),
+            "oldest-enqueued": None
+            if view.oldest_enqueued_at_ms is None
+            else Timestamp(view.oldest_enqueued_at_ms),
         }
         for view in effect.cursors
     ]

@@ -7,6 +7,7 @@ data_source    The class that Spark registers: picks the reader or writer.
 deferred       Deferred messages of an entity, by their sequence numbers.
 offsets        Offsets of the streams in a checkpoint, and the budget of a batch.
 peek_lock      Mode peekLock as a stream: deferred messages as offsets.
+reader_names   How a stream in mode cursor names itself.
 rows           Encoded messages decoded into Arrow columns.
 schema         Columns of a message as a row.
 """

@@ -28,7 +28,7 @@ from peeklock.spark.source.browse import (
     starts,
     tasks_for,
 )
-from peeklock.spark.source.offsets import CheckpointMismatch
+from peeklock.spark.source.offsets import CheckpointMismatch, check_version
 from peeklock.spark.source.rows import sequence_number
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.versions import (
@@ -218,6 +218,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _marks(self, offset: Offset) -> dict[str, dict[int, Mark]]:
         """Read an offset. Raises: CheckpointMismatch."""
         options = self._options
+        check_version(offset, options.entities)
         entities = offset.get("entities")
         if not isinstance(entities, dict) or offset.get("namespace") != options.settings.host:
             raise CheckpointMismatch(

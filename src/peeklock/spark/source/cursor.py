@@ -3,6 +3,11 @@
 Theory of operation. The offset of an entity is the number of the last claim of a batch. `latestOffset`
 claims, and `read` fetches the claimed messages, which never change, so a batch can be read again after any
 crash. Claims that no offset names, because a crash came in between, are found in the cursor and come first.
+
+Each offset names the reader: the cursor, and the owner that `initialOffset` makes up. The broker refuses
+others as soon as the owner has read, and `partitions` does so: the offset is in the log then. Before that a
+crash may lose the name, so the broker lets the next reader have the cursor.
+
 `commit` runs when Spark has logged the next batch; it requests the removal of the batch's messages, and the
 next call waits for the answer. When the stream is idle, the offset advances once without a claim: the batch
 without rows makes Spark commit the last one. Source: Spark 4.3,
@@ -12,9 +17,10 @@ pyspark/sql/streaming/python_streaming_source_runner.py; order of calls as trace
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,11 +32,13 @@ from peeklock.client.claims import (
     CLAIMS_MAX,
     Claim,
     Cursor,
+    Lag,
     Slice,
     divide,
     fetch,
 )
 from peeklock.client.connection import connection, wall_ms
+from peeklock.client.errors import ServiceBusError
 from peeklock.client.management import Ticket
 from peeklock.spark.options import Options
 from peeklock.spark.source.offsets import (
@@ -42,11 +50,14 @@ from peeklock.spark.source.offsets import (
     Json,
     Origin,
     Position,
+    Rate,
+    ReaderName,
     tasks_for,
 )
+from peeklock.spark.source.reader_names import new_reader, require_name
 from peeklock.spark.source.rows import record_batch
 from peeklock.spark.source.schema import chosen_schema
-from peeklock.spark.versions import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from peeklock.spark.versions import HANDS_START_IN, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -64,6 +75,14 @@ BYTES_PER_TRIGGER: Final = 256 << 20
 UNLIMITED: Final = 1 << 62
 """The budget if Spark requests all that is available."""
 
+REPORT_S: Final = 1.0
+"""Time between two looks at the backlog, and how long to wait for the answer."""
+
+EXPIRES_AFTER_MS: Final = 7 * 24 * 3600 * 1000
+UNLOGGED_EXPIRES_AFTER_MS: Final = 10 * 60 * 1000
+"""How long after its last use a cursor is forgotten whose name the query made: as the broker's default; but
+before Spark has logged the name, after a time that no query needs from its claim to its log."""
+
 CLAIMS_UNDER_WAY: Final = 8
 """Concurrent claim requests for one entity, once it has filled one. Our choice."""
 
@@ -72,6 +91,7 @@ CLAIMS_UNDER_WAY: Final = 8
 class CursorPartition(InputPartition):
     """Messages that one task reads."""
 
+    reader: ReaderName
     slices: tuple[Slice, ...]
 
 
@@ -79,9 +99,19 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Stream of claims; see the module. Pickled for the workers, so it connects on first use."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
+        require_name(options.consumer_name, hands_start_in=HANDS_START_IN)
         self._options = options
         self._schema = chosen_schema(schema)
         self._origin = Origin(options.mode.value, options.settings.host, options.consumer_name)
+        self._minted: ReaderName | None = None
+        """A new reader, for a query without a checkpoint or with one of an older release."""
+        self._reader: ReaderName | None = None
+        """Whose the cursors are."""
+        self._is_confirmed = False
+        """The broker knows that the reader reads."""
+        self._rate = Rate(options.messages_per_second)
+        self._reported: Json | None = None
+        self._reported_at = -math.inf
         self._cursors: dict[str, Cursor] = {}
         """By path in lower case, as in offsets."""
         self._lives: dict[str, int] = {}
@@ -101,12 +131,12 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         """Stop at the messages of now, by the broker's clock."""
         self._stops_at_end = True
-        self._up_to_ms = max(cursor.now_ms for cursor in self._opened().values()) or None
+        self._up_to_ms = max(cursor.now_ms for cursor in self._looked_at().values()) or None
 
     def initialOffset(self) -> Json:  # noqa: N802  # Spark's name
         """Return the committed claims: messages that another checkpoint left claimed come again."""
-        positions = {path: Position(cursor.committed) for path, cursor in self._opened().items()}
-        return CursorOffset(positions).to_json(self._origin)
+        positions = {path: Position(cursor.committed) for path, cursor in self._looked_at().items()}
+        return CursorOffset(self._new_reader(), positions).to_json(self._origin)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802  # Spark's name
         """Claim messages for the next batch and return its end.
@@ -114,27 +144,32 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             CheckpointMismatch: the checkpoint is of another stream.
             DataLoss: messages after the checkpoint's offset are gone.
-            CursorShared: another query claims with the same cursor.
-            ServiceBusError: the broker refused, or was unreachable for longer than option operationTimeout.
+            ServiceBusError: the broker refused, as for the cursor of another query; or it was unreachable for
+                longer than option operationTimeout.
         """
-        for cursor in self._opened().values():
-            cursor.finish_commit()
         offset = self._parse(start)
+        reader = offset.reader
+        if reader.owner is None:
+            reader = ReaderName(reader.cursor, self._new_reader().owner)
+        for cursor in self._opened(reader).values():
+            cursor.finish_commit()
         positions = self._positions(offset)
         ends = {path: position.claim for path, position in positions.items()}
         budget = self._budget(limit)
-        self._take_found(ends, budget)
-        self._take_new(ends, budget)
+        if budget.count > 0:
+            self._take_found(ends, budget)
+            self._take_new(ends, budget)
         if budget.taken:
+            self._rate.take(budget.taken)
             self._busy_at = time.monotonic()
             moved = {path: Position(ends[path], position.life) for path, position in positions.items()}
-            return CursorOffset(moved, offset.idle).to_json(self._origin)
+            return CursorOffset(reader, moved, offset.idle).to_json(self._origin)
         moved_on = any(
             positions[path] != offset.positions[path] for path in offset.positions if path in positions
         )
         if moved_on or self._must_settle(positions):
             self._advanced = positions
-            return CursorOffset(positions, offset.idle + 1).to_json(self._origin)
+            return CursorOffset(reader, positions, offset.idle + 1).to_json(self._origin)
         if not self._stops_at_end:
             time.sleep(PAUSE_S)
         return start
@@ -144,11 +179,12 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         No claim before it may be left out: the checkpoint, which is not known, may name the last one.
         """
-        ends = {path: cursor.last for path, cursor in self._opened().items()}
+        reader = self._new_reader()
+        ends = {path: cursor.last for path, cursor in self._opened(reader).items()}
         self._take_new(ends, self._budget(self.getDefaultReadLimit()))
         self._busy_at = time.monotonic()
         positions = {path: Position(no) for path, no in ends.items()}
-        return CursorOffset(positions, wall_ms()).to_json(self._origin)
+        return CursorOffset(reader, positions, wall_ms()).to_json(self._origin)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """Divide the claims of a batch among tasks.
@@ -157,8 +193,8 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             CheckpointMismatch: the checkpoint is of another stream.
             DataLoss: claims of the batch are gone.
         """
-        cursors = self._opened()
         first, last = self._parse(start), self._parse(end)
+        cursors = self._opened(last.reader)
         claims: list[tuple[str, Claim]] = []
         for path, stop in last.positions.items():
             cursor = cursors.get(path)
@@ -175,15 +211,36 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             claims += (
                 (cursor.path, claim) for no, claim in cursor.claims.items() if begin.claim < no <= stop.claim
             )
+        self._confirm()
         tasks = tasks_for(self._options, sum(claim.count for _, claim in claims))
-        return [CursorPartition(tuple(slices)) for slices in divide(claims, tasks)]
+        return [CursorPartition(last.reader, tuple(slices)) for slices in divide(claims, tasks)]
 
     def commit(self, end: Json) -> None:
         """Request the removal of the messages claimed up to an offset. Raises: ServiceBusError."""
-        for path, position in self._parse(end).positions.items():
-            cursor = self._opened().get(path)
+        offset = self._parse(end)
+        cursors = self._cursors or self._opened(offset.reader)
+        for path, position in offset.positions.items():
+            cursor = cursors.get(path)
             if cursor is not None and position.life == self._lives.get(path, position.life):
                 cursor.start_commit(position.claim)
+
+    def reportLatestOffset(self) -> Json | None:  # noqa: N802  # Spark's name
+        """Return how far each entity is behind, at most a second old: `latestOffset` in the query's progress.
+
+        None before the first batch, and while the broker does not answer.
+        """
+        if not self._cursors or time.monotonic() - self._reported_at < REPORT_S:
+            return self._reported
+        self._reported_at = time.monotonic()
+        try:
+            for cursor in self._cursors.values():
+                cursor.look_at_lag(REPORT_S)
+        except ServiceBusError as error:
+            _log.info("the backlog is not known: %s", error)
+            self._reported = None
+        else:
+            self._reported = report_of(self._cursors)
+        return self._reported
 
     # What Spark asks, in a worker
 
@@ -197,7 +254,9 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, CursorPartition)
         options = self._options
         connected = connection(options.settings)
-        for part, payloads in fetch(connected, options.consumer_name, partition.slices, options.fetch_size):
+        for part, payloads in fetch(
+            connected, partition.reader.cursor, partition.reader.owner, partition.slices, options.fetch_size
+        ):
             if len(payloads) < part.count:
                 gone = f"{part.count - len(payloads)} messages of claim {part.no} from the {part.skip}th on"
                 self._report_loss(part.path, gone, "they were removed from the entity")
@@ -206,16 +265,56 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Internal
 
-    def _opened(self) -> dict[str, Cursor]:
-        """Return the cursors; the first call reads their earlier claims."""
-        if not self._cursors:
-            options = self._options
-            connected = connection(options.settings)
-            cursors = [Cursor(connected, path, options.consumer_name) for path in options.entities]
-            for cursor, ticket in [(cursor, cursor.start_look()) for cursor in cursors]:
-                cursor.finish_look(ticket)
-            self._cursors = {cursor.path.lower(): cursor for cursor in cursors}
+    def _new_reader(self) -> ReaderName:
+        """Return the reader that this query is if its checkpoint names none; always the same."""
+        if self._minted is None:
+            self._minted = new_reader(self._options.consumer_name, hands_start_in=HANDS_START_IN)
+        return self._minted
+
+    def _looked_at(self) -> dict[str, Cursor]:
+        """Return the cursors as they are now, whoever owns them."""
+        return self._found(self._new_reader(), lambda cursor: cursor.start_look())
+
+    def _opened(self, reader: ReaderName) -> dict[str, Cursor]:
+        """Return the cursors; the first call for a reader takes them, and reads their earlier claims."""
+        if reader != self._reader:
+            take_over = self._options.take_over
+            expires_after_ms = None
+            if self._options.consumer_name is None:
+                # Nobody knows the name before it is logged.
+                expires_after_ms = UNLOGGED_EXPIRES_AFTER_MS if reader == self._minted else EXPIRES_AFTER_MS
+            self._cursors = self._found(
+                reader,
+                lambda cursor: (
+                    cursor.start_take(take_over=take_over, expires_after_ms=expires_after_ms)
+                    if reader.owner is not None
+                    else cursor.start_look()
+                ),
+            )
+            self._reader = reader
+            self._is_confirmed = reader.owner is None
         return self._cursors
+
+    def _found(self, reader: ReaderName, ask: Callable[[Cursor], Ticket]) -> dict[str, Cursor]:
+        connected = connection(self._options.settings)
+        cursors = [Cursor(connected, path, reader.cursor, reader.owner) for path in self._options.entities]
+        for cursor, ticket in [(cursor, ask(cursor)) for cursor in cursors]:
+            cursor.finish_look(ticket)
+        return {cursor.path.lower(): cursor for cursor in cursors}
+
+    def _confirm(self) -> None:
+        """Tell the broker that the reader reads: its name is in the log."""
+        if self._is_confirmed:
+            return
+        if self._options.consumer_name is None:
+            for cursor, ticket in [
+                (cursor, cursor.start_take(expires_after_ms=EXPIRES_AFTER_MS))
+                for cursor in self._cursors.values()
+            ]:
+                cursor.finish_confirm(ticket)
+        for cursor, ticket in [(cursor, cursor.start_confirm()) for cursor in self._cursors.values()]:
+            cursor.finish_confirm(ticket)
+        self._is_confirmed = True
 
     def _parse(self, offset: Json) -> CursorOffset:
         options = self._options
@@ -224,7 +323,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _positions(self, offset: CursorOffset) -> dict[str, Position]:
         """Return where each entity continues: at the offset, else at the committed claim."""
         positions: dict[str, Position] = {}
-        for path, cursor in self._opened().items():
+        for path, cursor in self._cursors.items():
             position = offset.positions.get(path, Position(cursor.committed))
             if position.claim > cursor.last:
                 self._lost(cursor, position, f"the claims of the checkpoint; the last claim is {cursor.last}")
@@ -254,9 +353,15 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _log.warning("skipped in entity '%s': %s: %s (failOnDataLoss=false)", path, what, why)
 
     def _budget(self, limit: ReadLimit) -> Budget:
+        """Return what the batch may take; with AvailableNow, wait until the rate allows a message."""
+        allowed = self._rate.allows(time.monotonic())
+        while allowed == 0 and self._stops_at_end:
+            time.sleep(PAUSE_S)
+            allowed = self._rate.allows(time.monotonic())
+        count, size_bytes = UNLIMITED, UNLIMITED
         if isinstance(limit, ReadMaxRows):
-            return Budget(limit.max_rows, self._options.bytes_max or BYTES_PER_TRIGGER)
-        return Budget(UNLIMITED, UNLIMITED)
+            count, size_bytes = limit.max_rows, self._options.bytes_max or BYTES_PER_TRIGGER
+        return Budget(count if allowed is None else min(count, allowed), size_bytes)
 
     def _take_found(self, ends: dict[str, int], budget: Budget) -> None:
         """Take claims that no offset names yet, from each entity in turn."""
@@ -322,3 +427,13 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._stops_at_end and time.monotonic() - self._busy_at < IDLE_S:
             return False
         return any(cursor.committed < positions[path].claim for path, cursor in self._cursors.items())
+
+
+def report_of(cursors: Mapping[str, Cursor]) -> Json:
+    """Return the backlog of each entity, and the age of its oldest message; null where there is none."""
+    report: Json = {}
+    for path, cursor in cursors.items():
+        lag = cursor.lag or Lag(0, None)
+        age_s = None if lag.oldest_ms is None else round(max(0, lag.oldest_ms) / 1000, 3)
+        report[path] = {"claim": cursor.last, "backlog": lag.backlog, "oldestAgeSeconds": age_s}
+    return report

@@ -26,6 +26,9 @@ PAUSE_S: Final = 0.05
 PARTITION_ROWS: Final = 1000
 """Minimum size of a task by default: a smaller one costs more than it saves. Our choice."""
 
+VERSION: Final = 2
+"""Of the form of offsets. 2: those of mode cursor name the owner."""
+
 Json = dict[str, Any]
 Ranges = list[tuple[int, int]]
 """Runs of sequence numbers: (first, how many), ascending."""
@@ -46,13 +49,12 @@ class Origin:
     mode: str
     namespace: str
     """Host of the namespace; the port may change."""
-    consumer: str = ""
-    """Name of the cursor; empty without one."""
+    consumer: str | None = None
+    """Name of the cursor that the options ask for; None = any."""
 
     def to_json(self) -> Json:
         """Return the part of an offset that names its stream."""
-        shown = {"mode": self.mode, "namespace": self.namespace}
-        return {**shown, "consumerName": self.consumer} if self.consumer else shown
+        return {"mode": self.mode, "namespace": self.namespace}
 
     def check(self, offset: Json, paths: Iterable[str], found: Iterable[str], *, strict: bool) -> None:
         """Refuse an offset of another origin.
@@ -73,11 +75,12 @@ class Origin:
                 f"option checkpointLocation to a new folder."
             )
         consumer = offset.get("consumerName", "")
-        if consumer != self.consumer:
+        if self.consumer is not None and consumer != self.consumer:
             raise CheckpointMismatch(
                 f"The checkpoint is of a stream with option consumerName={consumer}; this one has "
-                f"consumerName={self.consumer}, another cursor with other claims. Use the old name, or set "
-                f"option checkpointLocation to a new folder."
+                f"consumerName={self.consumer}, another cursor with other claims (entities "
+                f"{', '.join(sorted(found))}, at offset {offset}). Use the old name, or set option "
+                f"checkpointLocation to a new folder."
             )
         wanted = {path.lower() for path in paths}
         dropped = sorted({path.lower() for path in found} - wanted)
@@ -104,6 +107,15 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class ReaderName:
+    """How a stream in mode cursor names itself to the broker."""
+
+    cursor: str
+    owner: str | None
+    """None = the offset is of a release without owners."""
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """Progress of a stream in one entity."""
 
@@ -117,24 +129,27 @@ class Position:
 class CursorOffset:
     """Offset of a stream in cursor mode."""
 
+    reader: ReaderName
     positions: Mapping[str, Position]
     idle: int = 0
     """Counts the batches without rows, which make Spark commit the one before."""
 
     def to_json(self, origin: Origin) -> Json:
         """Return the offset for the checkpoint."""
+        named = {"consumerName": self.reader.cursor, "owner": self.reader.owner, "version": VERSION}
         claims = {path: [position.claim, position.life] for path, position in sorted(self.positions.items())}
-        return {**origin.to_json(), "idle": self.idle, "claims": claims}
+        return {**origin.to_json(), **named, "idle": self.idle, "claims": claims}
 
     @classmethod
     def parse(cls, value: Json, origin: Origin, paths: Iterable[str], *, strict: bool) -> CursorOffset:
         """Read an offset; see `Origin.check`."""
+        check_version(value, paths)
         claims = value.get("claims", {})
         origin.check(value, paths, claims, strict=strict)
         try:
             positions = {path: Position(int(no), int(life)) for path, (no, life) in claims.items()}
-            return cls(positions, int(value.get("idle", 0)))
-        except (TypeError, ValueError, AttributeError):
+            return cls(_reader_of(value), positions, int(value.get("idle", 0)))
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise _unreadable(value) from None
 
 
@@ -161,6 +176,7 @@ class PeekLockOffset:
     @classmethod
     def parse(cls, value: Json, origin: Origin, paths: Iterable[str], *, strict: bool) -> PeekLockOffset:
         """Read an offset; see `Origin.check`."""
+        check_version(value, paths)
         try:
             read, settle = (
                 {path: [(int(first), int(count)) for first, count in runs] for path, runs in named.items()}
@@ -171,6 +187,24 @@ class PeekLockOffset:
             raise _unreadable(value) from None
         origin.check(value, paths, {*read, *settle}, strict=strict)
         return parsed
+
+
+def check_version(value: Json, paths: Iterable[str]) -> None:
+    """Refuse an offset that a newer release wrote. Raises: CheckpointMismatch."""
+    version = value.get("version", 1)
+    if not isinstance(version, int) or version > VERSION:
+        raise CheckpointMismatch(
+            f"The checkpoint of the entities {', '.join(sorted(paths))} is of a newer release of peeklock: "
+            f"its offset {value} has version {version}, and this release reads up to {VERSION}. Install that "
+            f"release, or set option checkpointLocation to a new folder."
+        )
+
+
+def _reader_of(value: Json) -> ReaderName:
+    owner = value.get("owner")
+    if not isinstance(value["consumerName"], str) or not isinstance(owner, str | None):
+        raise TypeError
+    return ReaderName(value["consumerName"], owner)
 
 
 def _unreadable(value: Json) -> CheckpointMismatch:
@@ -206,6 +240,29 @@ def without(ranges: Mapping[str, Ranges], others: Mapping[str, Ranges]) -> dict[
 def tasks_for(options: Options, messages: int) -> int:
     """Return how many tasks a batch is divided into."""
     return options.partitions_min or min(os.cpu_count() or 1, -(-messages // PARTITION_ROWS))
+
+
+class Rate:
+    """What a number of messages a second allows at a time: what was not used for a second is lost."""
+
+    def __init__(self, per_second: int | None) -> None:
+        """`per_second`: None = no limit."""
+        self._per_second = per_second
+        self._at_s: float | None = None
+        self._left = 0.0
+
+    def allows(self, now_s: float) -> int | None:
+        """Return how many messages may be taken now; None = any number."""
+        if self._per_second is None:
+            return None
+        passed_s = 1.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        self._at_s = now_s
+        self._left = min(self._left + passed_s * self._per_second, max(1.0, passed_s) * self._per_second)
+        return max(0, int(self._left))
+
+    def take(self, count: int) -> None:
+        """Subtract what was taken."""
+        self._left -= count
 
 
 @dataclass(slots=True)

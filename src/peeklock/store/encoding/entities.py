@@ -98,7 +98,8 @@ def decode(key: str, text: str) -> EntityStored:
 
 def encode_cursor(stored: CursorStored) -> str:
     """Return the text of a cursor."""
-    return dump(dataclasses.asdict(stored))
+    record = dataclasses.asdict(stored)
+    return dump({name: value for name, value in record.items() if value is not None})
 
 
 def decode_cursor(key: str, text: str) -> CursorStored:
@@ -106,8 +107,16 @@ def decode_cursor(key: str, text: str) -> CursorStored:
     with reading("cursor", key):
         record = json.loads(text)
         numbers = ("last_no", "committed_no", "used_at_ms", "expires_after_ms")
+        last_no, committed_no, used_at_ms, expires_after_ms = (int(record[number]) for number in numbers)
         stored = CursorStored(
-            int(record["queue_id"]), str(record["name"]), *(int(record[number]) for number in numbers)
+            int(record["queue_id"]),
+            str(record["name"]),
+            last_no,
+            committed_no,
+            used_at_ms,
+            expires_after_ms,
+            record.get("owner"),
+            record.get("unread_from_no"),
         )
     check_key("cursor", key, cursor_key(stored.queue_id, stored.name))
     return stored
