@@ -14,7 +14,16 @@ from peeklock.broker.queue.counters import Counters, RequestCounters
 from peeklock.metrics import table
 from peeklock.metrics.exposition import Format
 from peeklock.metrics.histogram import Histogram
-from peeklock.metrics.pages import STATES, EntityPage, EntitySeries, Figures, age_s, totals_page
+from peeklock.metrics.pages import (
+    CURSOR_METRICS,
+    STATES,
+    CursorFigures,
+    EntityPage,
+    EntitySeries,
+    Figures,
+    age_s,
+    totals_page,
+)
 from peeklock.metrics.table import METRICS
 
 READERS: dict[Format, Callable[[str], Iterable[Any]]] = {
@@ -46,6 +55,7 @@ def figures() -> Figures:
         histograms,
         gauges,
         {state: number for number, state in enumerate(STATES)},
+        [CursorFigures(ODD, "lake", dict.fromkeys(CURSOR_METRICS, 7))],
         {"version": "1", "durability": "fsync", "tier": "standard"},
     )
 
@@ -72,6 +82,8 @@ def test_the_page_of_the_namespace_is_what_the_parsers_take(form: Format) -> Non
     assert found["peeklock_send_seconds_bucket", (("le", "+Inf"), namespace)] == 5
     assert found["peeklock_send_seconds_count", (namespace,)] == 5
     assert found["peeklock_send_seconds_sum", (namespace,)] == pytest.approx(2.25)
+    cursor = ("cursor", "lake"), ("entity", ODD), namespace
+    assert found["peeklock_cursor_oldest_age_seconds", cursor] == 7
     names = {name for name, _ in found}
     for metric in METRICS:
         assert metric.name in names or f"{metric.name}_sum" in names, metric
@@ -82,7 +94,7 @@ def test_the_page_of_the_namespace_is_what_the_parsers_take(form: Format) -> Non
 
 def test_a_metric_without_a_figure_has_no_line() -> None:
     shown = figures()
-    shown = Figures(shown.counters, {}, shown.histograms, {}, shown.messages, {})
+    shown = Figures(shown.counters, {}, shown.histograms, {}, shown.messages, [], {})
     text = totals_page({"ns": shown}, Format.TEXT)
     assert "peeklock_store_free_bytes" not in text
     assert "peeklock_requests_total" not in text

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from peeklock.amqp.message_writing import encode_message
 from peeklock.cli import main
+from peeklock.client.connection import BlockingConnection
 from peeklock.pipeline.command import pipeline
+from peeklock.testing.served import ServedBroker
 from tests.pipeline.handmade import Hand
 from tests.pipeline.synthetic import make_log, write_segments
 from tests.spark_session import QUICK_JAVA
@@ -70,6 +75,38 @@ def test_a_job_without_spark_says_how_to_get_it(arguments: list[str], status: in
 
 def test_release_does_without_spark() -> None:
     done = without_spark("release", "--entity", "q", "--connection-string", "nonsense")
+    assert done.returncode == 1
+    assert re.fullmatch(r"peeklock: the connection string .*\n", done.stderr)
+
+
+def test_cursors_shows_whose_they_are_and_what_they_hold(
+    broker: ServedBroker, own: BlockingConnection, make_queue: Callable[..., str]
+) -> None:
+    """Req: X-06"""
+    queue = make_queue()
+    sender = own.sender(queue)
+    for number in range(5):
+        sender.send(encode_message(data=b"%d" % number))
+    sender.flush()
+    broker.advance(timedelta(minutes=3))
+    node = own.management(queue)
+    node.request("peeklock:cursor-take", {"cursor": "lake", "owner": "host:1"})
+    asked = {"cursor": "lake", "owner": "host:1", "max-messages": 3, "max-bytes": 1 << 20}
+    node.request("peeklock:cursor-claim", asked)
+    settings = {"SERVICEBUS_CONNECTION_STRING": broker.connection_string}
+    done = CliRunner().invoke(main, ["pipeline", "cursors", "--entity", queue], env=settings)
+    assert done.exit_code == 0, done.output
+    for text in ("lake", "host:1 (has not read)", "0 s ago", " 1 ", " 3 ", " 5 ", "3 min"):
+        assert text in done.output
+    none = CliRunner().invoke(main, ["pipeline", "cursors", "--entity", make_queue()], env=settings)
+    assert "has no cursors." in none.output
+    gone = CliRunner().invoke(main, ["pipeline", "cursors", "--entity", "gone"], env=settings)
+    assert gone.exit_code == 1
+    assert "amqp:not-found" in gone.output
+
+
+def test_cursors_does_without_spark() -> None:
+    done = without_spark("cursors", "--entity", "q", "--connection-string", "nonsense")
     assert done.returncode == 1
     assert re.fullmatch(r"peeklock: the connection string .*\n", done.stderr)
 

@@ -224,6 +224,15 @@ class Cursor:
             del self.claims[no]
 
 
+def list_cursors(settings: ConnectionString, path: str) -> tuple[list[dict[str, Any]], int]:
+    """Return the cursors of an entity as the broker shows them, and its time, UTC ms.
+
+    Raises: ServiceBusError.
+    """
+    body = connection(settings).management(path).request("peeklock:cursor-list", {}).body
+    return body.get("cursors", []), int(body["now"])
+
+
 def release_cursor(settings: ConnectionString, path: str, name: str, *, dry_run: bool = False) -> int:
     """Make all claimed messages of a cursor available again, and delete the cursor; for a lost reader.
 
@@ -239,7 +248,7 @@ def release_cursor(settings: ConnectionString, path: str, name: str, *, dry_run:
         ServiceBusError: refused.
     """
     management = connection(settings).management(path)
-    found = management.request("peeklock:cursor-list", {}).body.get("cursors", [])
+    found, _ = list_cursors(settings, path)
     held = {cursor["cursor"]: sum(int(count) for _, count, _ in cursor["claims"]) for cursor in found}
     if name not in held:
         others = ", ".join(sorted(held)) or "none"

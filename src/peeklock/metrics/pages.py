@@ -8,7 +8,7 @@ of entities adds to a list for each metric.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -18,6 +18,9 @@ from peeklock.metrics.exposition import Format, head, histogram_lines, prefix
 from peeklock.metrics.histogram import Histogram
 from peeklock.metrics.table import (
     COUNTERS,
+    CURSOR_BACKLOG,
+    CURSOR_CLAIMS,
+    CURSOR_OLDEST,
     DEAD_LETTERED,
     MESSAGES,
     METRICS,
@@ -32,8 +35,20 @@ PART_LINES = 5_000
 
 STATES = ("active", "deferred", "scheduled", "dead_lettered")
 
+CURSOR_METRICS = (CURSOR_BACKLOG, CURSOR_OLDEST, CURSOR_CLAIMS)
+
 _PER_ENTITY = tuple(metric for metric in METRICS if metric.per_entity)
 _counters_of = attrgetter(*COUNTERS)
+
+
+@dataclass(frozen=True, slots=True)
+class CursorFigures:
+    """What one cursor shows."""
+
+    entity: str
+    """With its sub-queue."""
+    cursor: str
+    figures: Mapping[Metric, float | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,7 @@ class Figures:
     """Also counters that are single numbers. What is absent has no line."""
     messages: Mapping[str, int]
     """By state, one of `STATES`."""
+    cursors: Sequence[CursorFigures]
     build: Mapping[str, str]
     """Labels of the metric of that name."""
 
@@ -86,6 +102,9 @@ def series_of(
         for operation, counted in sorted(figures.requests.items()):
             for status in ("succeeded", "throttled", "refused"):
                 yield {"operation": operation, "status": status}, getattr(counted, status)
+    elif metric in CURSOR_METRICS:
+        for each in figures.cursors:
+            yield {"entity": each.entity, "cursor": each.cursor}, each.figures[metric]
     elif metric.kind == "histogram":
         yield {}, figures.histograms[metric]
     elif metric in figures.gauges:

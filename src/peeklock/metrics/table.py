@@ -181,6 +181,25 @@ LOCKS = Metric("peeklock_locks", "gauge", "Locked messages.")
 SESSIONS = Metric("peeklock_sessions", "gauge", "Sessions with messages, a state or a lock.")
 ENTITIES = Metric("peeklock_entities", "gauge", "Queues, topics and subscriptions.")
 
+CURSOR_BACKLOG = Metric(
+    "peeklock_cursor_backlog",
+    "gauge",
+    "Messages that a cursor claimed and has not committed, and those that no other cursor holds.",
+    ("entity", "cursor"),
+)
+CURSOR_OLDEST = Metric(
+    "peeklock_cursor_oldest_age_seconds",
+    "gauge",
+    "Age of the oldest message of a cursor's backlog; 0 if there is none.",
+    ("entity", "cursor"),
+)
+CURSOR_CLAIMS = Metric(
+    "peeklock_cursor_claims",
+    "gauge",
+    "Claims of a cursor that are not committed.",
+    ("entity", "cursor"),
+)
+
 LOOP_LAG = Metric(
     "peeklock_loop_lag_seconds",
     "gauge",
@@ -239,6 +258,9 @@ METRICS = (
     LOCKS,
     SESSIONS,
     ENTITIES,
+    CURSOR_BACKLOG,
+    CURSOR_OLDEST,
+    CURSOR_CLAIMS,
     SEND_SECONDS,
     COMMIT_SECONDS,
     BATCH_BYTES,

@@ -169,3 +169,36 @@ def _text(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(_text(one) for one in value)
     return str(value)
+
+
+def show_cursors(console: Console, entity: str, cursors: list[dict[str, Any]], now_ms: int) -> None:
+    """Print a table of cursors, as the broker lists them."""
+    if not cursors:
+        console.print(f"{entity} has no cursors.", highlight=False, soft_wrap=True)
+        return
+    names = ("cursor", "owner", "last_used", "claims", "messages", "backlog", "oldest")
+    rows = []
+    for each in cursors:
+        owner = each["owner"] or "none"
+        oldest_ms = each["oldest-enqueued"]
+        rows.append(
+            (
+                each["cursor"],
+                owner if each["has-read"] else f"{owner} (has not read)",
+                _age(now_ms - each["last-used"]) + " ago",
+                len(each["claims"]),
+                sum(count for _, count, _ in each["claims"]),
+                int(each["backlog"]),
+                "" if oldest_ms is None else _age(now_ms - oldest_ms),
+            )
+        )
+    print_table(console, f"Cursors of {entity}", names, rows)
+
+
+def _age(ms: int) -> str:
+    """Return a span of time in its largest unit that fits twice."""
+    seconds = max(0, ms) // 1000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

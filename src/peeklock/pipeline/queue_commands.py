@@ -1,4 +1,4 @@
-"""Commands of the jobs over queues: capture, replay, resubmit, release."""
+"""Commands of the jobs over queues: capture, replay, resubmit, release, cursors."""
 
 from __future__ import annotations
 
@@ -262,4 +262,25 @@ def release(connection_string: str | None, entity: str, dry_run: bool) -> None:
         click.echo(f"{counted(count, 'deferred message')} of {entity} {said} to its dead-letter queue")
 
 
-ALL = (capture, replay, resubmit, release)
+@click.command()
+@stacked(CONNECTION, ENTITY)
+def cursors(connection_string: str | None, entity: str) -> None:
+    """Show the cursors of a queue: whose they are, what they hold, and how far behind they are.
+
+    Exit status: 0 shown, 1 failed.
+    """
+    text = _needed(connection_string)
+    with guarded():
+        from rich.console import Console
+
+        from peeklock.client.claims import list_cursors
+        from peeklock.client.connection_string import ConnectionString
+        from peeklock.pipeline.display import show_cursors
+        from peeklock.pipeline.options import WIDTH
+
+        found, now_ms = list_cursors(ConnectionString.parse(text), entity)
+        out = Console()
+        show_cursors(out if out.is_terminal else Console(width=WIDTH), entity, found, now_ms)
+
+
+ALL = (capture, replay, resubmit, release, cursors)

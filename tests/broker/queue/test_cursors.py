@@ -716,6 +716,10 @@ def test_totals_tell_of_cursors(broker: Reader) -> None:
     broker.restart()
     totals = broker.namespace.totals()
     assert (totals.cursors, totals.claimed_messages) == (1, 2)
+    [reader] = totals.readers
+    assert (reader.entity, reader.cursor, reader.owner, reader.has_read) == ("orders", "lake", None, True)
+    assert (reader.claims, reader.claimed_messages, reader.backlog) == (1, 2, 3)
+    assert reader.oldest_enqueued_at_ms == START_MS
     broker.commit(1)
     assert broker.namespace.totals().claimed_messages == 0
 

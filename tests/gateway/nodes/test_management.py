@@ -609,6 +609,7 @@ BODY = {
     "rule-name": "r",
     "rule-description": {"true-filter": {}},
     "cursor": "lake",
+    "owner": "o",
     "claim": Long(1),
     "max-messages": 1,
     "max-bytes": Long(1),

@@ -8,15 +8,40 @@ every send and settlement.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.handlers.figures import oldest_enqueued_at_ms
+from peeklock.broker.queue.cursor import Cursor
+from peeklock.broker.queue.cursor_views import view_of_cursor
+from peeklock.broker.queue.message_queue import MessageQueue
 
 SLICE = 250
 """Entities in one slice: at 2 to 5 us each, a millisecond."""
+
+
+READERS_MAX = 1_000
+"""Cursors that are shown one by one: the figures of 1,000 take 10 ms. Our choice."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """One cursor, and what its reader has before it."""
+
+    entity: str
+    """The path of its queue."""
+    cursor: str
+    owner: str | None
+    has_read: bool
+    """False = another reader may take the cursor."""
+    used_at_ms: int
+    """UTC."""
+    claims: int
+    claimed_messages: int
+    backlog: int
+    oldest_enqueued_at_ms: int | None
 
 
 @dataclass(slots=True)
@@ -36,6 +61,8 @@ class Totals:
     cursors: int = 0
     claimed_messages: int = 0
     """Held for cursors."""
+    readers: list[Reader] = field(default_factory=list)
+    """Of `READERS_MAX` cursors at most."""
     size_bytes: int = 0
     oldest_enqueued_at_ms: int | None = None
     """Of all active messages, UTC ms; None = there is none."""
@@ -87,5 +114,22 @@ class TotalsCount:
             if queue.cursors is not None:
                 totals.cursors += len(queue.cursors)
                 totals.claimed_messages += queue.cursors.claimed_count
+                for cursor in queue.cursors.sorted()[: READERS_MAX - len(totals.readers)]:
+                    totals.readers.append(_reader(queue, cursor))
         if entity.topic is None:  # a topic counts its subscriptions
             totals.size_bytes += entity.size_bytes()
+
+
+def _reader(queue: MessageQueue, cursor: Cursor) -> Reader:
+    view = view_of_cursor(queue, cursor)
+    return Reader(
+        queue.name,
+        view.name,
+        view.owner,
+        view.has_read,
+        view.used_at_ms,
+        len(view.claims),
+        sum(count for _, count, _ in view.claims),
+        view.backlog,
+        view.oldest_enqueued_at_ms,
+    )

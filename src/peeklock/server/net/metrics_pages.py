@@ -13,11 +13,12 @@ from pathlib import Path
 
 from peeklock.admin.exchange import Response
 from peeklock.broker.handlers.figures import EntityFigures
+from peeklock.broker.handlers.totals import Reader
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.metrics import table
 from peeklock.metrics.exposition import Format
 from peeklock.metrics.matching import PatternRefused, compile_pattern
-from peeklock.metrics.pages import EntityPage, EntitySeries, Figures, age_s, totals_page
+from peeklock.metrics.pages import CursorFigures, EntityPage, EntitySeries, Figures, age_s, totals_page
 from peeklock.metrics.table import Metric
 from peeklock.server.loop.turns import Turns
 from peeklock.server.net.operator_pages import PageRequest
@@ -94,6 +95,7 @@ class MetricsPages:
                 "scheduled": totals.scheduled_messages,
                 "dead_lettered": totals.dead_letters,
             },
+            [_cursor(reader, now_ms) for reader in totals.readers],
             self.build,
         )
 
@@ -138,6 +140,15 @@ class MetricsPages:
 
 def _format(request: PageRequest) -> Format:
     return Format.accepted(request.headers.get("accept", ""))
+
+
+def _cursor(reader: Reader, now_ms: int) -> CursorFigures:
+    figures = {
+        table.CURSOR_BACKLOG: reader.backlog,
+        table.CURSOR_OLDEST: age_s(reader.oldest_enqueued_at_ms, now_ms),
+        table.CURSOR_CLAIMS: reader.claims,
+    }
+    return CursorFigures(reader.entity, reader.cursor, figures)
 
 
 def _process(lag_ms: int) -> dict[Metric, float | int]:

@@ -24,6 +24,8 @@ from peeklock.metrics import histogram, table
 from peeklock.metrics.pages import Figures, series_of
 
 _ATTRIBUTES = {
+    "cursor": "peeklock.cursor",
+    "entity": "messaging.destination.name",
     "operation": "messaging.operation.name",
     "reason": "peeklock.reason",
     "state": "peeklock.state",

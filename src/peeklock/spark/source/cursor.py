@@ -76,7 +76,10 @@ UNLIMITED: Final = 1 << 62
 """The budget if Spark requests all that is available."""
 
 REPORT_S: Final = 1.0
-"""Time between two looks at the backlog, and how long to wait for the answer."""
+"""Time between two looks at the backlog."""
+
+REPORT_WAIT_S: Final = 1.0
+"""How long to wait for the answer to one: a report is not worth a late batch."""
 
 EXPIRES_AFTER_MS: Final = 7 * 24 * 3600 * 1000
 UNLOGGED_EXPIRES_AFTER_MS: Final = 10 * 60 * 1000
@@ -234,7 +237,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported_at = time.monotonic()
         try:
             for cursor in self._cursors.values():
-                cursor.look_at_lag(REPORT_S)
+                cursor.look_at_lag(REPORT_WAIT_S)
         except ServiceBusError as error:
             _log.info("the backlog is not known: %s", error)
             self._reported = None

@@ -106,11 +106,12 @@ def decode_cursor(key: str, text: str) -> CursorStored:
     """Return the cursor of a text. Raises: StoreDamaged."""
     with reading("cursor", key):
         record = json.loads(text)
+        queue_id, name = int(record["queue_id"]), str(record["name"])
         numbers = ("last_no", "committed_no", "used_at_ms", "expires_after_ms")
         last_no, committed_no, used_at_ms, expires_after_ms = (int(record[number]) for number in numbers)
         stored = CursorStored(
-            int(record["queue_id"]),
-            str(record["name"]),
+            queue_id,
+            name,
             last_no,
             committed_no,
             used_at_ms,
