@@ -9,8 +9,8 @@ the store.
 
 Each step does a piece of the work, so that one thread can serve many logs (`logs`). A step that finds much is
 soon followed by the next; while little happens the pauses grow, up to half of the time that an event may take
-to the log. A step opens nothing while nothing was committed and no time is up. Between steps a log may rest:
-then it has no open file, and keeps in memory what it has read.
+to the log. Between steps a log may rest: then it has no open file, and keeps in memory what it has read. A step
+opens the files again only if something was committed, or some time is up.
 """
 
 from __future__ import annotations
@@ -118,10 +118,12 @@ class Exporter:
         `now_s` and the returned time are of one monotonic clock, in seconds.
         Raises: LogRefused, StoreError; OSError if the folder cannot be written. Only `close` may follow.
         """
-        state = committed_state(self._options.data)  # before the look: a later commit is then a change
+        # Before the look: a later commit is then a change. While the store is open a look is cheap anyway.
+        state = committed_state(self._options.data) if self._reader is None else None
         is_time_to_end = self._events > 0 and now_s >= self._ends_s
         is_time_to_retain = self._chunk is not None and self._finds_old(now_s)
-        if not self._is_finishing and self._has_seen(state) and not is_time_to_end and not is_time_to_retain:
+        is_due = is_time_to_end or is_time_to_retain or self._is_finishing
+        if not is_due and self._has_seen(state):
             self._looked_s = now_s
             return self._next_look_s(now_s, 0)
         opened = self._open(now_s)
@@ -131,7 +133,8 @@ class Exporter:
         if self._is_finishing and self._finish_no is None:
             self._finish_no = reader.last_no()  # a broker that started meanwhile may add more
         found_bytes = self._look(reader, chunk, now_s)
-        self._seen = state if found_bytes < READ_BYTES else None
+        if state is not None:
+            self._seen = state if found_bytes < READ_BYTES else None
         if self._finish_no is not None and (self._read_to >= self._finish_no or not found_bytes):
             self._end_segment(chunk)
             self._remove_old()
@@ -343,10 +346,12 @@ class Exporter:
 
     # Segments
 
-    def _write_chunk(self, chunk: Chunk) -> None:
+    def _write_chunk(self, chunk: Chunk, *, is_last: bool = False) -> None:
         if self._writer is None:
             self._writer = SegmentWriter(self._folder.draft(self._first_no))
         self._writer.write(chunk.take())
+        if not is_last:
+            self._writer.sync()
         if self._writer.size_bytes >= self._options.segment_bytes:
             self._end_segment(chunk)
 
@@ -356,7 +361,7 @@ class Exporter:
             return
         self._events = 0  # first: the last chunk may fill the segment
         if chunk.count:
-            self._write_chunk(chunk)
+            self._write_chunk(chunk, is_last=True)  # the end of the file is synced with it
         writer, self._writer = self._writer, None
         assert writer is not None
         draft = self._folder.draft(self._first_no)

@@ -118,11 +118,6 @@ class LogFolder:
             os.pwrite(lock, self._holder, 0)
         return True
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._lock is not None
-
     def release(self) -> None:
         """Release the lock."""
         if self._lock is not None:

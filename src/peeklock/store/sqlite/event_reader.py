@@ -31,7 +31,12 @@ def committed_state(folder: Path) -> tuple[int, int, bytes] | None:
 
     SQLite shows a commit to other connections by the header of the WAL's index, and compares its bytes to see
     whether there is one. Times and sizes of files would not do: a commit writes the WAL first and shows it
-    after the sync, which may take seconds. Inode and time tell an index from an earlier one.
+    after the sync, which may take seconds. Inode and time tell an index from an earlier one; the time of its
+    last change of mode or owner would not do, as SQLite sets the owner with each opening.
+
+    Call it only while this process has no connection to the store: to close a file releases all locks that the
+    process has on it, and a broker that starts would then cut the index under the connection.
+    Source: sqlite.org/howtocorrupt.html, "Posix advisory locks canceled".
     """
     try:
         fd = os.open(f"{folder}/{DATABASE_NAME}-shm", os.O_RDONLY)
@@ -44,7 +49,7 @@ def committed_state(folder: Path) -> tuple[int, int, bytes] | None:
         return None
     finally:
         os.close(fd)
-    return (index.st_ino, index.st_ctime_ns, header) if len(header) == _INDEX_HEADERS_BYTES else None
+    return (index.st_ino, index.st_mtime_ns, header) if len(header) == _INDEX_HEADERS_BYTES else None
 
 
 class EventReader:
