@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
 from peeklock.broker.vocabulary.events import Event, EventType
+from peeklock.capture.exporter import Exporter, ExportOptions
 from peeklock.capture.folder import MARK_NAME, STORE_MARK_NAME, LogFolder, LogRefused
 from peeklock.store.base import StoreFailed
 from tests.capture.stores import (
@@ -19,6 +22,7 @@ from tests.capture.stores import (
     BLANK,
     EPOCH,
     PROPERTIES,
+    Told,
     enqueued,
     export,
     rows,
@@ -482,3 +486,21 @@ def test_a_damaged_newest_segment_is_told_and_does_not_stop_the_log(data: Path, 
     told = export(data, log)
     assert [note[0] for note in told.notes] == ["warning"]
     assert told.numbers == [1, 2]
+
+
+def test_looks_leave_the_locks_of_an_open_store(tmp_path: Path) -> None:
+    """A broker that starts cuts the index of the WAL unless another process has the lock that says: in use."""
+    write_store(tmp_path / "data", [EPOCH, enqueued(1)])
+    exporter = Exporter(ExportOptions(tmp_path / "data", tmp_path / "log", "here"), Told())
+    for now_s in range(0, 60, 6):
+        exporter.step(float(now_s))
+    assert exporter.is_open
+    # Byte 128. Source: sqlite.org/walformat.html, "WAL Locks"; UNIX_SHM_DMS in SQLite's os_unix.c.
+    program = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'r+b') as file: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 128)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "data/peeklock.db-shm")]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "BlockingIOError" in tried.stderr
+    exporter.close()

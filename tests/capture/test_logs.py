@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peeklock.capture.logs import Logs
-from tests.capture.stores import EPOCH, enqueued, rows, write_store
+from peeklock.store.base import Batch
+from peeklock.store.sqlite.store import SqliteStore
+from tests.capture.stores import EPOCH, enqueued, rows, segments, write_store
 
 
 class Said:
@@ -114,3 +119,94 @@ def test_rows_are_written_early_where_memory_is_short(tmp_path: Path, said: Said
     serve(logs, said)
     for log_id in (1, 2):
         assert sequence_numbers(tmp_path / f"log{log_id}") == list(range(1, 50))
+
+
+class TestAnIdleStore:
+    """A look opens a store only after a commit to it."""
+
+    def test_it_is_not_opened_again_before_a_commit(self, tmp_path: Path, said: Said) -> None:
+        async def test() -> None:
+            store = await an_open_store(tmp_path / "data1")
+            logs = logs_of(said, open_max=0)  # so each look that reads opens the files
+            add(logs, tmp_path, 1)
+            look_for(logs, said, 60)
+            assert sequence_numbers(tmp_path / "log1") == [1]
+            database, kept_away = tmp_path / "data1/peeklock.db", tmp_path / "data1/away.db"
+            database.rename(kept_away)  # an opening would fail now
+            look_for(logs, said, 120)
+            assert said.of(1)[-1] == ("exported", "1")
+            kept_away.rename(database)
+            await store.commit(Batch(2, [], events=[enqueued(2)]))
+            look_for(logs, said, 20)
+            assert said.of(1)[-1] == ("exported", "2")
+            assert sequence_numbers(tmp_path / "log1") == [1, 2]
+            await store.close()
+
+        asyncio.run(test())
+
+    def test_each_commit_is_seen_at_the_next_look(self, tmp_path: Path, said: Said) -> None:
+        """Also when the WAL starts over, with the size that it had, and the clock of files stands still."""
+
+        async def test() -> None:
+            store = await an_open_store(tmp_path / "data1")
+            logs = logs_of(said)
+            add(logs, tmp_path, 1)
+            look_for(logs, said, 20)
+            for no in range(2, 12):
+                await store.commit(Batch(no, [], events=[enqueued(no)]))
+                with sqlite3.connect(tmp_path / "data1/peeklock.db") as db:
+                    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                db.close()
+                for path in (tmp_path / "data1").glob("peeklock.db*"):
+                    os.utime(path, ns=(1, 1))
+                look_for(logs, said, 20)
+                assert said.of(1)[-1] == ("exported", str(no))
+            await store.close()
+
+        asyncio.run(test())
+
+    def test_its_segment_ends_by_time(self, tmp_path: Path, said: Said) -> None:
+        async def test() -> None:
+            store = await an_open_store(tmp_path / "data1")
+            logs = logs_of(said)
+            add(logs, tmp_path, 1)
+            look_for(logs, said, 5)
+            assert said.of(1) == [("exported", "0")]
+            look_for(logs, said, 6)
+            assert said.of(1) == [("exported", "0"), ("exported", "1")]
+            await store.close()
+
+        asyncio.run(test())
+
+    def test_its_old_segments_are_removed(self, tmp_path: Path, said: Said) -> None:
+        async def test() -> None:
+            store = await an_open_store(tmp_path / "data1")
+            before = logs_of(said)
+            add(before, tmp_path, 1)
+            look_for(before, said, 20)
+            await store.commit(Batch(2, [], events=[enqueued(2)]))
+            before.finish()
+            serve(before, said)
+            assert len(segments(tmp_path / "log1")) == 2
+            logs = logs_of(said)
+            logs.add(2, str(tmp_path / "data1"), str(tmp_path / "log1"), "ns1", keep_bytes=1)
+            look_for(logs, said, 120)
+            assert sequence_numbers(tmp_path / "log1") == [2]
+            await store.close()
+
+        asyncio.run(test())
+
+
+async def an_open_store(folder: Path) -> SqliteStore:
+    """Open a store, as a broker does, with one batch."""
+    store = SqliteStore(folder)
+    await store.open()
+    await store.commit(Batch(1, [], events=[EPOCH, enqueued(1)]))
+    return store
+
+
+def look_for(logs: Logs, said: Said, seconds: float) -> None:
+    """Serve all logs for some time of their clock."""
+    until_s = said.now_s + seconds
+    while said.now_s < until_s:
+        said.now_s += logs.serve() or 0.0

@@ -9,7 +9,8 @@ the store.
 
 Each step does a piece of the work, so that one thread can serve many logs (`logs`). A step that finds much is
 soon followed by the next; while little happens the pauses grow, up to half of the time that an event may take
-to the log. Between steps a log may rest: then it has no open file, and keeps in memory what it has read.
+to the log. Between steps a log may rest: then it has no open file, and keeps in memory what it has read. A step
+opens the files again only if something was committed, or some time is up.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from peeklock.capture.folder import LogFolder, LogRefused
 from peeklock.capture.segment import SegmentWriter
 from peeklock.store.base import StoreDamaged
 from peeklock.store.encoding.event_rows import Columns, read_columns
-from peeklock.store.sqlite.event_reader import EventReader
+from peeklock.store.sqlite.event_reader import EventReader, committed_state
 
 CHUNK_EVENTS = 65_536
 CHUNK_BYTES = 16 * 1024 * 1024
@@ -96,6 +97,7 @@ class Exporter:
         self._reader: EventReader | None = None
         self._chunk: Chunk | None = None  # none before it is known where to go on
         self._read_to = 0
+        self._seen: object = None  # the state of the store of which all rows are read
         self._writer: SegmentWriter | None = None
         self._first_no = 1  # of the segment
         self._events = 0  # in it
@@ -116,6 +118,14 @@ class Exporter:
         `now_s` and the returned time are of one monotonic clock, in seconds.
         Raises: LogRefused, StoreError; OSError if the folder cannot be written. Only `close` may follow.
         """
+        # Before the look: a later commit is then a change. While the store is open a look is cheap anyway.
+        state = committed_state(self._options.data) if self._reader is None else None
+        is_time_to_end = self._events > 0 and now_s >= self._ends_s
+        is_time_to_retain = self._chunk is not None and self._finds_old(now_s)
+        is_due = is_time_to_end or is_time_to_retain or self._is_finishing
+        if not is_due and self._has_seen(state):
+            self._looked_s = now_s
+            return self._next_look_s(now_s, 0)
         opened = self._open(now_s)
         if opened is None:
             return now_s + LOCK_S
@@ -123,14 +133,23 @@ class Exporter:
         if self._is_finishing and self._finish_no is None:
             self._finish_no = reader.last_no()  # a broker that started meanwhile may add more
         found_bytes = self._look(reader, chunk, now_s)
+        if state is not None:
+            self._seen = state if found_bytes < READ_BYTES else None
         if self._finish_no is not None and (self._read_to >= self._finish_no or not found_bytes):
             self._end_segment(chunk)
-            self._retain(now_s)
+            self._remove_old()
             return None
         if self._events and now_s >= self._ends_s:
             self._end_segment(chunk)
-        if now_s >= self._retain_s:
-            self._retain(now_s)
+        if is_time_to_retain:
+            self._remove_old()
+        return self._next_look_s(now_s, found_bytes)
+
+    def _has_seen(self, state: object) -> bool:
+        """Return whether all rows are read that the store has in a state."""
+        return self._chunk is not None and state is not None and state == self._seen
+
+    def _next_look_s(self, now_s: float, found_bytes: int) -> float:
         if found_bytes >= READ_BYTES or self._is_finishing:
             return now_s
         if found_bytes >= BUSY_BYTES:
@@ -327,10 +346,12 @@ class Exporter:
 
     # Segments
 
-    def _write_chunk(self, chunk: Chunk) -> None:
+    def _write_chunk(self, chunk: Chunk, *, is_last: bool = False) -> None:
         if self._writer is None:
             self._writer = SegmentWriter(self._folder.draft(self._first_no))
         self._writer.write(chunk.take())
+        if not is_last:
+            self._writer.sync()
         if self._writer.size_bytes >= self._options.segment_bytes:
             self._end_segment(chunk)
 
@@ -340,7 +361,7 @@ class Exporter:
             return
         self._events = 0  # first: the last chunk may fill the segment
         if chunk.count:
-            self._write_chunk(chunk)
+            self._write_chunk(chunk, is_last=True)  # the end of the file is synced with it
         writer, self._writer = self._writer, None
         assert writer is not None
         draft = self._folder.draft(self._first_no)
@@ -355,9 +376,12 @@ class Exporter:
         self._listener.exported(self._read_to)
         self._remove_old()
 
-    def _retain(self, now_s: float) -> None:
+    def _finds_old(self, now_s: float) -> bool:
+        """Return whether there are old segments, every `RETAIN_S`; no file is touched."""
+        if now_s < self._retain_s:
+            return False
         self._retain_s = now_s + RETAIN_S
-        self._remove_old()
+        return bool(self._folder.old(self._options.keep_days, self._options.keep_bytes))
 
     def _remove_old(self) -> None:
         removed = self._folder.retain(self._options.keep_days, self._options.keep_bytes)

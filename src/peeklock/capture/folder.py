@@ -66,6 +66,7 @@ class LogFolder:
         self.segments: list[Segment] = []
         """Oldest first, once taken."""
         self._lock: int | None = None
+        self._is_apart = False  # from the store, as far as it was checked
         self._holder = uuid.uuid4().bytes
         """Is in the lock file as long as nobody else has taken the folder."""
 
@@ -94,7 +95,9 @@ class LogFolder:
 
         Raises: LogRefused, OSError.
         """
-        self._keep_apart(store)
+        if not self._is_apart:
+            self._keep_apart(store)
+            self._is_apart = True
         self.path.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -182,27 +185,35 @@ class LogFolder:
         self.segments.append(segment)
         return segment
 
-    def retain(self, keep_days: float | None, keep_bytes: int | None) -> list[Segment]:
-        """Remove the oldest segments beyond the limits, never the newest; return the removed ones.
+    def old(self, keep_days: float | None, keep_bytes: int | None) -> list[Segment]:
+        """Return the oldest segments beyond the limits, never the newest; no file is touched.
 
         Args:
             keep_days: age of events, by the hour of their segment.
             keep_bytes: size of all segments.
         """
-        removed: list[Segment] = []
+        if keep_days is None and keep_bytes is None:
+            return []
+        old: list[Segment] = []
         size_bytes = sum(segment.size_bytes for segment in self.segments)
-        while len(self.segments) > 1:
-            oldest = self.segments[0]
+        for segment in self.segments[:-1]:
             too_much = keep_bytes is not None and size_bytes > keep_bytes
-            too_old = keep_days is not None and _age(oldest.hour) > timedelta(days=keep_days)
+            too_old = keep_days is not None and _age(segment.hour) > timedelta(days=keep_days)
             if not too_much and not too_old:
                 break
-            oldest.path.unlink(missing_ok=True)
-            for folder in (oldest.path.parent, oldest.path.parent.parent):
+            size_bytes -= segment.size_bytes
+            old.append(segment)
+        return old
+
+    def retain(self, keep_days: float | None, keep_bytes: int | None) -> list[Segment]:
+        """Remove the segments that are `old`, and return them."""
+        removed = self.old(keep_days, keep_bytes)
+        for segment in removed:
+            segment.path.unlink(missing_ok=True)
+            for folder in (segment.path.parent, segment.path.parent.parent):
                 with contextlib.suppress(OSError):  # not empty
                     folder.rmdir()
-            size_bytes -= oldest.size_bytes
-            removed.append(self.segments.pop(0))
+            self.segments.pop(0)
         return removed
 
 

@@ -53,7 +53,12 @@ class SegmentWriter:
     def write(self, table: pa.Table) -> None:
         """Add a row group. Raises: OSError."""
         self._writer.write_table(table, row_group_size=len(table))
-        # In small steps: one large sync at the end would delay the broker's own, on the same disk.
+
+    def sync(self) -> None:
+        """Make what is written durable; `finish` does so, too. Raises: OSError.
+
+        In small steps: one large sync at the end would delay the broker's own, on the same disk.
+        """
         os.fdatasync(self._fd)
 
     def finish(self) -> None:

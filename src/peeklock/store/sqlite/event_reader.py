@@ -7,6 +7,7 @@ Source: sqlite.org/wal.html, "Concurrency".
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -20,6 +21,35 @@ from peeklock.store.sqlite.format import check_header, read_format
 FORMAT_WITH_EVENTS = 4
 
 CACHE_KIB = 1024  # each row is read once
+
+_INDEX_HEADERS_BYTES = 96
+"""Both copies of the header of the WAL's index. Source: sqlite.org/walformat.html, "WAL-Index Header"."""
+
+
+def committed_state(folder: Path) -> tuple[int, int, bytes] | None:
+    """Return what differs after each commit to the store in a folder, None = only a reader can tell.
+
+    SQLite shows a commit to other connections by the header of the WAL's index, and compares its bytes to see
+    whether there is one. Times and sizes of files would not do: a commit writes the WAL first and shows it
+    after the sync, which may take seconds. Inode and time tell an index from an earlier one; the time of its
+    last change of mode or owner would not do, as SQLite sets the owner with each opening.
+
+    Call it only while this process has no connection to the store: to close a file releases all locks that the
+    process has on it, and a broker that starts would then cut the index under the connection.
+    Source: sqlite.org/howtocorrupt.html, "Posix advisory locks canceled".
+    """
+    try:
+        fd = os.open(f"{folder}/{DATABASE_NAME}-shm", os.O_RDONLY)
+    except OSError:  # no connection is open
+        return None
+    try:
+        index = os.fstat(fd)
+        header = os.pread(fd, _INDEX_HEADERS_BYTES, 0)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return (index.st_ino, index.st_mtime_ns, header) if len(header) == _INDEX_HEADERS_BYTES else None
 
 
 class EventReader:
