@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from bench.systems import cpu_s
 from peeklock.broker.vocabulary.events import Event, EventType
@@ -49,7 +50,9 @@ class Log:
             type=kind, at_ms=now_ms, queue_id=4, queue_name="orders", size_bytes=100, enqueued_at_ms=now_ms
         )
         self.no += 1
-        batch = [event._replace(sequence_number=self.no * 1000 + number) for number in range(events)]
+        batch: list[tuple[Any, ...]] = [
+            event._replace(sequence_number=self.no * 1000 + number) for number in range(events)
+        ]
         self.committed_s = time.monotonic()
         await self.store.commit(Batch(self.no, [], events=batch, events_exported_to=self.exported_to))
 
@@ -67,7 +70,7 @@ class Log:
 async def all_exported(logs: list[Log]) -> None:
     """Wait until each log has all batches."""
     while any(log.exported_to < log.no for log in logs):
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # another process exports
 
 
 async def measure(folder: Path, options: argparse.Namespace) -> None:
@@ -108,7 +111,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
     for log_id in ids:
         exporter.remove(log_id)
     while not all(log.has_ended for log in logs):
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # another process ends them
     await exporter.stop()
     for log in logs:
         await log.store.close()
