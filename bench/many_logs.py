@@ -69,7 +69,7 @@ class Log:
 
 async def all_exported(logs: list[Log]) -> None:
     """Wait until each log has all batches."""
-    while any(log.exported_to < log.no for log in logs):
+    while any(log.exported_to < log.no for log in logs):  # noqa: ASYNC110  # another process exports
         await asyncio.sleep(0.05)  # another process exports
 
 
@@ -110,7 +110,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
         )
     for log_id in ids:
         exporter.remove(log_id)
-    while not all(log.has_ended for log in logs):
+    while not all(log.has_ended for log in logs):  # noqa: ASYNC110  # another process ends them
         await asyncio.sleep(0.05)  # another process ends them
     await exporter.stop()
     for log in logs:
