@@ -1,4 +1,5 @@
-"""Readers of a queue by claims, as a pipeline reads: claim, read, commit, and at times start again (X-06).
+"""Readers of a queue by claims, as a pipeline reads: claim, read, commit, and at times start again, also
+under a new name (X-06).
 
 Owns: what a reader asks, and which answers are right. A reader remembers its claims over lost connections and
 the broker's deaths, and reads them again: they must be the same. Must not know: the broker's internals.
@@ -20,6 +21,7 @@ from tests.simulation.oracle.records import Violation
 CLAIM_COMMITTED = (410, "peeklock:claim-committed")
 CLAIM_NOT_FOUND = (404, "peeklock:claim-not-found")
 CURSOR_NOT_FOUND = (404, "peeklock:cursor-not-found")
+CURSOR_OWNED = (409, "peeklock:cursor-owned")
 FULL = (403, "amqp:resource-limit-exceeded")
 
 
@@ -30,6 +32,9 @@ class Reader(Actor):
         super().__init__(shared, name)
         self._address = address
         self._cursor = cursor
+        self._lives = 0
+        """How often it has lost its name: it has none at first, as a reader of an older release."""
+        self._must_take = False
         self._known: dict[int, list[int]] = {}
         """By queue: claims that it knows of and has not committed. The entity may be another one of the same
         name."""
@@ -42,6 +47,15 @@ class Reader(Actor):
     def _queue_id(self) -> int:
         return self.checker.history.queue_id(*split(self._address))
 
+    @property
+    def _owner(self) -> str | None:
+        return f"{self.name}-{self._lives}" if self._lives else None
+
+    @property
+    def _named(self) -> dict[str, Any]:
+        named = {"cursor": self._cursor}
+        return named if self._owner is None else {**named, "owner": self._owner}
+
     def ready(self) -> None:
         self.next_time(self.random.randint(0, 500), self._act)
 
@@ -51,7 +65,9 @@ class Reader(Actor):
         self.next_time(self.random.randint(20, 600), self._act)
         known = self._known.setdefault(self._queue_id, [])
         roll = self.random.random()
-        if roll < 0.35 or not known:
+        if self._must_take:
+            self._take(take_over=roll < 0.5)
+        elif roll < 0.35 or not known:
             self._claim()
         elif roll < 0.65:
             self._read(self.random.choice(known))
@@ -62,7 +78,48 @@ class Reader(Actor):
         elif roll < 0.96:
             self.release(self._cursor)
         else:
+            if roll < 0.98:  # its checkpoint is lost with it
+                self._lives += 1
+                self._must_take = True
             self.leave()
+
+    def _take(self, *, take_over: bool) -> None:
+        queue_id, cursor, owner = self._queue_id, self._cursor, self._owner
+        asked = self._facts.asked(queue_id, cursor)
+        asked.takes += 1
+        asked.take_overs += take_over
+        releases = asked.releases
+
+        def answered(answer: tuple[int, str | None], found: dict[str, Any]) -> bool:
+            stored = self._facts.cursors.get((queue_id, cursor))
+            if answer == CURSOR_OWNED:
+                return not take_over
+            if answer != (200, None):
+                return answer[1] == "com.microsoft:server-busy" and releases > 0
+            [own] = found["cursors"]
+            if asked.releases == releases and (
+                stored is None or stored.owner != owner or own["owner"] != owner
+            ):
+                raise Violation(f"{self.name}: it took its cursor, and stable storage has {stored}")
+            self._must_take = False
+            self._known[queue_id] = [no for no, _, _ in own["claims"]]
+            return True
+
+        self._ask("take", {"cursor": cursor, "owner": owner, "take-over": take_over}, answered)
+
+    def _is_owned(self, answer: tuple[int, str | None], queue_id: int, owner: str | None, takes: int) -> bool:
+        """Return whether a reader was refused, with reason, because it is not the owner any more."""
+        if answer != CURSOR_OWNED:
+            return False
+        stored = self._facts.cursors.get((queue_id, self._cursor))
+        if (
+            stored is not None
+            and stored.owner == owner
+            and takes == self._facts.asked(queue_id, self._cursor).takes
+        ):
+            raise Violation(f"{self.name}: the owner was refused: {stored}")
+        self._known[queue_id] = []
+        return True
 
     def _ask(
         self,
@@ -90,17 +147,20 @@ class Reader(Actor):
     def _claim(self) -> None:
         count = self.random.choice((1, 2, 5, 12))
         queue_id, cursor = self._queue_id, self._cursor
-        releases = self._facts.asked(queue_id, cursor).releases
+        asked, owner = self._facts.asked(queue_id, cursor), self._owner
+        ends, takes = asked.ends, asked.takes
 
         def answered(answer: tuple[int, str | None], found: dict[str, Any]) -> bool:
+            if self._is_owned(answer, queue_id, owner, takes):
+                return True
             if answer != (200, None):
-                return answer[1] == "com.microsoft:server-busy" and releases > 0
+                return answer[1] == "com.microsoft:server-busy" and ends > 0
             no = found["claim"]
             if not no:
                 return not found["count"]
             claim = self._facts.made.get((queue_id, cursor, no))
             if claim is None or (
-                self._facts.asked(queue_id, cursor).releases == releases
+                asked.ends == ends
                 and (len(claim.records) != found["count"] or not 0 < found["count"] <= count)
             ):
                 raise Violation(f"{self.name}: claim {no} of {found['count']} is not on stable storage")
@@ -112,7 +172,7 @@ class Reader(Actor):
             return True
 
         body = {
-            "cursor": cursor,
+            **self._named,
             "max-messages": Int(count),
             "max-bytes": Long(self.random.choice((200, 10**9))),
         }
@@ -124,13 +184,16 @@ class Reader(Actor):
         gone = self._facts.gone.get((queue_id, cursor), 0)
         claim = self._facts.made.get((queue_id, cursor, no))
         count = self.random.choice((1, 3, 100))
+        takes, owner = asked.takes, self._owner
 
         def answered(answer: tuple[int, str | None], found: dict[str, Any]) -> bool:
+            if self._is_owned(answer, queue_id, owner, takes):
+                return True
             known = self._known[queue_id]
             if answer == CLAIM_COMMITTED and asked.commit_no >= no:
                 known[:] = [other for other in known if other > no]
                 return True
-            if answer in (CLAIM_NOT_FOUND, CURSOR_NOT_FOUND) and asked.releases:
+            if answer in (CLAIM_NOT_FOUND, CURSOR_NOT_FOUND) and asked.ends:
                 known.clear()
                 return True
             made_again = self._facts.made.get((queue_id, cursor, no)) is not claim
@@ -144,7 +207,7 @@ class Reader(Actor):
             return True
 
         limits = {"max-messages": Int(count), "max-bytes": Long(self.random.choice((1, 10**9)))}
-        self._ask("read", {"cursor": cursor, "claim": Long(no), "skip": Int(skip), **limits}, answered)
+        self._ask("read", {**self._named, "claim": Long(no), "skip": Int(skip), **limits}, answered)
 
     def _compare(self, no: int, shown: list[bytes], records: list[Any]) -> None:
         """Check that a claim shows what it holds, or the first part of it."""
@@ -163,10 +226,13 @@ class Reader(Actor):
         asked = self._facts.asked(queue_id, cursor)
         asked.commit_no = max(asked.commit_no, no)
         gone = self._facts.gone.get((queue_id, cursor), 0)
+        takes, owner = asked.takes, self._owner
 
         def answered(answer: tuple[int, str | None], found: dict[str, Any]) -> bool:
+            if self._is_owned(answer, queue_id, owner, takes):
+                return True
             if answer in (CLAIM_NOT_FOUND, CURSOR_NOT_FOUND):
-                return asked.releases > 0
+                return asked.ends > 0
             if answer != (200, None):
                 return False
             known = self._known[queue_id]
@@ -187,7 +253,7 @@ class Reader(Actor):
                 self._commit(no)
             return True
 
-        self._ask("commit", {"cursor": cursor, "claim": Long(no)}, answered)
+        self._ask("commit", {**self._named, "claim": Long(no)}, answered)
 
     def _list(self) -> None:
         queue_id, cursor = self._queue_id, self._cursor

@@ -6,6 +6,7 @@ and which request ended it. Must not know: the broker's own structures, the purp
     held          by one claim at most; from its batch on no one else gets the message, and it is not removed
     committed     all claims up to a number in a request to commit; only now may their messages be removed
     released      by a request; the messages are available again
+    yielded       as released, by a new owner, while the one before had not read: its numbers are used again
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ class Asked:
 
     commit_no: int = 0
     releases: int = 0
+    takes: int = 0
+    """By an owner that is new."""
+    take_overs: int = 0
+
+    @property
+    def ends(self) -> int:
+        """How many requests may have ended claims that were not committed."""
+        return self.releases + self.takes
 
 
 class CursorFacts:
@@ -99,7 +108,9 @@ class CursorFacts:
     def _stored(self, fact: CursorStored) -> None:
         key = fact.queue_id, fact.name
         before = self.cursors.get(key)
-        if before is not None and (
+        if before is not None and before.owner != fact.owner:
+            self._owner_changed(before, fact)
+        elif before is not None and (
             not before.last_no <= fact.last_no <= before.last_no + 1
             or fact.committed_no < before.committed_no
         ):
@@ -110,6 +121,19 @@ class CursorFacts:
             raise Violation(f"claims are committed without a request: {fact}")
         self.cursors[key] = fact
         self.claims.setdefault(key, {})
+
+    def _owner_changed(self, before: CursorStored, fact: CursorStored) -> None:
+        asked = self.asked(fact.queue_id, fact.name)
+        if not asked.takes:
+            raise Violation(f"a cursor has another owner without a request: {before} -> {fact}")
+        if before.unread_from_no is not None:
+            last_no = max(before.unread_from_no, before.committed_no)
+        else:
+            last_no = before.last_no
+            if before.owner is not None and not asked.take_overs:
+                raise Violation(f"a cursor was taken from an owner that has read: {before} -> {fact}")
+        if (fact.last_no, fact.committed_no) != (last_no, before.committed_no):
+            raise Violation(f"a new owner has other claims than it should: {before} -> {fact}")
 
     def _claimed(self, fact: ClaimStored, live: Mapping[Key, Record], commit: Commit) -> None:
         key = fact.queue_id, fact.cursor
@@ -138,7 +162,7 @@ class CursorFacts:
             raise Violation(f"a claim is removed that was not there: {fact}")
         claim.ended = commit
         left = [record for record in claim.records if self.held.get(record.key()) is claim]
-        if left and not self._asked[key].releases:
+        if left and not self._asked[key].ends:
             raise Violation(f"a claim is released without a request: {fact}")
         if left and fact.no <= self.cursors[key].committed_no:
             raise Violation(f"a claim is removed that was committed and still holds messages: {fact}")
