@@ -9,8 +9,8 @@ the store.
 
 Each step does a piece of the work, so that one thread can serve many logs (`logs`). A step that finds much is
 soon followed by the next; while little happens the pauses grow, up to half of the time that an event may take
-to the log. Between steps a log may rest: then it has no open file, and keeps in memory what it has read. A step
-opens the files again only if something was committed, or some time is up.
+to the log. Between steps a log may rest: then it has no open file, and keeps in memory what it has read. A
+step opens the files again only if something was committed, or some time is up.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def committed_state(folder: Path) -> tuple[int, int, bytes] | None:
     after the sync, which may take seconds. Inode and time tell an index from an earlier one; the time of its
     last change of mode or owner would not do, as SQLite sets the owner with each opening.
 
-    Call it only while this process has no connection to the store: to close a file releases all locks that the
-    process has on it, and a broker that starts would then cut the index under the connection.
+    Call it only while this process has no connection to the store: to close a file releases all locks that
+    the process has on it, and a broker that starts would then cut the index under the connection.
     Source: sqlite.org/howtocorrupt.html, "Posix advisory locks canceled".
     """
     try:
