@@ -12,6 +12,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ BLANK = Event._make(0 if name in INTEGERS else None for name in Event._fields)
 class Log:
     """One store, and how far its log goes."""
 
-    def __init__(self, folder: Path, threads: StoreThreads) -> None:
-        """Name the folders."""
+    def __init__(self, folder: Path, threads: StoreThreads, told: asyncio.Event) -> None:
+        """Name the folders; `told` is set with each answer of the exporter."""
+        self._told = told
         self.data, self.to = folder / "data", folder / "log"
         self.store = SqliteStore(self.data, threads=threads)
         self.no = 0
@@ -60,23 +62,32 @@ class Log:
         """Take how far the log goes."""
         self.exported_to = no
         self.exported_s = time.monotonic()
+        self._told.set()
 
     def ended(self, why: str | None) -> None:
         """Take that all is exported."""
         assert why is None, f"a log failed: {why}"
         self.has_ended = True
+        self._told.set()
 
 
-async def all_exported(logs: list[Log]) -> None:
-    """Wait until each log has all batches."""
-    while any(log.exported_to < log.no for log in logs):  # noqa: ASYNC110  # another process exports
-        await asyncio.sleep(0.05)  # another process exports
+async def until_all(logs: list[Log], told: asyncio.Event, is_so: Callable[[Log], bool]) -> None:
+    """Wait until something is so for each log."""
+    while not all(map(is_so, logs)):
+        told.clear()
+        await told.wait()
+
+
+def is_exported(log: Log) -> bool:
+    """Return whether a log has all batches."""
+    return log.exported_to >= log.no
 
 
 async def measure(folder: Path, options: argparse.Namespace) -> None:
     """Print the figures."""
     threads = StoreThreads()
-    logs = [Log(folder / str(number), threads) for number in range(options.logs)]
+    told = asyncio.Event()
+    logs = [Log(folder / str(number), threads, told) for number in range(options.logs)]
     for log in logs:
         await log.store.open()
         await log.commit(EventType.EPOCH_STARTED, 1)
@@ -87,7 +98,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
         )
         for log in logs
     ]
-    await all_exported(logs)
+    await until_all(logs, told, is_exported)
     assert exporter.pid is not None
     await asyncio.sleep(SETTLE_S)
     for _ in range(options.rounds):
@@ -98,7 +109,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
     for _ in range(options.rounds):
         before_cpu_s = cpu_s(exporter.pid)
         await asyncio.gather(*(log.commit(EventType.ENQUEUED, options.events) for log in logs))
-        await all_exported(logs)
+        await until_all(logs, told, is_exported)
         waits_s = [log.exported_s - log.committed_s for log in logs]
         ends_s = [log.exported_s for log in logs]
         print(
@@ -110,8 +121,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
         )
     for log_id in ids:
         exporter.remove(log_id)
-    while not all(log.has_ended for log in logs):  # noqa: ASYNC110  # another process ends them
-        await asyncio.sleep(0.05)  # another process ends them
+    await until_all(logs, told, lambda log: log.has_ended)
     await exporter.stop()
     for log in logs:
         await log.store.close()

@@ -489,7 +489,7 @@ def test_a_damaged_newest_segment_is_told_and_does_not_stop_the_log(data: Path, 
 
 
 def test_looks_leave_the_locks_of_an_open_store(tmp_path: Path) -> None:
-    """A broker that starts cuts the index of the WAL unless another process holds the lock on it."""
+    """A broker that starts cuts the index of the WAL, unless another process has the lock of its users."""
     write_store(tmp_path / "data", [EPOCH, enqueued(1)])
     exporter = Exporter(ExportOptions(tmp_path / "data", tmp_path / "log", "here"), Told())
     for now_s in range(0, 60, 6):
