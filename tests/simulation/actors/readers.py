@@ -73,15 +73,21 @@ class Reader(Actor):
             self._read(self.random.choice(known))
         elif roll < 0.88:
             self._commit(self.random.choice(known))
+        elif roll < 0.90:
+            self._lose_name()
         elif roll < 0.92:
             self._list()
         elif roll < 0.96:
             self.release(self._cursor)
         else:
-            if roll < 0.98:  # its checkpoint is lost with it
-                self._lives += 1
-                self._must_take = True
+            if roll < 0.98:
+                self._lose_name()
             self.leave()
+
+    def _lose_name(self) -> None:
+        """Go on as another reader, as a query whose checkpoint is lost."""
+        self._lives += 1
+        self._must_take = True
 
     def _take(self, *, take_over: bool) -> None:
         queue_id, cursor, owner = self._queue_id, self._cursor, self._owner
