@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peeklock.broker.vocabulary.message import MessageState
-from tests.simulation.oracle.history import Lock, Unit
+from tests.simulation.oracle.history import DISABLED, Lock, Unit
 from tests.simulation.oracle.records import Violation
 from tests.simulation.oracle.story import QUEUE, STATES, Story, record
 from tests.simulation.oracle.units import LIMIT_MS
@@ -46,6 +46,24 @@ def test_nothing_may_be_done_before_the_commit() -> None:
     story, _, _ = begun()
     with pytest.raises(Violation, match="was not committed"):
         story.commit(record(2))
+
+
+def test_a_transaction_that_was_refused_a_settlement_has_not_done_it() -> None:
+    """The outcome of the first one is not known; the second one settles what the first one was refused."""
+    story, unit, _ = begun()
+    story.send(4)
+    story.commit(record(2, slot=3))
+    lock = story.deliver(4, 2, b"other")
+    story.checker.settling(lock, "complete", "", unit)
+    story.checker.history.was_disabled = True
+    story.checker.settle_answered(lock, "complete", story.now_ms, DISABLED, unit)
+    story.checker.units.discharging(unit, fail=False)
+    second = Unit(2, 1, story.now_ms)
+    story.checker.settling(lock, "complete", "", second)
+    story.checker.settle_answered(lock, "complete", story.now_ms, None, second)
+    story.checker.units.discharging(second, fail=False)
+    story.commit(((QUEUE, 2),))
+    assert (unit.applied, second.applied is None) == (None, False)
 
 
 @pytest.mark.parametrize("done", [(2,), (2, 3)])

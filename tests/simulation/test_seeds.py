@@ -23,6 +23,7 @@ FOUND = {
     247: "a receiver of a session took credit back: a message went to the queue, behind those in flight",
     292: "the checker: a duplicate was acknowledged, and the broker's clock was set before the answer came",
     389: "the checker: a message came to its queue again, in another partition, and was settled there",
+    726: "the checker: what one transaction was refused, and another one did, was laid to the first",
     20201: "the checker: a scheduled message may be dropped behind an entity that has seen its id",
     31386: "the checker: a subscription went and another came under its name in one batch",
 }

@@ -54,6 +54,7 @@ class Units:
     def settling(self, unit: Unit, lock: Lock, kind: str, reason: str) -> None:
         unit.settlements.append((lock, kind, reason))
         unit.refused.add(lock.token)
+        unit.denied.discard(lock.token)
         lock.ends.append((self._history.now_ms(), enlisted_by(unit)))
         self._history.sent[lock.uid].units.append((unit, lock, kind, reason))
 
@@ -229,7 +230,7 @@ class Units:
                 continue
             if (kind == "dead-letter" and given != reason) or unit.applied not in (None, commit):
                 continue
-            if lock.token in unit.refused and unit.outcome == "committed":
+            if lock.token in (unit.refused if unit.outcome == "committed" else unit.denied):
                 continue
             if _may_be_held(lock, record, commit):
                 return unit
