@@ -19,7 +19,6 @@ from peeklock.client import (
     encode_message,
     scan,
 )
-from peeklock.demo.broker import BrokerProcess
 from tests.server.test_isolation import Owner
 
 ENTITIES: dict[str, Any] = {
@@ -37,14 +36,14 @@ ENTITIES: dict[str, Any] = {
 class Side:
     """One namespace: its owner over HTTP, its client over AMQP."""
 
-    def __init__(self, broker: BrokerProcess, entities: dict[str, Any]) -> None:
+    def __init__(self, http_port: int, entities: dict[str, Any]) -> None:
         config = {"UserConfig": {"Namespaces": [{"Name": "any", **entities}]}}
-        url = f"http://localhost:{broker.http_port}/$api/v1/namespaces"
+        url = f"http://localhost:{http_port}/$api/v1/namespaces"
         with urllib.request.urlopen(urllib.request.Request(url, json.dumps(config).encode())) as answer:
             made = json.load(answer)
         self.name: str = made["name"]
         self.text: str = made["connectionString"]
-        self.owner = Owner(broker.http_port, self.name)
+        self.owner = Owner(http_port, self.name)
         self.connection = BlockingConnection(ConnectionString.parse(self.text, timeout_s=10))
 
     def send(
@@ -89,9 +88,9 @@ def body_of(payload: bytes) -> str:
 
 
 @contextmanager
-def sides(broker: BrokerProcess, *entities: dict[str, Any]) -> Iterator[list[Side]]:
+def sides(http_port: int, *entities: dict[str, Any]) -> Iterator[list[Side]]:
     """Make namespaces; close their connections afterwards."""
-    made = [Side(broker, each) for each in entities]
+    made = [Side(http_port, each) for each in entities]
     try:
         yield made
     finally:

@@ -1,7 +1,7 @@
-"""Each operation of the management node is asked of one namespace with what another holds: numbers, locks,
-sessions, cursors. The same request works in that other one, so that nothing is refused for its form.
+"""Each operation of the management node is asked of one namespace with the locks and numbers of another.
 
-A new operation needs its request here.
+So are its sessions and cursors. The same request works in that other one, so that none is refused for its
+form. A new operation needs its request here.
 """
 
 from __future__ import annotations
@@ -92,6 +92,10 @@ REQUESTS: dict[str, tuple[str, Callable[[Held], dict[str, Any]]]] = {
     "com.microsoft:remove-rule": (ALL, lambda of: {"rule-name": f"rule-{of.secret}"}),
     "com.microsoft:enumerate-rules": (ALL, lambda of: {"skip": Int(0), "top": Int(100)}),
     "peeklock:purge-messages": ("orders", lambda of: {}),
+    "peeklock:cursor-take": (
+        "orders",
+        lambda of: {"cursor": "reader", "owner": "another", "take-over": True},
+    ),
     "peeklock:cursor-claim": ("orders", lambda of: claim("reader")),
     "peeklock:cursor-read": (
         "orders",
@@ -122,7 +126,7 @@ def asked(side: Side, operation: str, of: Held) -> dict[str, Any] | str:
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_a_request_of_one_does_nothing_in_the_other(broker: BrokerProcess, operation: str) -> None:
     """Nor where the one has the same numbers, sessions and cursors. Req: X-06."""
-    with sides(broker, ENTITIES, ENTITIES, ENTITIES) as (empty, alike, b):
+    with sides(broker.http_port, ENTITIES, ENTITIES, ENTITIES) as (empty, alike, b):
         Held(alike)
         held = Held(b)
         before = b.content()
