@@ -173,9 +173,11 @@ def manages(rig: LiveHarness) -> None:
     ask("receive-by-sequence-number", {"sequence-numbers": numbers, "receiver-settle-mode": UInt(1)})
     buried = {"disposition-status": "suspended", "lock-tokens": Array.of(uuid.UUID, tokens[1:])}
     ask("update-disposition", {**buried, "deadletter-reason": 5})
+    ask("peeklock:cursor-take", {"cursor": "lake", "owner": "reader", "take-over": True})
+    limits["owner"] = "reader"
     ask("peeklock:cursor-claim", limits)
     ask("peeklock:cursor-read", {**limits, "claim": 1, "skip": 0})
-    ask("peeklock:cursor-commit", {"cursor": "lake", "claim": 1})
+    ask("peeklock:cursor-commit", {"cursor": "lake", "claim": 1, "owner": "reader"})
     ask("peeklock:cursor-list", {})
     ask("peeklock:cursor-release", {"cursor": "lake"})
     ask("batch-delete-messages", {"message-count": Int(1), "enqueued-time-utc": Timestamp(2**41)})

@@ -20,6 +20,7 @@ STATUSES: dict[type[Refusal], int] = {
     auth.ClaimMissing: 401,  # the service does not answer 403 here: that means quota to its clients
     broker.ClaimNotFound: 404,
     broker.CursorNotFound: 404,
+    broker.CursorOwned: 409,
     broker.EntityAlreadyExists: 409,
     broker.RuleNotFound: 404,
     broker.RuleAlreadyExists: 409,
