@@ -2,6 +2,7 @@
 
     DIR/_capture.lock                 locked by the exporter while it has the log open; names the last one
     DIR/_capture.json                 the id of the log; the store's folder has the same in `event-log.json`
+    DIR/_manifest.jsonl               the digest of each segment: see `manifest`
     DIR/.events-<first>.tmp           the unfinished segment
     DIR/event_date=YYYY-MM-DD/event_hour=HH/events-<first batch>-<last batch>.parquet
 
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged, ManifestFile
 from peeklock.store.sqlite.folder import sync
 
 LOCK_NAME = "_capture.lock"
@@ -67,6 +69,7 @@ class LogFolder:
         """Oldest first, once taken."""
         self._lock: int | None = None
         self._is_apart = False  # from the store, as far as it was checked
+        self._manifest: ManifestFile | None = None  # read with the segments
         self._holder = uuid.uuid4().bytes
         """Is in the lock file as long as nobody else has taken the folder."""
 
@@ -113,7 +116,7 @@ class LogFolder:
             for name in os.listdir(self.path):
                 if _LEFTOVER.fullmatch(name):
                     (self.path / name).unlink()
-            self.segments = self._find_segments()
+            self._read_segments()
             os.ftruncate(lock, 0)
             os.pwrite(lock, self._holder, 0)
         return True
@@ -167,12 +170,32 @@ class LogFolder:
             for path, first_no, last_no in self._segment_names()
         )
 
+    def _read_segments(self) -> ManifestFile:
+        """Find the segments, list those that are not in the manifest, and end a removal that was begun.
+
+        Raises: LogRefused, OSError.
+        """
+        self.segments = self._find_segments()
+        manifest = ManifestFile(self.path)
+        try:
+            manifest.open(self.segments, self.last_no + 1)
+        except (ManifestDamaged, UnicodeDecodeError) as damage:
+            raise LogRefused(
+                f"{self.path / MANIFEST_NAME} is damaged ({damage}): restore it from a copy; or move it "
+                "away, and a new one begins with the next segment"
+            ) from None
+        while len(self.segments) > 1 and self.segments[0].last_no <= manifest.removed_to:
+            self._unlink(self.segments.pop(0))
+        self._manifest = manifest
+        return manifest
+
     def draft(self, first_no: int) -> Path:
         """Return the path of an unfinished segment."""
         return self.path / f".events-{first_no:020}.tmp"
 
     def publish(self, draft: Path, first_no: int, last_no: int, hour: datetime) -> Segment:
-        """Rename a segment whose bytes are durable to its final name, and make that durable."""
+        """Rename a segment whose bytes are durable to its final name, make that durable, then list it."""
+        manifest = self._manifest or self._read_segments()
         folder = self.path / f"event_date={hour:%Y-%m-%d}" / f"event_hour={hour:%H}"
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
@@ -181,6 +204,7 @@ class LogFolder:
         path = folder / f"events-{first_no:020}-{last_no:020}.parquet"
         draft.rename(path)
         sync(folder)
+        manifest.append(path)
         segment = Segment(first_no, last_no, path, path.stat().st_size)
         self.segments.append(segment)
         return segment
@@ -208,13 +232,20 @@ class LogFolder:
     def retain(self, keep_days: float | None, keep_bytes: int | None) -> list[Segment]:
         """Remove the segments that are `old`, and return them."""
         removed = self.old(keep_days, keep_bytes)
+        if removed:
+            assert self._manifest is not None
+            self._manifest.remove(removed[-1].last_no)  # first: else a reader would miss the files
         for segment in removed:
-            segment.path.unlink(missing_ok=True)
-            for folder in (segment.path.parent, segment.path.parent.parent):
-                with contextlib.suppress(OSError):  # not empty
-                    folder.rmdir()
+            self._unlink(segment)
             self.segments.pop(0)
         return removed
+
+    @staticmethod
+    def _unlink(segment: Segment) -> None:
+        segment.path.unlink(missing_ok=True)
+        for folder in (segment.path.parent, segment.path.parent.parent):
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
 
 
 def _age(hour: datetime) -> timedelta:
