@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 
 from peeklock.server import exporter_process
 from peeklock.server.exporter_process import ExporterProcess
@@ -125,3 +128,28 @@ def test_a_program_that_cannot_be_started_is_named(tmp_path: Path) -> None:
         await process.stop()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_process_that_ends_before_its_first_request_is_told(
+    tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def start_late(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **options)
+        await process.wait()  # the loop was busy while it ended
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_late)
+
+    async def test() -> None:
+        process = ExporterProcess(["sh", "-c", "exit 3"])
+        log = Log(tmp_path, "a", process)
+        log.add()
+        await log.next()
+        assert log.why == ["it ended with status 3"]
+        await process.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(test())

@@ -96,8 +96,7 @@ class ExporterProcess:
         if self._process is None:
             self._unsent.append(line)
         else:
-            assert self._process.stdin is not None
-            self._process.stdin.write(line)
+            _write(self._process, [line])
 
     async def _run(self) -> None:
         """Run the process to its end, then tell its logs."""
@@ -134,9 +133,8 @@ class ExporterProcess:
         except OSError as failure:
             return f"cannot start {self._command[0]}: {failure.strerror}"
         try:
-            assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.writelines(self._unsent)
+            _write(process, self._unsent)
             self._unsent.clear()
             async for line in process.stdout:
                 self._take(line)
@@ -156,3 +154,10 @@ class ExporterProcess:
         else:
             del self._logs[log_id]
             exported_log.ended(text if word == "failed" else None)
+
+
+def _write(process: asyncio.subprocess.Process, lines: list[bytes]) -> None:
+    """Write requests, unless the process is ending: its logs are told so, and are added again."""
+    assert process.stdin is not None
+    if not process.stdin.is_closing():  # uvloop raises RuntimeError on a closed pipe
+        process.stdin.writelines(lines)
