@@ -3,6 +3,7 @@
 registry   all bugs by name: the seeds that find them, what the violation says; bugs of engine and store
 driver     in the loop of the broker
 namespace  in sessions, transactions, forwards, claims
+owners     in the ownership of cursors
 topics     in topics and rules
 circles    in circles of forwards
 clocks     in steps of the wall clock

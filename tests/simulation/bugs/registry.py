@@ -77,6 +77,7 @@ from tests.simulation.bugs.namespace import (
     VolatileClaims,
     VolatileFreedom,
 )
+from tests.simulation.bugs.owners import KEPT_CLAIMS, STOLEN_CURSORS, STRANGE_READERS
 from tests.simulation.bugs.peers import (
     LEAKED_PARTIALS,
     UNBOUND_CREDIT,
@@ -782,6 +783,25 @@ BUGS: dict[str, Bug] = {
         20,
         "is gone that a cursor holds",
         lambda: Pieces(namespace=TornCommits),
+    ),
+    "stolen-cursor": Bug(
+        "a cursor is taken from an owner that has read, without being told to",
+        20,
+        "was taken from an owner that has read|the owner was refused",
+        lambda: Pieces(patches=STOLEN_CURSORS),
+        30,
+    ),
+    "kept-claims": Bug(
+        "a new owner keeps the claims of one that has not read",
+        20,
+        "a new owner has other claims than it should",
+        lambda: Pieces(patches=KEPT_CLAIMS),
+    ),
+    "strange-reader": Bug(
+        "a reader that owns no cursor claims, reads and commits with it",
+        20,
+        "has another owner without a request|a cursor was taken|has other claims",
+        lambda: Pieces(patches=STRANGE_READERS),
     ),
     "greedy-claim": Bug(
         "claimed messages are delivered too",
