@@ -1,4 +1,4 @@
-"""The programs of examples/pipeline, as their pages say to start them."""
+"""The jobs under spark-submit, and the declared pipeline of examples/pipeline."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import peeklock.pipeline
 from tests.pipeline.folds import fold_lives, fold_minutes
 from tests.pipeline.synthetic import make_log, write_segments
 from tests.spark_session import QUICK_JAVA
@@ -50,8 +51,8 @@ def test_a_job_runs_under_spark_submit(log: pa.Table, tmp_path: Path) -> None:
         PROGRAMS / "spark-submit",
         *("--master", "local[2]", "--driver-memory", "1g", "--driver-java-options", QUICK_JAVA),
         *("--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.ui.enabled=false"),
-        EXAMPLES / "metrics_job.py",
-        *("--from", tmp_path / "events", "--to", tmp_path / "metrics"),
+        Path(peeklock.pipeline.__file__).with_name("__main__.py"),
+        *("metrics", "--from", tmp_path / "events", "--to", tmp_path / "metrics"),
         folder=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr

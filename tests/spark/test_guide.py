@@ -1,19 +1,48 @@
-"""The Python blocks of the Spark tutorial run with the port and the folders replaced."""
+"""The Spark tutorial: its Python blocks in this environment, all its lines in a new one made from a wheel."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from peeklock.demo.broker import BrokerProcess
+from peeklock import __version__
+from peeklock.demo.broker import READY, BrokerProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 NAME = "docs/tutorials/spark.md"
+PAGE = (ROOT / NAME).read_text(encoding="utf-8")
+
+INSTALL = "    pip install 'peeklock[spark,demo]'\n"
+SERVE = "    peeklock serve --data ./data --capture ./events\n"
+
+NOTEBOOK = """
+import sys, traceback
+names = {}
+for block in iter(sys.stdin.readline, ""):
+    try:
+        exec(compile(eval(block), "block", "exec"), names)
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)
+        sys.exit(1)
+    print("block done", flush=True)
+"""
+"""Runs the Python literals in its input one after another, each a block of code."""
+
+
+def python_blocks() -> list[str]:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == PAGE.count("```python") > 0
+    return blocks
 
 
 @pytest.fixture
@@ -23,17 +52,107 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
+@pytest.mark.long
 def test_the_tutorial_does_what_it_says(
     spark: object, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Req: X-01, X-05"""
-    page = (ROOT / NAME).read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == page.count("```python") > 0
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for block in blocks:
+    for block in python_blocks():
         here = block.replace("5672", str(broker.amqp_port))
         # Java resolves paths by the folder that the tests were started in.
         here = re.sub(r'"(lake/|events\b)', rf'"{tmp_path}/\1', here)
         exec(compile(here, NAME, "exec"), names)
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the programs in a new environment, installed from a wheel as the page says."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder)
+    subprocess.run(build, cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    assert INSTALL in PAGE
+    install = INSTALL.strip().replace("peeklock", f"{folder}/peeklock-{__version__}-py3-none-any.whl")
+    subprocess.run(install, shell=True, env=environment(folder / "venv/bin"), check=True)
+    return folder / "venv/bin"
+
+
+def environment(programs: Path) -> dict[str, str]:
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))
+    }
+    return {**outside, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+@contextmanager
+def served(programs: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    """Start the broker as the page does, on free ports; yield its connection string and port."""
+    command: list[str | Path] = [programs / "peeklock", *SERVE.split()[1:], "--amqp-port=0", "--http-port=0"]
+    with subprocess.Popen(
+        command, cwd=folder, env=environment(programs), stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = READY.match(process.stdout.readline().strip())
+            assert ready is not None
+            yield ready[1], ready[2]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def notebook(programs: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [programs / "python", "-c", NOTEBOOK],
+        cwd=folder,
+        env=environment(programs),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run_block(block: str, stdin: IO[str], stdout: IO[str]) -> None:
+    """Run a block in a notebook. Raises: AssertionError, with what it printed."""
+    stdin.write(f"{block!r}\n")
+    stdin.flush()
+    printed = ""
+    for line in stdout:
+        if line == "block done\n":
+            return
+        printed += line
+    raise AssertionError(f"{block}\n{printed}")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)  # it installs Spark, and starts it for each command of the page
+def test_each_line_does_what_it_says_from_a_wheel(programs: Path, tmp_path: Path) -> None:
+    assert SERVE in PAGE
+    page = PAGE.replace(INSTALL, "").replace(SERVE, "")
+    page = page.replace("    pip install 'peeklock[spark]'\n", "")  # is a part of the first installation
+    page = page.replace("spark://head:7077", "'local[2]'").replace("s3a://bucket", str(tmp_path))
+    with served(programs, tmp_path) as (connection_string, port), notebook(programs, tmp_path) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        page = page.replace("Endpoint=sb://localhost:5672;...", connection_string).replace("5672", port)
+        for python, commands in re.findall(r"^```python\n(.*?)^```|((?:^    [^\n]*\n)+)", page, re.M | re.S):
+            if python:
+                run_block(python, shell.stdin, shell.stdout)
+            else:
+                done = subprocess.run(
+                    ["sh", "-eu"],
+                    input=commands,
+                    cwd=tmp_path,
+                    env=environment(programs),
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
+    assert (tmp_path / "metrics.png").exists()
