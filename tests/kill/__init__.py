@@ -26,4 +26,5 @@ controlled, so a failure names its seed but may not happen again.
     faked_clock   that clock
     spark_loop    the loop `spark`: streaming queries, whose driver and workers are killed too
     spark_driver  the process with the queries
+    spark_targets what they write to
 """

@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -31,7 +31,27 @@ from peeklock.client.connection_string import ConnectionString
 from peeklock.store.check import SOUND, check
 from tests.kill.ledger import Broken
 from tests.kill.loop import PROPERTIES, broker_on
-from tests.kill.spark_driver import LANES, Plan
+from tests.kill.spark_driver import Lane, Plan, copies_of
+from tests.kill.spark_targets import EachBatch, ForgetfulQueue, Queue, Table, Target
+
+
+def lane_of(mode: str, target: type[Target], *, sessions: bool = False) -> Lane:
+    """Return a query of a mode into a target, under a name that tells it from others."""
+    source = f"{mode}-of-sessions" if sessions else mode
+    name = f"{source}-to-{target.__name__}"
+    return Lane(name, mode, f"{target.__module__}:{target.__qualname__}", sessions)
+
+
+LANES = {
+    lane.name: lane
+    for lane in (
+        *(lane_of("cursor", target) for target in (Table, Queue, ForgetfulQueue, EachBatch)),
+        *(lane_of("peekLock", target) for target in (Table, Queue, EachBatch)),
+        *(lane_of("browse", target) for target in (Table, Queue, EachBatch)),
+        *(lane_of(mode, Table, sessions=True) for mode in ("cursor", "peekLock", "browse")),
+    )
+}
+"""All modes into all kinds of target. Table formats that need jars are `kill_stream`'s."""
 
 ROOT = Path(__file__).parents[2]
 READY_S_MAX = 90.0
@@ -85,16 +105,16 @@ class Feed:
 class Driver:
     """A process of queries, and all that it starts."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan, python: str) -> None:
         file = folder / "plan.json"
-        file.write_text(json.dumps(asdict(plan)))
+        plan.write(file)
         self.log = folder / "driver.log"
         self._errors = folder / "spark.log"
         self._from = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as out, self._errors.open("ab") as errors:
             # In a process session, which identifies all of its processes.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.kill.spark_driver", str(file)],
+                [python, "-m", "tests.kill.spark_driver", str(file)],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -184,18 +204,19 @@ class SparkLoop:
         seed: int,
         *,
         options: Sequence[str] = (),
-        lanes: Sequence[str] = (),
+        lanes: Sequence[Lane] = (),
+        python: str = sys.executable,
     ) -> None:
         """Set up. Without `lanes`, the seed chooses three: two cores have no time for more."""
         self._folder = folder
         self._random = Random(seed)
-        names = [name for name in LANES if LANES[name].table != "delta" or has_delta()]
-        self._lanes = [*lanes] or self._random.sample(names, 3)
+        self._python = python
+        self._lanes = [*lanes] or self._random.sample([*LANES.values()], 3)
         queues: dict[str, dict[str, Any]] = {}
-        for name in self._lanes:
-            queues[name] = PROPERTIES | {"RequiresSession": name.startswith("sessions")}
-            if (target := LANES[name].queue) is not None:
-                queues[target] = PROPERTIES | {"RequiresDuplicateDetection": LANES[name].once}
+        for lane in self._lanes:
+            queues[lane.name] = PROPERTIES | {"RequiresSession": lane.sessions}
+            if (properties := lane.load().queue) is not None:
+                queues[copies_of(lane)] = PROPERTIES | properties
         self._broker = broker_on(folder, *options, queues=queues)
         self._drivers: list[Driver] = []
         self._figures: Counter[str] = Counter()
@@ -210,7 +231,7 @@ class SparkLoop:
         try:
             self._broker.start()
             settings = ConnectionString.parse(self._broker.connection_string)
-            feeding = threading.Thread(target=feed.run, args=(settings, self._lanes))
+            feeding = threading.Thread(target=feed.run, args=(settings, [lane.name for lane in self._lanes]))
             feeding.start()
             for _ in range(rounds):
                 driver = self._start(finish=False)
@@ -221,7 +242,7 @@ class SparkLoop:
             feeding.join()
             if feed.failure is not None:
                 raise feed.failure
-            if any(LANES[name].mode == "peekLock" for name in self._lanes):
+            if any(lane.mode == "peekLock" for lane in self._lanes):
                 time.sleep(LOCK_S)  # messages that a killed reader had locked would not be available
             driver = self._start(finish=True)
             driver.wait_until_done()
@@ -245,7 +266,8 @@ class SparkLoop:
         return dict(self._figures)
 
     def _start(self, *, finish: bool) -> Driver:
-        driver = Driver(self._folder, Plan(self._broker.connection_string, self._lanes, finish))
+        plan = Plan(self._broker.connection_string, self._lanes, finish)
+        driver = Driver(self._folder, plan, self._python)
         self._drivers.append(driver)
         return driver
 
@@ -255,23 +277,29 @@ class SparkLoop:
             driver.wait_until_ready()
         else:
             time.sleep(self._random.uniform(0.0, 10.0))
-        for _ in range(self._random.randint(1, 3)):
+        victims = [
+            "broker",
+            "worker",
+            *self._random.choices(("broker", "worker"), k=self._random.randint(0, 2)),
+        ]
+        self._random.shuffle(victims)
+        for victim in victims:
             time.sleep(self._random.uniform(0.0, 2.0))
-            if self._random.random() < 0.5:
+            if victim == "broker":
                 self._figures["broker kills"] += 1
                 self._broker.kill()
                 time.sleep(self._random.uniform(0.0, 0.5))
                 self._broker.start()
-            elif workers := driver.workers():
+            elif workers := driver.workers():  # none yet, while Spark starts
                 self._figures["worker kills"] += 1
                 _kill(self._random.choice(workers))
         time.sleep(self._random.uniform(0.0, 2.0))
         self._figures["driver kills"] += 1
         driver.kill()
         self._figures["batches cut short"] += sum(
-            _last(self._folder / f"checkpoint-{name}" / "offsets")
-            > _last(self._folder / f"checkpoint-{name}" / "commits")
-            for name in self._lanes
+            _last(self._folder / f"checkpoint-{lane.name}" / "offsets")
+            > _last(self._folder / f"checkpoint-{lane.name}" / "commits")
+            for lane in self._lanes
         )
 
     def _note(self, driver: Driver) -> None:
@@ -286,24 +314,51 @@ class SparkLoop:
 
     def _judge(self, connected: BlockingConnection, count: int) -> None:
         sent = {f"uid={number:08d}" for number in range(count)}
-        for name in self._lanes:
-            lane = LANES[name]
-            if lane.queue is not None:
-                bodies = [body for body, _ in messages_of(connected, lane.queue)]
-            else:
-                rows = json.loads((self._folder / f"rows-{name}.json").read_text())
-                bodies = [body for body, _ in rows]
-            require_once(name, sent, bodies if lane.once else set(bodies))
-            self._figures[f"from {name}"] = len(bodies)
+        for lane in self._lanes:
+            name = lane.name
+            found = [*self._found(connected, lane)]
+            if not found:
+                raise Broken(f"{name} has written nothing")
+            for kind, bodies in found:
+                require_once(f"{name}, the {kind}", sent, bodies if lane.once else set(bodies))
+                self._figures[f"in the {kind} of {name}"] = len(bodies)
             left = messages_of(connected, name)
             if lane.mode == "browse":
-                require_once(f"{name}, the queue", sent, [body for body, _ in left])
+                require_once(f"{name}, the source", sent, [body for body, _ in left])
                 touched = [shown for _, shown in left if shown != (0, 0)]
                 if touched:
                     raise Broken(f"{name}: a browse has changed {len(touched)} messages")
             elif left:
                 raise Broken(f"{name}: {len(left)} messages are left in the queue: {left[:3]}")
             self._figures["batches"] += 1 + _last(self._folder / f"checkpoint-{name}" / "commits")
+
+    def _found(self, connected: BlockingConnection, lane: Lane) -> Iterator[tuple[str, list[str]]]:
+        """Yield the kinds of a lane's outputs, and the bodies in them."""
+        if lane.load().queue is not None:
+            yield "queue", [body for body, _ in messages_of(connected, copies_of(lane))]
+        if (rows := self._folder / f"rows-{lane.name}.json").exists():
+            yield "table", json.loads(rows.read_text())
+
+
+def kill_stream(
+    folder: Path,
+    mode: str,
+    target: type[Target],
+    seed: int,
+    *,
+    rounds: int = 1,
+    python: str = sys.executable,
+) -> dict[str, int]:
+    """Run one query of a mode into a target under kills, and check that every message came as promised.
+
+    Args:
+        target: a class at the top of an importable module; its `settings` are Spark's.
+        python: of an environment with another Spark.
+
+    Raises: Broken.
+    """
+    loop = SparkLoop(folder, seed, lanes=[lane_of(mode, target)], python=python)
+    return asyncio.run(loop.run(rounds))
 
 
 def _last(log: Path) -> int:
