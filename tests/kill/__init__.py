@@ -6,7 +6,7 @@
     python -m tests.kill topics --rounds 20 --seed 1
     python -m tests.kill capture --rounds 5 --seed 1
     python -m tests.kill clock --rounds 5 --seed 1
-    python -m tests.kill spark --rounds 5 --seed 1
+    python -m tests.kill spark --queries cursor --rounds 4 --seed 1
 
 Unlike in the simulation, disk, operating system, process and sockets are real; time and order are not
 controlled, so a failure names its seed but may not happen again.

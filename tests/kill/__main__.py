@@ -17,7 +17,7 @@ from tests.kill.capture_loop import CaptureLoop
 from tests.kill.clock_loop import ClockLoop
 from tests.kill.http_loop import HttpLoop
 from tests.kill.loop import MessageLoop
-from tests.kill.spark_loop import SparkLoop
+from tests.kill.spark_loop import GROUPS, SparkLoop
 from tests.kill.topic_loop import TopicLoop
 
 LOOPS = {
@@ -54,6 +54,9 @@ def main(arguments: list[str]) -> int:
         "--large", action="store_true", help="with batches of over 1 MiB, on the premium tier"
     )
     parser.add_argument(
+        "--queries", choices=GROUPS, default="cursor", help="what the loop spark runs (default: %(default)s)"
+    )
+    parser.add_argument(
         "--capture",
         type=Path,
         metavar="DIR",
@@ -72,6 +75,9 @@ def main(arguments: list[str]) -> int:
         if options.large:
             serving += ["--tier", "premium"]
             settings["large"] = True
+        if options.loop == "spark":
+            settings["lanes"] = GROUPS[options.queries]
+            named = f"{named}, {options.queries}"
         if options.capture is not None:
             # A log each, and a namespace each: they are audited together.
             name = "-".join((options.loop, options.durability, *settings, str(options.seed)))

@@ -42,16 +42,14 @@ def lane_of(mode: str, target: type[Target], *, sessions: bool = False) -> Lane:
     return Lane(name, mode, f"{target.__module__}:{target.__qualname__}", sessions)
 
 
-LANES = {
-    lane.name: lane
-    for lane in (
-        *(lane_of("cursor", target) for target in (Table, Queue, ForgetfulQueue, EachBatch)),
-        *(lane_of("peekLock", target) for target in (Table, Queue, EachBatch)),
-        *(lane_of("browse", target) for target in (Table, Queue, EachBatch)),
-        *(lane_of(mode, Table, sessions=True) for mode in ("cursor", "peekLock", "browse")),
-    )
+GROUPS = {
+    "cursor": [lane_of("cursor", target) for target in (Table, Queue, ForgetfulQueue, EachBatch)],
+    "peekLock": [lane_of("peekLock", target) for target in (Table, Queue, EachBatch)],
+    "browse": [lane_of("browse", target) for target in (Table, Queue, EachBatch)],
+    "sessions": [lane_of(mode, Table, sessions=True) for mode in ("cursor", "peekLock", "browse")],
 }
-"""All modes into all kinds of target. Table formats that need jars are `kill_stream`'s."""
+"""All modes into all kinds of target, as many at a time as two cores bear. Table formats that need jars are
+`kill_stream`'s."""
 
 ROOT = Path(__file__).parents[2]
 READY_S_MAX = 90.0
@@ -204,14 +202,13 @@ class SparkLoop:
         seed: int,
         *,
         options: Sequence[str] = (),
-        lanes: Sequence[Lane] = (),
+        lanes: Sequence[Lane],
         python: str = sys.executable,
     ) -> None:
-        """Set up. Without `lanes`, the seed chooses three: two cores have no time for more."""
         self._folder = folder
         self._random = Random(seed)
         self._python = python
-        self._lanes = [*lanes] or self._random.sample([*LANES.values()], 3)
+        self._lanes = [*lanes]
         queues: dict[str, dict[str, Any]] = {}
         for lane in self._lanes:
             queues[lane.name] = PROPERTIES | {"RequiresSession": lane.sessions}

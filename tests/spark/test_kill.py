@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.kill.ledger import Broken
-from tests.kill.spark_loop import LANES, SparkLoop, has_delta, kill_stream, require_once
-from tests.kill.spark_targets import Delta
+from tests.kill.spark_loop import SparkLoop, has_delta, kill_stream, lane_of, require_once
+from tests.kill.spark_targets import Delta, Queue, Table
 
 pytestmark = pytest.mark.spark
 
@@ -22,7 +22,7 @@ def test_every_message_comes_once_however_driver_workers_and_broker_are_killed(t
 
     Req: X-02, X-06
     """
-    loop = SparkLoop(tmp_path, seed=11, lanes=[LANES["cursor-to-Table"], LANES["cursor-to-Queue"]])
+    loop = SparkLoop(tmp_path, seed=11, lanes=[lane_of("cursor", Table), lane_of("cursor", Queue)])
     figures = asyncio.run(loop.run(1))
     assert figures["messages"] >= 100
     assert figures["driver kills"] == 1
