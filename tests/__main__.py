@@ -189,6 +189,14 @@ SOAK = (
         for queries in ("cursor", "peekLock", "browse", "sessions")
         for seed in range(3)
     ),
+    *(
+        Step(
+            f"kill loop, jobs, seed {seed}",
+            (*MODULE, "tests.kill", "jobs", "--rounds", "2", "--seed", str(seed)),
+            300,
+        )
+        for seed in range(3)
+    ),
 )
 
 Lanes = tuple[tuple[Step, ...], ...]

@@ -7,6 +7,7 @@
     python -m tests.kill capture --rounds 5 --seed 1
     python -m tests.kill clock --rounds 5 --seed 1
     python -m tests.kill spark --queries cursor --rounds 4 --seed 1
+    python -m tests.kill jobs --rounds 2 --seed 1
 
 Unlike in the simulation, disk, operating system, process and sockets are real; time and order are not
 controlled, so a failure names its seed but may not happen again.
@@ -27,4 +28,6 @@ controlled, so a failure names its seed but may not happen again.
     spark_loop    the loop `spark`: streaming queries, whose driver and workers are killed too
     spark_driver  the process with the queries
     spark_targets what they write to
+    jobs_loop     the loop `jobs`: capture, replay, release and resubmission
+    processes     a process of Spark and all that it starts
 """

@@ -16,6 +16,7 @@ from tests.kill.bank_loop import BankLoop
 from tests.kill.capture_loop import CaptureLoop
 from tests.kill.clock_loop import ClockLoop
 from tests.kill.http_loop import HttpLoop
+from tests.kill.jobs_loop import JobsLoop
 from tests.kill.loop import MessageLoop
 from tests.kill.spark_loop import GROUPS, SparkLoop
 from tests.kill.topic_loop import TopicLoop
@@ -27,6 +28,7 @@ LOOPS = {
     "topics": TopicLoop,
     "capture": CaptureLoop,
     "spark": SparkLoop,
+    "jobs": JobsLoop,
     "clock": ClockLoop,
 }
 AUDITED = ("messages", "http", "transactions", "topics")

@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -31,6 +28,7 @@ from peeklock.client.connection_string import ConnectionString
 from peeklock.store.check import SOUND, check
 from tests.kill.ledger import Broken
 from tests.kill.loop import PROPERTIES, broker_on
+from tests.kill.processes import ProcessTree, kill
 from tests.kill.spark_driver import FINISH_S_MAX, SLOW, Lane, Plan, copies_of
 from tests.kill.spark_targets import EachBatch, ForgetfulQueue, Queue, Table, Target
 
@@ -51,7 +49,6 @@ GROUPS = {
 """All modes into all kinds of target, as many at a time as two cores bear. Table formats that need jars are
 `kill_stream`'s."""
 
-ROOT = Path(__file__).parents[2]
 READY_S_MAX = 240.0
 
 CHUNK = 10
@@ -99,97 +96,28 @@ class Feed:
             connected.close()
 
 
-class Driver:
+class Driver(ProcessTree):
     """A process of queries, and all that it starts."""
 
     def __init__(self, folder: Path, plan: Plan, python: str) -> None:
         file = folder / "plan.json"
         plan.write(file)
-        self.log = folder / "driver.log"
-        self._errors = folder / "spark.log"
-        self._from = self.log.stat().st_size if self.log.exists() else 0
-        with self.log.open("ab") as out, self._errors.open("ab") as errors:
-            # In a process session, which identifies all of its processes.
-            self._process = subprocess.Popen(
-                [python, "-m", "tests.kill.spark_driver", str(file)],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=errors,
-                start_new_session=True,
-            )
-
-    def said(self) -> list[str]:
-        """Return its lines so far."""
-        with self.log.open() as lines:
-            lines.seek(self._from)
-            return lines.read().splitlines()
+        command = [python, "-m", "tests.kill.spark_driver", str(file)]
+        super().__init__(command, folder / "driver.log", folder / "spark.log")
 
     def wait_until_ready(self) -> None:
         """Wait until all queries run. Raises: Broken."""
         deadline = time.monotonic() + READY_S_MAX
         while "ready" not in self.said():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise Broken(f"the driver did not become ready: {self._last_words()}")
+            if self.status() is not None or time.monotonic() > deadline:
+                raise Broken(f"the driver did not become ready: {self.last_words()}")
             time.sleep(0.02)
 
     def wait_until_done(self) -> None:
         """Wait until it ends by itself. Raises: Broken."""
-        try:
-            status = self._process.wait(FINISH_S_MAX + READY_S_MAX)
-        except subprocess.TimeoutExpired:
-            raise Broken(f"the driver did not finish: {self._last_words()}") from None
+        status = self.wait(FINISH_S_MAX + READY_S_MAX)
         if status != 0 or "done" not in self.said():
-            raise Broken(f"the driver ended with status {status}: {self._last_words()}")
-
-    def workers(self) -> list[int]:
-        """Return the ids of the Python processes that Spark started: tasks, readers of streams, and
-        parents."""
-        return [pid for pid in self._processes() if pid != self._process.pid and _is_python(pid)]
-
-    def kill(self) -> None:
-        """End driver and Java by SIGKILL; workers find out by themselves, as they would on a cluster."""
-        for pid in self._processes():
-            if pid == self._process.pid or not _is_python(pid):
-                _kill(pid)
-        self._process.wait()
-
-    def kill_all(self) -> None:
-        """End all processes."""
-        while left := self._processes():
-            for pid in left:
-                _kill(pid)
-            self._process.poll()
-            time.sleep(0.02)
-
-    def _processes(self) -> list[int]:
-        return [
-            int(entry.name)
-            for entry in Path("/proc").iterdir()
-            if entry.name.isdigit() and _session_of(entry) == self._process.pid
-        ]
-
-    def _last_words(self) -> str:
-        return f"{self.said()[-3:]}, {self._errors.read_text(errors='replace')[-3000:]}"
-
-
-def _session_of(entry: Path) -> int | None:
-    """Return the session of a live process, by its folder in /proc."""
-    with contextlib.suppress(OSError):
-        fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] == "Z" else int(fields[3])
-    return None
-
-
-def _is_python(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
-    return False
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+            raise Broken(f"the driver ended with status {status}: {self.last_words()}")
 
 
 class SparkLoop:
@@ -289,7 +217,7 @@ class SparkLoop:
                 self._broker.start()
             elif workers := driver.workers():  # none yet, while Spark starts
                 self._figures["worker kills"] += 1
-                _kill(self._random.choice(workers))
+                kill(self._random.choice(workers))
         time.sleep(self._random.uniform(0.0, 2.0))
         self._figures["driver kills"] += 1
         driver.kill()
