@@ -182,11 +182,20 @@ SOAK = (
     Step("audit of killed brokers", (*MODULE, "tests.audit", f"{LOGS}/kill"), 300),
     *(
         Step(
-            f"kill loop, spark, seed {seed}",
-            (*MODULE, "tests.kill", "spark", "--rounds", "8", "--seed", str(seed)),
+            f"kill loop, spark, {queries}, seed {seed}",
+            (*MODULE, "tests.kill", "spark", "--queries", queries, "--rounds", "4", "--seed", str(seed)),
             300,
         )
-        for seed in range(6)
+        for queries in ("cursor", "peekLock", "browse", "sessions")
+        for seed in range(3)
+    ),
+    *(
+        Step(
+            f"kill loop, jobs, seed {seed}",
+            (*MODULE, "tests.kill", "jobs", "--rounds", "2", "--seed", str(seed)),
+            300,
+        )
+        for seed in range(3)
     ),
 )
 

@@ -6,7 +6,8 @@
     python -m tests.kill topics --rounds 20 --seed 1
     python -m tests.kill capture --rounds 5 --seed 1
     python -m tests.kill clock --rounds 5 --seed 1
-    python -m tests.kill spark --rounds 5 --seed 1
+    python -m tests.kill spark --queries cursor --rounds 4 --seed 1
+    python -m tests.kill jobs --rounds 2 --seed 1
 
 Unlike in the simulation, disk, operating system, process and sockets are real; time and order are not
 controlled, so a failure names its seed but may not happen again.
@@ -26,4 +27,7 @@ controlled, so a failure names its seed but may not happen again.
     faked_clock   that clock
     spark_loop    the loop `spark`: streaming queries, whose driver and workers are killed too
     spark_driver  the process with the queries
+    spark_targets what they write to
+    jobs_loop     the loop `jobs`: capture, replay, release and resubmission
+    processes     a process of Spark and all that it starts
 """

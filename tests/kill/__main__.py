@@ -16,8 +16,9 @@ from tests.kill.bank_loop import BankLoop
 from tests.kill.capture_loop import CaptureLoop
 from tests.kill.clock_loop import ClockLoop
 from tests.kill.http_loop import HttpLoop
+from tests.kill.jobs_loop import JobsLoop
 from tests.kill.loop import MessageLoop
-from tests.kill.spark_loop import SparkLoop
+from tests.kill.spark_loop import GROUPS, SparkLoop
 from tests.kill.topic_loop import TopicLoop
 
 LOOPS = {
@@ -27,6 +28,7 @@ LOOPS = {
     "topics": TopicLoop,
     "capture": CaptureLoop,
     "spark": SparkLoop,
+    "jobs": JobsLoop,
     "clock": ClockLoop,
 }
 AUDITED = ("messages", "http", "transactions", "topics")
@@ -54,6 +56,9 @@ def main(arguments: list[str]) -> int:
         "--large", action="store_true", help="with batches of over 1 MiB, on the premium tier"
     )
     parser.add_argument(
+        "--queries", choices=GROUPS, default="cursor", help="what the loop spark runs (default: %(default)s)"
+    )
+    parser.add_argument(
         "--capture",
         type=Path,
         metavar="DIR",
@@ -72,6 +77,9 @@ def main(arguments: list[str]) -> int:
         if options.large:
             serving += ["--tier", "premium"]
             settings["large"] = True
+        if options.loop == "spark":
+            settings["lanes"] = GROUPS[options.queries]
+            named = f"{named}, {options.queries}"
         if options.capture is not None:
             # A log each, and a namespace each: they are audited together.
             name = "-".join((options.loop, options.durability, *settings, str(options.seed)))

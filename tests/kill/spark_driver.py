@@ -1,9 +1,9 @@
 """`python -m tests.kill.spark_driver PLAN`: streaming queries in their own process, made to be killed.
 
 Owns: the queries, and starting them again as an operator would. Must not know: what is killed when, what must
-come out. PLAN is a file with a `Plan` as JSON. It prints `ready` once each query has done a batch, and `again
-LANE: TEXT` for each that failed and was started again. With `finish` it takes what is there now, writes the
-tables' rows to `rows-LANE.json` beside PLAN, and ends.
+come out, how rows are written (`spark_targets`). PLAN is a file with a `Plan` as JSON. It prints `ready` once
+each query has done a batch, and `again LANE: TEXT` for each that failed and was started again. With `finish`
+it takes what is there now, writes the bodies in tables to `rows-LANE.json` beside PLAN, and ends.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 from peeklock.spark.session import spark_session
+from tests.kill.spark_targets import Place, Target
 from tests.spark_session import QUICK_JAVA
 
 if TYPE_CHECKING:
@@ -25,37 +27,34 @@ if TYPE_CHECKING:
 MESSAGES_PER_TRIGGER = 100
 """Few, so that there are many batches to kill."""
 
-FINISH_S_MAX = 120.0
+FINISH_S_MAX = 400.0
+"""Only a hang takes as long: on a quiet machine the last driver needs 20 s."""
 STARTS_MAX = 40
-"""How often a query may be started again; a test that needs more has another defect."""
+"""How often queries may be started again; a run that needs more has another defect."""
+SLOW = "Python worker failed to connect back"
+"""Spark's own limit, 10 s to start Python: on a machine with much else to do it fails without any kill."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One query: from the queue of its name to a table, or to another queue."""
+    """One query: from the queue of its name to a target."""
 
     name: str
     mode: str
-    table: str | None = None
-    """The format of the table."""
-    queue: str | None = None
-    """The other queue."""
-    once: bool = True
-    """The promise: every message exactly once, else at least once."""
+    target: str
+    """`module:class` of a `Target`."""
+    sessions: bool = False
+    """Its queue requires sessions."""
 
+    def load(self) -> Target:
+        """Return its target."""
+        made: Target = resolve_name(self.target)()
+        return made
 
-LANES = {
-    lane.name: lane
-    for lane in (
-        Lane("cursor-to-table", "cursor", "parquet"),
-        Lane("cursor-to-delta", "cursor", "delta"),
-        Lane("cursor-to-queue", "cursor", queue="copies"),
-        Lane("cursor-to-forgetful-queue", "cursor", queue="forgetful-copies", once=False),
-        Lane("peek-lock-to-table", "peekLock", "parquet"),
-        Lane("sessions-to-table", "peekLock", "parquet", once=False),
-        Lane("browse-to-table", "browse", "parquet"),
-    )
-}
+    @property
+    def once(self) -> bool:
+        """The promise: every message exactly once, else at least once."""
+        return self.load().once and not (self.sessions and self.mode == "peekLock")
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,27 @@ class Plan:
     """The work of one driver."""
 
     connection_string: str
-    lanes: list[str]
+    lanes: list[Lane]
     finish: bool
+
+    @classmethod
+    def read(cls, file: Path) -> Plan:
+        """Return what `write` has written."""
+        about = json.loads(file.read_text())
+        return cls(**about | {"lanes": [Lane(**lane) for lane in about["lanes"]]})
+
+    def write(self, file: Path) -> None:
+        """Write it as JSON."""
+        file.write_text(json.dumps(asdict(self)))
+
+    def place(self, folder: Path, lane: Lane) -> Place:
+        """Return where a lane writes."""
+        return Place(folder / lane.name, self.connection_string, copies_of(lane))
+
+
+def copies_of(lane: Lane) -> str:
+    """Return the queue that a lane fills."""
+    return f"{lane.name}-copies"
 
 
 def start(spark: SparkSession, plan: Plan, folder: Path, lane: Lane) -> StreamingQuery:
@@ -79,15 +97,7 @@ def start(spark: SparkSession, plan: Plan, folder: Path, lane: Lane) -> Streamin
         .options(**({"consumerName": lane.name} if lane.mode == "cursor" else {}))
         .load()
     )
-    if lane.queue is not None:
-        # Without ids: the sink's own ids must be the same each time.
-        sink = rows.select("body").writeStream.format("servicebus")
-        sink = sink.option("connectionString", plan.connection_string).option("entity", lane.queue)
-    else:
-        assert lane.table is not None, "a lane has a queue or a table"
-        texts = rows.selectExpr("CAST(body AS STRING) AS body", "sequenceNumber")
-        sink = texts.writeStream.format(lane.table)
-        sink = sink.option("path", str(folder / lane.name))
+    sink = lane.load().write(rows, plan.place(folder, lane))
     sink = sink.option("checkpointLocation", str(folder / f"checkpoint-{lane.name}"))
     return (sink.trigger(availableNow=True) if plan.finish else sink).start()
 
@@ -102,13 +112,11 @@ def run(plan: Plan, folder: Path) -> None:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
-    if "cursor-to-delta" in plan.lanes:
-        settings["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
-        settings["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    for lane in plan.lanes:
+        settings |= lane.load().settings
     # A task whose worker is killed is tried again, as on a cluster.
     spark = spark_session("kill", "local[2,4]", **settings)
-    lanes = [LANES[name] for name in plan.lanes]
-    queries = {lane: start(spark, plan, folder, lane) for lane in lanes}
+    queries = {lane: start(spark, plan, folder, lane) for lane in plan.lanes}
     ready = plan.finish
     deadline = time.monotonic() + FINISH_S_MAX
     starts = 0
@@ -127,28 +135,19 @@ def run(plan: Plan, folder: Path) -> None:
             if len(text) > 4000:
                 text = f"{text[:1500]} ... {text[-2500:]}"  # what failed, and which query
             tell(f"again {lane.name}: {json.dumps(text)}")
-            starts += 1
+            starts += SLOW not in text
             if starts > STARTS_MAX:
                 raise SystemExit(f"started again {starts} times")
             queries[lane] = start(spark, plan, folder, lane)
         if plan.finish and time.monotonic() > deadline:
             raise SystemExit(f"not finished after {FINISH_S_MAX:.0f} s: {[lane.name for lane in queries]}")
         time.sleep(0.02)  # interval of the check whether a query has ended
-    for lane in lanes:
-        if lane.table is not None:
-            write_rows(spark, lane, folder)
+    for lane in plan.lanes:
+        bodies = lane.load().read(spark, plan.place(folder, lane))
+        if bodies is not None:
+            (folder / f"rows-{lane.name}.json").write_text(json.dumps(bodies))
     spark.stop()
     tell("done")
-
-
-def write_rows(spark: SparkSession, lane: Lane, folder: Path) -> None:
-    """Write the rows of a lane's table beside the plan."""
-    rows: list[Any] = []
-    if (folder / lane.name).exists():
-        rows = [
-            list(row) for row in spark.read.format(lane.table or "").load(str(folder / lane.name)).collect()
-        ]
-    (folder / f"rows-{lane.name}.json").write_text(json.dumps(rows))
 
 
 def tell(text: str) -> None:
@@ -158,4 +157,4 @@ def tell(text: str) -> None:
 
 if __name__ == "__main__":
     file = Path(sys.argv[1])
-    run(Plan(**json.loads(file.read_text())), file.parent)
+    run(Plan.read(file), file.parent)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.kill.ledger import Broken
-from tests.kill.spark_loop import SparkLoop, has_delta, require_once
+from tests.kill.spark_loop import SparkLoop, has_delta, kill_stream, lane_of, require_once
+from tests.kill.spark_targets import Delta, Queue, Table
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +22,7 @@ def test_every_message_comes_once_however_driver_workers_and_broker_are_killed(t
 
     Req: X-02, X-06
     """
-    loop = SparkLoop(tmp_path, seed=11, lanes=("cursor-to-table", "cursor-to-queue"))
+    loop = SparkLoop(tmp_path, seed=11, lanes=[lane_of("cursor", Table), lane_of("cursor", Queue)])
     figures = asyncio.run(loop.run(1))
     assert figures["messages"] >= 100
     assert figures["driver kills"] == 1
@@ -33,7 +34,7 @@ def test_every_message_comes_once_however_driver_workers_and_broker_are_killed(t
 @pytest.mark.skipif(not has_delta(), reason="Delta's jars are not among Spark's")
 def test_every_message_comes_once_into_a_delta_table(tmp_path: Path) -> None:
     """Req: X-02"""
-    asyncio.run(SparkLoop(tmp_path, seed=3, lanes=("cursor-to-delta",)).run(1))
+    kill_stream(tmp_path, "cursor", Delta, seed=3)
 
 
 class TestJudge:

@@ -25,13 +25,14 @@ from peeklock.pipeline.options import (
     ENTITIES,
     FOLLOWING,
     FROM_LOG,
-    ON_SPARK,
     OVERWRITE,
     PLOT,
     SINK_FORMAT,
     TO_TABLE,
     Command,
+    SparkChoice,
     on_spark,
+    on_spark_options,
     place,
     places,
     stacked,
@@ -81,8 +82,7 @@ class LogRun:
     overwrite: bool
     plot: str | None
     no_plot: bool
-    master: str
-    conf: dict[str, str]
+    choice: SparkChoice
 
     def check(self) -> None:
         if self.stream and self.once:
@@ -114,7 +114,7 @@ def _log_options(command: Command) -> Command:
         run.check()
         command(run=run, **given)
 
-    options = stacked(FROM_LOG, TO_TABLE, SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
+    options = stacked(FROM_LOG, TO_TABLE, SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, on_spark_options)
     return options(with_run)  # type: ignore[return-value]  # click takes any function
 
 
@@ -126,7 +126,7 @@ def lives(run: LogRun) -> None:
     A whole run also has the lives that are still open. --stream and --once write a life when it has ended.
     Exit status: 0 written, 1 failed.
     """
-    with on_spark(run.master, run.conf) as (spark, console):
+    with on_spark(run.choice) as (spark, console):
         from peeklock.pipeline import lives as job
         from peeklock.pipeline import plots
 
@@ -154,7 +154,7 @@ def metrics(run: LogRun) -> None:
     when the log has passed it.
     Exit status: 0 written, 1 failed.
     """
-    with on_spark(run.master, run.conf) as (spark, console):
+    with on_spark(run.choice) as (spark, console):
         from peeklock.pipeline import metrics as job
         from peeklock.pipeline import plots
 
@@ -174,7 +174,7 @@ def metrics(run: LogRun) -> None:
 @click.option("--from", "source", callback=place, metavar="LOG", help="Folder of the event log.")
 @CONNECTION
 @click.option("--to", "target", callback=place, metavar="DIR", help="Write a table to this folder.")
-@stacked(SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, ON_SPARK)
+@stacked(SINK_FORMAT, ENTITIES, FOLLOWING, OVERWRITE, PLOT, on_spark_options)
 def deadletters(source: str | None, connection_string: str | None, target: str | None, **given: Any) -> None:
     """Group dead letters by entity and reason, from the event log or from the queues.
 
@@ -195,7 +195,7 @@ def deadletters(source: str | None, connection_string: str | None, target: str |
             **{**given, "no_plot": given["no_plot"] or target is None},
         )
         run.check()
-        with on_spark(run.master, run.conf) as (spark, console):
+        with on_spark(run.choice) as (spark, console):
             from peeklock.pipeline import deadletters as job
             from peeklock.pipeline import plots
             from peeklock.pipeline.running import Table, write_whole
@@ -248,15 +248,15 @@ def _utc_ms(context: click.Context, parameter: click.Parameter, time: datetime |
     help="Do not check events after this time (UTC).  [default: the log's last event]",
 )
 @click.option("--report", callback=place, metavar="FILE", help="Also write the verdict as JSON.")
-@ON_SPARK
-def audit(master: str, conf: dict[str, str], **given: Any) -> None:
+@on_spark_options
+def audit(choice: SparkChoice, **given: Any) -> None:
     """Prove the broker's promises from its event log, or show violations.
 
     Checks for gaps, losses, double settlement, overlapping locks, wrong delivery counts, disorder in
     sessions, and more; docs/reference/audit.md has all checks.
     Exit status: 0 clean, 1 violations, 2 not proven or invalid input.
     """
-    with on_spark(master, conf, bad_input=2) as (spark, console):
+    with on_spark(choice, bad_input=2) as (spark, console):
         from peeklock.pipeline.audit import job
 
         with step_progress() as step:

@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Te
 from rich.table import Table
 from rich.text import Text
 
+from peeklock.spark.session import is_remote
+
 if TYPE_CHECKING:
     from pyspark import StatusTracker
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +58,7 @@ def count_progress(total: int | None) -> Iterator[Callable[[int], None]]:
 @contextmanager
 def task_progress(spark: SparkSession) -> Iterator[None]:
     """Show the tasks of the running Spark stages."""
-    if not ERRORS.is_terminal:
+    if not ERRORS.is_terminal or is_remote(spark):  # the stages are in the server's Java
         yield
         return
     over = threading.Event()

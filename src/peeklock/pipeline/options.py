@@ -5,6 +5,7 @@ Spark is imported when a job runs, so that help is quick and works without it.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -14,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -65,12 +67,38 @@ def stacked(*options: Callable[[Command], Command]) -> Callable[[Command], Comma
     return decorate
 
 
-ON_SPARK = stacked(
+@dataclass(frozen=True, slots=True)
+class SparkChoice:
+    """Where a job runs, and with which settings."""
+
+    master: str
+    remote: str | None
+    conf: dict[str, str]
+
+
+def on_spark_options(command: Command) -> Command:
+    """Add the options of a `SparkChoice`, as one argument `choice`."""
+
+    @functools.wraps(command)
+    def with_choice(master: str, remote: str | None, conf: dict[str, str], **given: Any) -> None:
+        command(choice=SparkChoice(master, remote or None, conf), **given)
+
+    return _ON_SPARK(with_choice)  # type: ignore[return-value]  # click takes any function
+
+
+_ON_SPARK = stacked(
     click.option(
         "--master",
         default="local[*]",
         show_default=True,
         help="Where Spark runs. Under spark-submit, its own --master applies.",
+    ),
+    click.option(
+        "--remote",
+        envvar="SPARK_REMOTE",
+        show_envvar=True,
+        metavar="sc://HOST:PORT",
+        help="A Spark Connect server that runs the job, in place of --master.",
     ),
     click.option(
         "--conf",
@@ -140,11 +168,9 @@ def stopped_by_signals() -> threading.Event:
 
 
 @contextmanager
-def on_spark(
-    master: str, conf: dict[str, str], *, bad_input: int = 1
-) -> Iterator[tuple[SparkSession, Console]]:
+def on_spark(choice: SparkChoice, *, bad_input: int = 1) -> Iterator[tuple[SparkSession, Console]]:
     """Yield a session and a console; print failures in plain words and exit with status `bad_input`."""
-    with guarded(bad_input), session(master, conf) as spark:
+    with guarded(bad_input), session(choice) as spark:
         out = Console()
         yield spark, out if out.is_terminal else Console(width=WIDTH)
 
@@ -163,7 +189,7 @@ def guarded(bad_input: int = 1) -> Iterator[None]:
 
 
 @contextmanager
-def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
+def session(choice: SparkChoice) -> Iterator[SparkSession]:
     """Yield a Spark session for a job; one that is created here ends with it."""
     from peeklock.spark.session import spark_session
 
@@ -177,7 +203,7 @@ def session(master: str, conf: dict[str, str]) -> Iterator[SparkSession]:
         yield found
         return
     with _hushed():
-        spark = spark_session("peeklock pipeline", master, **conf)
+        spark = spark_session("peeklock pipeline", choice.master, remote=choice.remote, **choice.conf)
     try:
         yield spark
     finally:
@@ -228,9 +254,10 @@ def plain(failure: Exception) -> str | None:
 
     from peeklock.pipeline.audit.log import AuditInput
     from peeklock.pipeline.events import LogError, damage
+    from peeklock.pipeline.files import FileSystemError
     from peeklock.pipeline.running import JobError
 
-    if isinstance(failure, AuditInput | LogError | JobError):
+    if isinstance(failure, AuditInput | FileSystemError | LogError | JobError):
         return str(failure)
     if isinstance(failure, PySparkException | Py4JJavaError):
         return damage(failure) or _own_error(str(failure)) or _without_traces(str(failure))

@@ -10,11 +10,12 @@ import click
 from peeklock.pipeline.display import count_progress, counted, show_table, task_progress, tell
 from peeklock.pipeline.options import (
     CONNECTION,
-    ON_SPARK,
     SINK_FORMAT,
     TO_TABLE,
+    SparkChoice,
     guarded,
     on_spark,
+    on_spark_options,
     place,
     stacked,
     stopped_by_signals,
@@ -89,15 +90,14 @@ def _needed(connection_string: str | None) -> str:
     metavar="DIR",
     help="Where the job keeps its progress.  [default: TO/_checkpoint]",
 )
-@ON_SPARK
+@on_spark_options
 def capture(
     connection_string: str | None,
     target: str,
     sink_format: str,
     stream: bool,
     checkpoint: str | None,
-    master: str,
-    conf: dict[str, str],
+    choice: SparkChoice,
     **given: Any,
 ) -> None:
     """Move the messages of queues into a lake table, each exactly once, partitioned by date.
@@ -106,7 +106,7 @@ def capture(
     Exit status: 0 done, 1 failed.
     """
     text = _needed(connection_string)
-    with on_spark(master, conf) as (spark, console):
+    with on_spark(choice) as (spark, console):
         from peeklock.pipeline.capture import Capture, run_capture, summarise_capture
         from peeklock.pipeline.running import Table
 
@@ -138,7 +138,7 @@ def capture(
 @CONNECTION
 @click.option("--entity", required=True, metavar="NAME", help="Queue or topic to send to.")
 @click.option("--where", metavar="SQL", help="Only rows that meet this condition on the columns of DIR.")
-@stacked(LIMIT, DRY_RUN, ON_SPARK)
+@stacked(LIMIT, DRY_RUN, on_spark_options)
 def replay(
     source: str,
     source_format: str,
@@ -147,8 +147,7 @@ def replay(
     where: str | None,
     limit: int | None,
     dry_run: bool,
-    master: str,
-    conf: dict[str, str],
+    choice: SparkChoice,
 ) -> None:
     """Send the rows of a table, or the bodies of an event log, as messages again.
 
@@ -157,7 +156,7 @@ def replay(
     Exit status: 0 sent, 1 failed.
     """
     text = _needed(connection_string)
-    with on_spark(master, conf) as (spark, console):
+    with on_spark(choice) as (spark, console):
         from peeklock.pipeline.replay import rows_to_send, send_rows
 
         with task_progress(spark):
@@ -185,7 +184,7 @@ def replay(
     help="Keep message ids. Not with duplicate detection: the target drops messages whose ids it has seen, "
     "and they are lost.",
 )
-@stacked(LIMIT, DRY_RUN, ON_SPARK)
+@stacked(LIMIT, DRY_RUN, on_spark_options)
 def resubmit(
     connection_string: str | None,
     entity: str,
@@ -195,8 +194,7 @@ def resubmit(
     keep_ids: bool,
     limit: int | None,
     dry_run: bool,
-    master: str,
-    conf: dict[str, str],
+    choice: SparkChoice,
 ) -> None:
     """Send dead letters again, and remove each from the dead-letter queue when it is accepted.
 
@@ -205,7 +203,7 @@ def resubmit(
     Exit status: 0 all done, 1 failed.
     """
     text = _needed(connection_string)
-    with on_spark(master, conf) as (spark, console):
+    with on_spark(choice) as (spark, console):
         from peeklock.client.connection import BlockingConnection
         from peeklock.client.connection_string import ConnectionString
         from peeklock.pipeline.deadletters import as_dead_letters, browse_dead_letters, triage

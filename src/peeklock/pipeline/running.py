@@ -25,6 +25,7 @@ from peeklock.pipeline.display import counted
 from peeklock.pipeline.events import find_segments, holes, read_events, stream_events
 from peeklock.pipeline.files import Files
 from peeklock.pipeline.lives import Advance, Marks, find_marks
+from peeklock.spark.session import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +44,9 @@ def rows_where(rows: DataFrame, where: str | None) -> DataFrame:
     if where is None:
         return rows
     try:
-        return rows.where(where)
+        chosen = rows.where(where)
+        chosen.schema  # noqa: B018  # a Spark Connect server checks the condition when it is asked
+        return chosen
     except AnalysisException as failure:  # also a syntax error
         text = re.split(r"\s*SQLSTATE|\n", str(failure).strip())[0]
         text = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text)
@@ -130,15 +133,19 @@ def run_stream(
     find_segments(spark, source)
     _refuse_nested(source, table.path)
     _check_entities(read_events(spark, source), entities)
-    keeper = Files(spark, checkpoint)
-    claim_checkpoint(keeper, Files(spark, table.path), job_name, source, table.path, entities)
+    claim_checkpoint(
+        Files(spark, checkpoint), Files(spark, table.path), job_name, source, table.path, entities
+    )
 
     caught: list[Exception] = []
+    remote = is_remote(spark)  # then `each` runs in a process of the server
 
     def each(events: DataFrame, batch: int) -> None:
+        spark = events.sparkSession
+        keeper = Files(spark, checkpoint)
         try:
             find_segments(spark, source)  # Spark reads an empty file as one without rows
-            carried = _carried(events.sparkSession, keeper, batch)
+            carried = _carried(spark, keeper, batch)
             marks = find_marks(events)
             advance = job(_of(events, entities), carried, marks, last=False)
             try:
@@ -146,7 +153,8 @@ def run_stream(
             finally:
                 advance.release()
             keeper.delete(f"carried/{batch - KEPT_BATCHES}")
-            tell(f"batch {batch} written")
+            if not remote:
+                tell(f"batch {batch} written")
         except Exception as failure:
             caught.append(failure)  # Spark raises it as text in an error of its own
             raise

@@ -1,4 +1,4 @@
-"""A Spark session in this process, set up by pip alone.
+"""A Spark session in this process, set up by pip alone, or one over Spark Connect.
 
 Under spark-submit or on a cluster the active session is used as it is.
 """
@@ -26,17 +26,25 @@ _DEFAULTS: Final = {
 
 
 class SparkMissing(Exception):
-    """pyspark is not installed; the text says how to get it."""
+    """pyspark, or what Spark Connect needs, is not installed; the text says how to get it."""
 
 
-def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> SparkSession:
+def is_remote(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect: there is no Java in this process."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def spark_session(
+    app_name: str, master: str = "local[*]", *, remote: str | None = None, **conf: str
+) -> SparkSession:
     """Return the active session, else a new one.
 
     `conf` takes settings by their names: `spark_session("x", **{"spark.driver.memory": "2g"})`. It, `master`
-    and the defaults apply to a new session only.
+    and the defaults apply to a new session only. `remote` is the address of a Spark Connect server, such as
+    `sc://host:15002`, in place of `master`; its settings are the server's.
 
     Raises:
-        SparkMissing: pyspark is not installed.
+        SparkMissing: pyspark, or what Spark Connect needs, is not installed.
         JavaMissing: no Java can run it.
     """
     try:
@@ -48,21 +56,45 @@ def spark_session(app_name: str, master: str = "local[*]", **conf: str) -> Spark
     if active is not None:
         return active
     builder = SparkSession.builder.appName(app_name)
+    if remote is not None:
+        return _connect(builder.remote(remote), remote, conf)
     settings: dict[str, str] = {}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started Java and knows the master
-        use_java()
-        # The default is the first `python3` on PATH, which may lack our packages.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master)
-        _start_quietly()
-        if master.startswith("local"):
-            # The default looks up the host's name, which may resolve to an address that does not exist.
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-            # Spark's default is 200: on one machine most are empty, and each costs some 10 ms.
-            settings["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
-        settings |= _DEFAULTS
+        settings = _prepare_java(master)
     return builder.config(map={**settings, **conf}).getOrCreate()
+
+
+def _connect(builder: SparkSession.Builder, remote: str, conf: dict[str, str]) -> SparkSession:
+    """Return a session of a Spark Connect server; `local[N]` starts one. Raises: SparkMissing."""
+    settings = {"spark.sql.session.timeZone": "UTC"}  # the others of `_DEFAULTS` are the server's
+    if remote.startswith("local"):
+        settings = _prepare_java(remote) | {"spark.connect.grpc.binding.address": "127.0.0.1"}
+    try:
+        return builder.config(map={**settings, **conf}).getOrCreate()
+    except ImportError as error:
+        raise SparkMissing(
+            f"Spark Connect lacks packages ({' '.join(str(error).split())}): run "
+            "pip install 'peeklock[spark-connect]'"
+        ) from None
+
+
+def _prepare_java(master: str) -> dict[str, str]:
+    """Prepare the environment of the Java that a session starts; return its settings."""
+    use_java()
+    # The default is the first `python3` on PATH, which may lack our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _start_quietly()
+    if not master.startswith("local"):
+        return dict(_DEFAULTS)
+    # The default looks up the host's name, which may resolve to an address that does not exist.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return _DEFAULTS | {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # Spark's default is 200: on one machine most are empty, and each costs some 10 ms.
+        "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+    }
 
 
 def _start_quietly() -> None:
