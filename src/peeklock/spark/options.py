@@ -59,6 +59,9 @@ LATEST_NUMBER: Final = -1
 FETCH_SIZE: Final = 1000
 """Messages per request. Our choice: an answer has at most 256 KiB, a thousand small messages."""
 
+_COUNT_MAX: Final = 0x7FFFFFFF
+"""Largest number of messages or tasks that a request or Spark can carry: 32 bits with a sign."""
+
 _BROWSE: Final = "browse"
 _STREAMS: Final = "streams"
 _READS: Final = "reads"
@@ -67,7 +70,7 @@ _WRITES: Final = "writes"
 _ALL: Final = "reads and writes"
 
 KNOWN: Final[dict[str, str]] = {
-    **dict.fromkeys(("connectionString", "connection", "caFile", "operationTimeout"), _ALL),
+    **dict.fromkeys(("connectionString", "connection", "tokenFile", "caFile", "operationTimeout"), _ALL),
     **dict.fromkeys(("entity", "queueName", "topicName", "path"), _ALL),
     **dict.fromkeys(("subscriptionName", "subQueue", "mode", "minPartitions", "fetchSize"), _READS),
     **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss"), _READS),
@@ -176,7 +179,7 @@ def read_options(given: Mapping[str, str], use: Use, table: Mapping[str, str] | 
         consumer_name=_value(values, "consumerName", _consumer_name),
         take_over=_value(values, "takeOver", _boolean) is True,
         messages_per_second=_value(values, "maxMessagesPerSecond", _positive),
-        session_id=values.get("sessionId"),
+        session_id=_value(values, "sessionId", _session_id),
         message_id_column=values.get("messageIdColumn"),
     )
 
@@ -249,8 +252,9 @@ def _settings(values: Mapping[str, str]) -> ConnectionString:
             "connection, which names where it is. A table of the catalog has no options if it was created "
             "with columns, or is used by insertInto or toTable: set them there."
         )
+    token_file = _value(values, "tokenFile", _absolute)
     try:
-        settings = ConnectionString.parse(text, ca_file=values.get("caFile"))
+        settings = ConnectionString.parse(text, ca_file=values.get("caFile"), token_file=token_file)
     except OptionError as wrong:
         raise OptionError(f"option {name}: {wrong}") from None
     timeout_s = _value(values, "operationTimeout", _seconds)
@@ -371,7 +375,7 @@ def _by_path(name: str, offsets: Offsets, entities: tuple[str, ...], sub_queue: 
 def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"option {name} is not valid JSON: {error}.") from None
 
 
@@ -386,9 +390,15 @@ def _value(values: Mapping[str, str], name: str, read: Callable[[str], _Value]) 
 
 
 def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise ValueError("a whole number of at least 1")
-    return int(text)
+    number = _digits(text)
+    if number is None or not 1 <= number <= _COUNT_MAX:
+        raise ValueError(f"a whole number from 1 to {_COUNT_MAX}")
+    return number
+
+
+def _digits(text: str) -> int | None:
+    """Return a number of at most 18 decimal digits; None for another text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def _bytes(text: str) -> int:
@@ -396,10 +406,10 @@ def _bytes(text: str) -> int:
     number, unit = text.lower().removesuffix("b"), 1
     if number and number[-1] in units:
         number, unit = number[:-1], units[number[-1]]
-    try:
-        return _positive(number) * unit
-    except ValueError:
-        raise ValueError("a number of bytes such as 1048576, 512k, 64m or 1g") from None
+    count = _digits(number)
+    if not count:
+        raise ValueError("a number of bytes such as 1048576, 512k, 64m or 1g")
+    return count * unit
 
 
 def _seconds(text: str) -> float:
@@ -419,8 +429,9 @@ def _boolean(text: str) -> bool:
 
 
 def _time_ms(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
+    number = _digits(text)
+    if number is not None:
+        return number
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -428,6 +439,18 @@ def _time_ms(text: str) -> int:
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return round(found.timestamp() * 1000)
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError("an absolute path, as tasks run in other folders")
+    return text
+
+
+def _session_id(text: str) -> str:
+    if len(text) > 128:
+        raise ValueError("at most 128 characters")
+    return text
 
 
 def _consumer_name(text: str) -> str:

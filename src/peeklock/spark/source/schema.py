@@ -76,10 +76,13 @@ def chosen_schema(wanted: StructType) -> pa.Schema:
         if known is None:
             raise OptionError(
                 f"the schema has the column {column.name!r}, which messages do not have; they have "
-                f"{', '.join(_TYPES)}."
+                f"{', '.join(_TYPES)}. Correct .schema(...) or the columns of the table or view."
             )
         kind = pa.string() if (column.name, found) == ("body", "string") else known[1]
         if found != known[0] and kind == known[1]:
-            raise OptionError(f"column {column.name} is {found} in the schema, and {known[0]} in messages.")
+            raise OptionError(
+                f"column {column.name} is {found} in the schema, and {known[0]} in messages: correct "
+                ".schema(...) or the columns of the table or view, and cast afterwards."
+            )
         chosen.append((column.name, kind))
     return pa.schema(chosen)
