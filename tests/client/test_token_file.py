@@ -17,7 +17,7 @@ from peeklock.client.connection_string import ConnectionString
 from peeklock.client.errors import UNAUTHORIZED, OptionError, ServiceBusError
 from peeklock.client.token_file import NO_TOKEN, read_token
 from peeklock.demo.broker import BrokerProcess
-from tests.client.test_connection import peek
+from tests.client.test_connection import PEEK, peek
 from tests.server.issuer import Issuer
 from tests.spark.relay import Relay
 
@@ -64,7 +64,7 @@ def test_a_file_is_read_again_in_the_last_tenth_of_its_token(
     now_ms = wall_ms()
     with Relay(token_broker.process.amqp_port) as relay:
         text = f"Endpoint=sb://localhost:{relay.port};UseDevelopmentEmulator=true"
-        settings = ConnectionString.parse(text, token_file=str(file), timeout_s=0.2)
+        settings = ConnectionString.parse(text, token_file=str(file))
         made = BlockingConnection(settings, now_ms=lambda: now_ms)
 
         def puts_after(minutes: float) -> int:
@@ -81,7 +81,7 @@ def test_a_file_is_read_again_in_the_last_tenth_of_its_token(
         assert puts_after(0.02) == first + 1
         now_ms += 7_200_000
         with pytest.raises(ServiceBusError, match=r"has a token that expired at .*It was retried"):
-            peek(made, QUEUE)
+            made.management(QUEUE).request(PEEK, {}, timeout_s=0.2)
         made.close()
 
 
