@@ -263,6 +263,22 @@ def test_a_token_that_the_broker_holds_for_expired_is_put_anew(tmp_path: Path) -
         assert process.stop() == 0
 
 
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_file_of_certificates_that_cannot_be_used_is_named_at_once(
+    tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    text = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k"
+    made = BlockingConnection(ConnectionString.parse(text, ca_file=str(file)))
+    with pytest.raises(ServiceBusError) as raised:
+        peek(made, "q")
+    assert f"the file '{file}' of ca_file (caFile in Spark) cannot be used: " in str(raised.value)
+    assert "Put a PEM file of the broker's CA certificates there, on each host" in str(raised.value)
+    assert not raised.value.retryable
+
+
 def test_nobody_there_is_told_within_the_time_given() -> None:
     text = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
     made = BlockingConnection(ConnectionString.parse(text, timeout_s=0.3))

@@ -205,6 +205,28 @@ def test_what_is_wrong_is_told_in_plain_words(
     assert (wrong.exit_code, "SERVICEBUS_CONNECTION_STRING" in wrong.output) == (2, True)
 
 
+def test_a_format_without_its_jar_is_named_with_the_jar_and_nothing_is_taken(
+    spark: Any, run: Callable[..., Result], own: BlockingConnection, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    queue = make_queue()
+    send(own, queue, 3)
+    table = tmp_path / "table"
+    done = run("capture", "--entity", queue, "--to", table, "--sink-format", "delta")
+    assert done.exit_code == 1
+    version = ".".join(spark.version.split(".")[:2])
+    assert f"is 'delta', and Spark {spark.version} has no such format" in done.output
+    assert f"the jars io.delta:delta-spark_{version}_2.13 and io.delta:delta-storage" in done.output
+    assert len(done.output.splitlines()) == 1, done.output
+    assert len(receive(own, queue)) == 3
+    table.mkdir(exist_ok=True)
+    done = run("replay", "--from", table, "--source-format", "iceberg", "--entity", queue)
+    assert done.exit_code == 1
+    assert f"the jar org.apache.iceberg:iceberg-spark-runtime-{version}_2.13" in done.output
+    done = run("replay", "--from", table, "--source-format", "hudi", "--entity", queue)
+    assert "--source-format is 'hudi'" in done.output
+    assert "with --conf spark.jars=FILE.jar" in done.output
+
+
 def test_new_ids_are_of_a_legal_length_and_always_the_same() -> None:
     assert new_id("job-1", 7) == "job-1+resubmitted-7"
     long = "x" * ID_LENGTH_MAX

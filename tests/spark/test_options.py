@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from peeklock.client.errors import OptionError
-from peeklock.spark.options import Edge, Mode, Options, SubQueue, Use, read_options
+from peeklock.spark.options import KNOWN, Edge, Mode, Options, SubQueue, Use, read_options
 
 CONNECTION = "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=k"
 BATCH, STREAM, WRITE = Use.BATCH_READ, Use.STREAM_READ, Use.WRITE
 
 
 def read(use: Use = BATCH, **given: str) -> Options:
-    given.setdefault("connectionString", CONNECTION)
+    if "connection" not in given:
+        given.setdefault("connectionString", CONNECTION)
     return read_options(given, use)
 
 
@@ -118,7 +119,7 @@ def test_a_write_may_leave_the_entity_to_the_rows() -> None:
         (
             BATCH,
             {"entity": "a", "fetchSize": "0"},
-            "option fetchSize is '0': it takes a whole number of at least 1",
+            "option fetchSize is '0': it takes a whole number from 1 to 2147483647",
         ),
         (BATCH, {"entity": "a", "minPartitions": "x"}, "option minPartitions is 'x'"),
         (STREAM, {"entity": "a", "maxBytesPerTrigger": "1x"}, "option maxBytesPerTrigger .* 64m"),
@@ -152,3 +153,55 @@ def test_a_write_may_leave_the_entity_to_the_rows() -> None:
 def test_what_is_wrong_is_named(use: Use, given: dict[str, str], says: str) -> None:
     text = refusal(use, **given)
     assert re.search(says, text), text
+
+
+NONSENSE: dict[str, tuple[Use, str, str]] = {
+    "connectionString": (BATCH, "\N{SNOWMAN}", "the connection string has a part without '='"),
+    "connection": (BATCH, "shop", "must be env:NAME, a variable of the environment, or file:/path"),
+    "tokenFile": (BATCH, "token", "it takes an absolute path"),
+    "operationTimeout": (WRITE, "nan", "it takes seconds, more than 0 and at most 86400"),
+    "entity": (BATCH, ",", "an entity's name is empty"),
+    "queueName": (BATCH, "[1]", "must be a JSON list of names"),
+    "topicName": (WRITE, '["t"', "is not valid JSON"),
+    "path": (BATCH, "/", "an entity's name is empty"),
+    "subscriptionName": (BATCH, "a,,b", "an entity's name is empty"),
+    "subQueue": (BATCH, "dlq", "it takes deadLetter or transferDeadLetter"),
+    "mode": (STREAM, "x", "it takes cursor, peekLock, browse"),
+    "minPartitions": (BATCH, "1e3", "it takes a whole number from 1 to 2147483647"),
+    "fetchSize": (BATCH, "2147483648", "it takes a whole number from 1 to 2147483647"),
+    "includeBody": (BATCH, "", "it takes true or false"),
+    "includeEncoded": (BATCH, "1", "it takes true or false"),
+    "failOnDataLoss": (BATCH, "no", "it takes true or false"),
+    "maxMessagesPerTrigger": (STREAM, "-5", "it takes a whole number from 1 to 2147483647"),
+    "maxBytesPerTrigger": (STREAM, "0g", "it takes a number of bytes such as 1048576, 512k, 64m or 1g"),
+    "startingOffsets": (BATCH, '{"a":' * 100_000, "is not valid JSON"),
+    "startingEnqueuedTime": (BATCH, "9" * 5000, "it takes a time such as 2026-01-31T08:00:00Z, or ms"),
+    "endingOffsets": (BATCH, "earliest", "it takes 'latest' or numbers as JSON"),
+    "sessionId": (BATCH, "s" * 129, "it takes at most 128 characters"),
+    "consumerName": (STREAM, "", "it takes 1 to 128 characters"),
+    "takeOver": (STREAM, "maybe", "it takes true or false"),
+    "maxMessagesPerSecond": (STREAM, "fast", "it takes a whole number from 1 to 2147483647"),
+}
+CHECKED_ELSEWHERE = {"caFile", "messageIdColumn"}
+"""By the client, which opens the file, and by the sink, which knows the table's columns."""
+
+
+def test_each_option_has_nonsense() -> None:
+    assert NONSENSE.keys() | CHECKED_ELSEWHERE == KNOWN.keys()
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_refused_with_the_option_and_what_it_takes(name: str) -> None:
+    use, value, says = NONSENSE[name]
+    given = {"topicName": "t"} if name == "subscriptionName" else {}
+    if name not in ("entity", "queueName", "topicName", "path", "subscriptionName"):
+        given["entity"] = "a"
+    text = refusal(use, **given, **{name: value})
+    assert text.startswith(f"option {name}"), text
+    assert says in text
+
+
+def test_large_and_old_values_are_taken() -> None:
+    stream = read(STREAM, entity="a", maxBytesPerTrigger="3000000000", maxMessagesPerTrigger="2147483647")
+    assert (stream.bytes_max, stream.messages_max) == (3_000_000_000, 2147483647)
+    assert read(entity="a", startingEnqueuedTime="0").starting_time_ms == 0

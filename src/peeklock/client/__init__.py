@@ -7,6 +7,7 @@ errors             `ServiceBusError`, `OptionError`, and the conditions they nam
 links              `Receiver` and its outcomes; what all links have in common.
 management         Requests to the `$management` and `$cbs` nodes.
 sender             `Sender`: many messages under way at a time.
+token_file         A JSON web token in a file that another program replaces.
 
 Messages are bytes, as on the wire: `encode_message` makes them, `scan` takes them apart.
 

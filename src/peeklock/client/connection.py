@@ -14,9 +14,11 @@ import os
 import selectors
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
 from peeklock.amqp.connection import Connection as Engine
@@ -35,16 +37,20 @@ from peeklock.amqp.events import (
 from peeklock.amqp.types import Symbol
 from peeklock.auth.sas import generate
 from peeklock.client.connection_string import ConnectionString
-from peeklock.client.errors import CONNECTION_LOST, ServiceBusError, refused
+from peeklock.client.errors import CONNECTION_LOST, NO_CERTIFICATES, ServiceBusError, refused
 from peeklock.client.links import ReceiveMode, Receiver, SessionChoice
 from peeklock.client.management import Management, TokenNode
 from peeklock.client.sender import Sender
+from peeklock.client.token_file import read_token
 
 TOKEN_MS: Final = 3_600_000
 """Lifetime of our tokens. Source: wire contract 1.7 (the official clients' hour)."""
 
-RENEWAL_MS: Final = TOKEN_MS // 10
-"""Rest of a token's lifetime when the next one is put. Source: wire contract 1.7."""
+RENEWAL_PART: Final = 10
+"""The next token is put in the last tenth of a token's lifetime. Source: wire contract 1.7."""
+
+LATE_MS: Final = 1000
+"""How often a file is read again whose next token is late. Our choice."""
 
 ANSWER_S: Final = 30.0
 """Longest wait for one answer before the connection counts as lost. Our choice: the slowest operation, the
@@ -78,6 +84,14 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A token that the broker has, and when to put the next one, UTC ms."""
+
+    text: str = field(repr=False)
+    renew_at_ms: int
+
+
 class BlockingConnection:
     """A connection to a namespace, opened by the first call that needs it and again after each break.
 
@@ -96,8 +110,8 @@ class BlockingConnection:
         self._out = memoryview(b"")
         self._opened = False
         self._endpoints: dict[int, Endpoint] = {}
-        self._tokens: dict[str, int] = {}
-        """When the token of each path expires, UTC ms."""
+        self._tokens: dict[str, _Token] = {}
+        """The last token of each path."""
         self._token_node = TokenNode(self)
         self._management: dict[str, Management] = {}
         self._names = 0
@@ -169,21 +183,29 @@ class BlockingConnection:
             ServiceBusError: refused; or the connection broke.
         """
         known = path.lower()
-        expires_ms = self._tokens.get(known, 0)
         now_ms = self._now_ms()
-        if self.settings.signature:
-            if expires_ms:
-                return
-            token, expires_ms = self.settings.signature, now_ms + TOKEN_MS
-        elif expires_ms - now_ms > RENEWAL_MS:
+        old = self._tokens.get(known)
+        if old is not None and now_ms < old.renew_at_ms:
             return
-        else:
-            expires_ms = now_ms + TOKEN_MS
-            token = generate(
-                f"sb://{self.settings.host}/{path}", self.settings.key_name, self.settings.key, expires_ms
-            )
-        self._token_node.put(f"sb://{self.settings.host}/{path}", path, token, deadline)
-        self._tokens[known] = expires_ms
+        audience = f"sb://{self.settings.host}/{path}"
+        token = self._token(audience, now_ms)
+        if old is None or token.text != old.text:
+            self._token_node.put(audience, path, token.text, deadline)
+        else:  # a file whose next token is late
+            token = replace(token, renew_at_ms=now_ms + LATE_MS)
+        self._tokens[known] = token
+
+    def _token(self, audience: str, now_ms: int) -> _Token:
+        """Return a token for an audience. Raises: ServiceBusError, if a file has none."""
+        settings = self.settings
+        if settings.signature:
+            return _Token(settings.signature, sys.maxsize)
+        if settings.token_file is not None:
+            found = read_token(settings.token_file, now_ms)
+            return _Token(found.text, found.expires_ms - (found.expires_ms - now_ms) // RENEWAL_PART)
+        expires_ms = now_ms + TOKEN_MS
+        text = generate(audience, settings.key_name, settings.key, expires_ms)
+        return _Token(text, expires_ms - TOKEN_MS // RENEWAL_PART)
 
     def forget_token(self, path: str) -> bool:
         """Have the next call put a new token; return whether there was one, and it can be renewed."""
@@ -300,16 +322,15 @@ class BlockingConnection:
     def _connect(self, deadline: float) -> None:
         settings = self.settings
         left_s = max(0.1, deadline - time.monotonic())
+        context = self._trust() if settings.tls else None
         try:
             sock = socket.create_connection((settings.host, settings.port), timeout=left_s)
         except OSError as error:
             raise self._broken(error) from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if settings.tls:
-                sock = ssl.create_default_context(cafile=settings.ca_file).wrap_socket(
-                    sock, server_hostname=settings.host
-                )
+            if context is not None:
+                sock = context.wrap_socket(sock, server_hostname=settings.host)
             sock.setblocking(False)
         except OSError as error:
             sock.close()
@@ -336,6 +357,15 @@ class BlockingConnection:
             threading.Thread(
                 target=self._keep_alive, args=(self._closed,), name="peeklock-client", daemon=True
             ).start()
+
+    def _trust(self) -> ssl.SSLContext:
+        """Return what certificates to trust. Raises: ServiceBusError, if the file has none."""
+        file = self.settings.ca_file
+        try:
+            return ssl.create_default_context(cafile=file)
+        except OSError as error:
+            where = f"on host {socket.gethostname()} the file {file!r} of ca_file (caFile in Spark)"
+            raise self.error(NO_CERTIFICATES, f"{where} cannot be used: {error}", "") from error
 
     def _write(self, sock: socket.socket, engine: Engine) -> None:
         while True:

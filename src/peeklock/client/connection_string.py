@@ -41,10 +41,17 @@ class ConnectionString:
     """PEM file of the certificates to trust; None = those of the machine."""
     timeout_s: float = 60.0
     """How long an operation is retried before its error is raised, seconds."""
+    token_file: str | None = None
+    """File with a JSON web token, read again before the token expires; instead of key and signature."""
 
     @classmethod
     def parse(
-        cls, connection_string: str, *, ca_file: str | None = None, timeout_s: float = 60.0
+        cls,
+        connection_string: str,
+        *,
+        ca_file: str | None = None,
+        timeout_s: float = 60.0,
+        token_file: str | None = None,
     ) -> ConnectionString:
         """Return a connection string taken apart, as by official clients; but with TLS too a port is kept.
 
@@ -54,6 +61,7 @@ class ConnectionString:
                 `EntityPath` is optional.
             ca_file: PEM file of the certificates to trust; None = those of the machine.
             timeout_s: how long an operation is retried before its error is raised.
+            token_file: file with a JSON web token; the connection string has no key and no signature then.
 
         Raises:
             OptionError: a key is unknown, missing or wrong. The text never quotes a value that may be secret.
@@ -76,9 +84,12 @@ class ConnectionString:
             raise _wrong("has a UseDevelopmentEmulator that is neither true nor false")
         key_name, key = values.get("SharedAccessKeyName", ""), values.get("SharedAccessKey", "")
         signature = values.get("SharedAccessSignature", "")
-        if bool(signature) == bool(key_name or key):
+        if token_file is not None:
+            if signature or key_name or key:
+                raise _wrong("has a key or a signature, and a token file is given; use one of them")
+        elif bool(signature) == bool(key_name or key):
             raise _wrong("needs either SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature")
-        if not signature and not (key_name and key):
+        elif not signature and not (key_name and key):
             raise _wrong(f"lacks {'SharedAccessKey' if key_name else 'SharedAccessKeyName'}")
         tls = plain == "false"
         return cls(
@@ -91,6 +102,7 @@ class ConnectionString:
             values.get("EntityPath", "").strip("/"),
             ca_file,
             timeout_s,
+            token_file,
         )
 
     def token(self, resource: str, expires_at_ms: int) -> str:

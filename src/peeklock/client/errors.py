@@ -9,6 +9,8 @@ from typing import Final
 
 CONNECTION_LOST: Final = "peeklock:connection-lost"
 """The connection broke or could not be opened. Our own name: it is never on the wire."""
+NO_CERTIFICATES: Final = "peeklock:no-certificates"
+"""The file with certificates to trust cannot be used. Our own name: it is never on the wire."""
 TIMEOUT: Final = "com.microsoft:timeout"
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 NOT_FOUND: Final = "amqp:not-found"
@@ -30,7 +32,7 @@ _RETRYABLE: Final = frozenset(
 
 _ADVICE: Final = {
     UNAUTHORIZED: "Check SharedAccessKeyName and SharedAccessKey in the connection string: the key must "
-    "match, and its rule needs the right Listen to read, Send to write.",
+    "match, and its rule needs the right Listen to read, Send to write; a web token needs a role with it.",
     NOT_FOUND: "Create the entity, or correct its path; it may have been deleted.",
     "amqp:resource-deleted": "The entity was deleted. Create it again, or correct its path.",
     "com.microsoft:entity-disabled": "Enable the entity, then start again.",
@@ -39,6 +41,7 @@ _ADVICE: Final = {
     "amqp:not-implemented": "This broker does not know the operation: cursors need peeklock, peek-lock and "
     "browsing work with any Service Bus.",
     CONNECTION_LOST: "Check the host and port in the connection string, and that the broker runs.",
+    NO_CERTIFICATES: "Put a PEM file of the broker's CA certificates there, on each host that connects.",
     SERVER_BUSY: "Try again later, or with fewer requests at a time.",
 }
 

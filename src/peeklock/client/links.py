@@ -26,6 +26,7 @@ from peeklock.client.errors import (
     CONNECTION_LOST,
     MESSAGE_LOCK_LOST,
     TIMEOUT,
+    UNAUTHORIZED,
     ServiceBusError,
 )
 
@@ -130,7 +131,11 @@ class Link:
             if error is None:
                 self.lost(self.connection.error(None, "the broker detached the link", self.entity))
             else:
-                self.lost(self.connection.error(str(error.condition), error.description, self.entity))
+                lost = self.connection.error(str(error.condition), error.description, self.entity)
+                if self.is_open and lost.condition == UNAUTHORIZED:
+                    # The token expired while this process paused. The next one may be good.
+                    lost.retryable = self.connection.forget_token(self.entity)
+                self.lost(lost)
         else:
             self.on_event(event)
 

@@ -149,6 +149,11 @@ PLOT = stacked(
     ),
     click.option("--no-plot", is_flag=True, help="Draw nothing."),
 )
+_JARS = {
+    "delta": "the jars io.delta:delta-spark_{}_2.13 and io.delta:delta-storage",
+    "iceberg": "the jar org.apache.iceberg:iceberg-spark-runtime-{}_2.13",
+}
+"""Jars of a format, by the version of Spark."""
 CONNECTION = click.option(
     "--connection-string",
     envvar="SERVICEBUS_CONNECTION_STRING",
@@ -260,7 +265,8 @@ def plain(failure: Exception) -> str | None:
     if isinstance(failure, AuditInput | FileSystemError | LogError | JobError):
         return str(failure)
     if isinstance(failure, PySparkException | Py4JJavaError):
-        return damage(failure) or _own_error(str(failure)) or _without_traces(str(failure))
+        text = str(failure)
+        return damage(failure) or _own_error(text) or _missing_format(text) or _without_traces(text)
     return None
 
 
@@ -268,6 +274,20 @@ def _own_error(text: str) -> str | None:
     """Return the error text of the data source from Spark's trace."""
     found = re.findall(r"^\s*peeklock\.[\w.]+: (.+)$", text, re.MULTILINE)
     return found[-1].strip() if found else None
+
+
+def _missing_format(text: str) -> str | None:
+    """Return what to do if Spark does not know the format of a table."""
+    from pyspark import __version__
+
+    found = re.search(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: ([^\s.]+)", text)
+    if found is None:
+        return None
+    jars = _JARS.get(found[1].lower(), "the jars of the format").format(".".join(__version__.split(".")[:2]))
+    return (
+        f"--sink-format or --source-format is {found[1]!r}, and Spark {__version__} has no such format. Give "
+        f"{jars}, of a version for this Spark, with --conf spark.jars=FILE.jar,FILE.jar; or take parquet."
+    )
 
 
 def _without_traces(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from peeklock.client.connection_string import ConnectionString
 from peeklock.client.errors import OptionError
+from peeklock.spark.connections import named_connection
 
 
 class Mode(enum.Enum):
@@ -58,6 +59,9 @@ LATEST_NUMBER: Final = -1
 FETCH_SIZE: Final = 1000
 """Messages per request. Our choice: an answer has at most 256 KiB, a thousand small messages."""
 
+_COUNT_MAX: Final = 0x7FFFFFFF
+"""Largest number of messages or tasks that a request or Spark can carry: 32 bits with a sign."""
+
 _BROWSE: Final = "browse"
 _STREAMS: Final = "streams"
 _READS: Final = "reads"
@@ -66,7 +70,7 @@ _WRITES: Final = "writes"
 _ALL: Final = "reads and writes"
 
 KNOWN: Final[dict[str, str]] = {
-    **dict.fromkeys(("connectionString", "caFile", "operationTimeout"), _ALL),
+    **dict.fromkeys(("connectionString", "connection", "tokenFile", "caFile", "operationTimeout"), _ALL),
     **dict.fromkeys(("entity", "queueName", "topicName", "path"), _ALL),
     **dict.fromkeys(("subscriptionName", "subQueue", "mode", "minPartitions", "fetchSize"), _READS),
     **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss"), _READS),
@@ -76,6 +80,12 @@ KNOWN: Final[dict[str, str]] = {
     "messageIdColumn": _WRITES,
 }
 """Every option and the uses that take it."""
+
+_ALTERNATIVES: Final = (
+    frozenset({"connection", "connectionString"}),
+    frozenset({"entity", "queueName", "topicName", "subscriptionName", "path"}),
+)
+"""Options that say the same thing: one that is given replaces all that a table keeps."""
 
 _BY_LOWER: Final = {name.lower(): name for name in KNOWN}
 
@@ -120,11 +130,22 @@ class Options:
     message_id_column: str | None
 
 
-def read_options(given: Mapping[str, str], use: Use) -> Options:
-    """Read and check the options of a use. Raises: OptionError."""
-    values = _named(given)
-    mode = _mode(values, use)
+def read_options(given: Mapping[str, str], use: Use, table: Mapping[str, str] | None = None) -> Options:
+    """Read and check the options of a use.
+
+    `table`: options that a table keeps for all its uses; those of other uses are left out, and an option that
+    is given replaces it.
+
+    Raises: OptionError.
+    """
+    values = named_options(given)
+    kept = named_options(table or {})
+    mode = _mode({**kept, **values}, use)
+    fitting = _fitting(use, mode)
+    replaced = frozenset[str]().union(*(group for group in _ALTERNATIVES if group & values.keys()))
+    kept = {name: value for name, value in kept.items() if _fits(name, use, fitting) and name not in replaced}
     _refuse_misplaced(values, use, mode)
+    values = {**kept, **values}
     settings = _settings(values)
     sub_queue = _sub_queue(values)
     entities = _entities(values, settings, sub_queue, use)
@@ -158,13 +179,13 @@ def read_options(given: Mapping[str, str], use: Use) -> Options:
         consumer_name=_value(values, "consumerName", _consumer_name),
         take_over=_value(values, "takeOver", _boolean) is True,
         messages_per_second=_value(values, "maxMessagesPerSecond", _positive),
-        session_id=values.get("sessionId"),
+        session_id=_value(values, "sessionId", _session_id),
         message_id_column=values.get("messageIdColumn"),
     )
 
 
-def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options by their canonical names."""
+def named_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options by their canonical names, without those of Spark. Raises: OptionError."""
     values: dict[str, str] = {}
     for key, value in given.items():
         name = _BY_LOWER.get(key.lower())
@@ -197,30 +218,45 @@ def _mode(values: Mapping[str, str], use: Use) -> Mode:
 
 def _refuse_misplaced(values: Mapping[str, str], use: Use, mode: Mode) -> None:
     """Refuse options that this use ignores."""
-    if use is Use.WRITE:
-        fitting = {_ALL, _WRITES}
-    else:
-        fitting = {_ALL, _READS, {Mode.BROWSE: _BROWSE, Mode.CURSOR: _CURSOR}.get(mode, _READS)}
-        if use is Use.STREAM_READ:
-            fitting.add(_STREAMS)
+    fitting = _fitting(use, mode)
     asked = use.value if use is Use.WRITE else f"{use.value} with mode={mode.value}"
     for name in values:
         kind = KNOWN[name]
         if kind not in fitting:
             where = {_BROWSE: "reads with mode=browse", _CURSOR: "streams with mode=cursor"}.get(kind, kind)
             raise OptionError(f"option {name} is for {where}, and this is {asked}: remove it.")
-    if "endingOffsets" in values and use is not Use.BATCH_READ:
+    if "endingOffsets" in values and not _fits("endingOffsets", use, fitting):
         raise OptionError("option endingOffsets is for batch reads, and a stream has no end: remove it.")
 
 
+def _fitting(use: Use, mode: Mode) -> frozenset[str]:
+    """Return the kinds of options that a use takes."""
+    if use is Use.WRITE:
+        return frozenset({_ALL, _WRITES})
+    of_mode = {Mode.BROWSE: _BROWSE, Mode.CURSOR: _CURSOR}.get(mode, _READS)
+    return frozenset({_ALL, _READS, of_mode, _STREAMS if use is Use.STREAM_READ else _READS})
+
+
+def _fits(name: str, use: Use, fitting: frozenset[str]) -> bool:
+    return KNOWN[name] in fitting and (name != "endingOffsets" or use is Use.BATCH_READ)
+
+
 def _settings(values: Mapping[str, str]) -> ConnectionString:
-    text = values.get("connectionString")
+    if "connection" in values and "connectionString" in values:
+        raise OptionError("options connection and connectionString both name the broker: set one of them.")
+    name = "connection" if "connection" in values else "connectionString"
+    text = named_connection(values[name]) if name == "connection" else values.get(name)
     if not text:
-        raise OptionError("option connectionString is missing: it names the broker and your credentials.")
+        raise OptionError(
+            "option connectionString is missing: it names the broker and your credentials. Set it, or option "
+            "connection, which names where it is. A table of the catalog has no options if it was created "
+            "with columns, or is used by insertInto or toTable: set them there."
+        )
+    token_file = _value(values, "tokenFile", _absolute)
     try:
-        settings = ConnectionString.parse(text, ca_file=values.get("caFile"))
+        settings = ConnectionString.parse(text, ca_file=values.get("caFile"), token_file=token_file)
     except OptionError as wrong:
-        raise OptionError(f"option connectionString: {wrong}") from None
+        raise OptionError(f"option {name}: {wrong}") from None
     timeout_s = _value(values, "operationTimeout", _seconds)
     return settings if timeout_s is None else replace(settings, timeout_s=timeout_s)
 
@@ -339,7 +375,7 @@ def _by_path(name: str, offsets: Offsets, entities: tuple[str, ...], sub_queue: 
 def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(f"option {name} is not valid JSON: {error}.") from None
 
 
@@ -354,9 +390,15 @@ def _value(values: Mapping[str, str], name: str, read: Callable[[str], _Value]) 
 
 
 def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise ValueError("a whole number of at least 1")
-    return int(text)
+    number = _digits(text)
+    if number is None or not 1 <= number <= _COUNT_MAX:
+        raise ValueError(f"a whole number from 1 to {_COUNT_MAX}")
+    return number
+
+
+def _digits(text: str) -> int | None:
+    """Return a number of at most 18 decimal digits; None for another text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def _bytes(text: str) -> int:
@@ -364,10 +406,10 @@ def _bytes(text: str) -> int:
     number, unit = text.lower().removesuffix("b"), 1
     if number and number[-1] in units:
         number, unit = number[:-1], units[number[-1]]
-    try:
-        return _positive(number) * unit
-    except ValueError:
-        raise ValueError("a number of bytes such as 1048576, 512k, 64m or 1g") from None
+    count = _digits(number)
+    if not count:
+        raise ValueError("a number of bytes such as 1048576, 512k, 64m or 1g")
+    return count * unit
 
 
 def _seconds(text: str) -> float:
@@ -387,8 +429,9 @@ def _boolean(text: str) -> bool:
 
 
 def _time_ms(text: str) -> int:
-    if text.isascii() and text.isdigit():
-        return int(text)
+    number = _digits(text)
+    if number is not None:
+        return number
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -396,6 +439,18 @@ def _time_ms(text: str) -> int:
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return round(found.timestamp() * 1000)
+
+
+def _absolute(text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError("an absolute path, as tasks run in other folders")
+    return text
+
+
+def _session_id(text: str) -> str:
+    if len(text) > 128:
+        raise ValueError("at most 128 characters")
+    return text
 
 
 def _consumer_name(text: str) -> str:

@@ -263,3 +263,29 @@ def test_a_foreign_namespace_is_refused(
     offset = {**made.initialOffset(), "namespace": "elsewhere"}
     with pytest.raises(OptionError, match="the checkpoint is of namespace 'elsewhere'"):
         made.latestOffset(offset, ReadAllAvailable())
+
+
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [
+        (
+            {"mode": "cursor", "claims": {}},
+            r"option mode=cursor; this one has mode=browse .*at offset .*claims",
+        ),
+        ({"version": 9}, r"newer release.*Install that release"),
+        ({"entities": {"{queue}": {"0": "x"}}}, r"cannot be read .*at offset .*'x'.*checkpointLocation"),
+        ({"entities": {"other": {}}}, r"'{queue}' is only in one of them .*at offset|'other' is only in one"),
+    ],
+)
+def test_a_checkpoint_of_another_query_or_release_is_refused_by_name(
+    reader: Callable[..., BrowseStreamReader], make_queue: MakeQueue, offset: dict[str, Any], says: str
+) -> None:
+    queue = make_queue()
+    made = reader(entity=queue)
+    own = made.initialOffset()
+    if "claims" in offset:
+        own = {"namespace": own["namespace"]}
+    given = json.loads(json.dumps({**own, **offset}).replace("{queue}", queue))
+    with pytest.raises(OptionError, match=says.replace("{queue}", queue)) as raised:
+        made.latestOffset(given, ReadAllAvailable())
+    assert queue in str(raised.value)

@@ -48,7 +48,11 @@ def test_checkpoint_of_another_mode_consumer_entity_or_namespace_is_refused_by_n
     """Req: X-01."""
     offset = CursorOffset(READER, {"orders": Position(7)}).to_json(ORIGIN)
     others = [
-        (Origin("peekLock", "broker.example"), ["orders"], r"mode=cursor.*mode=peekLock"),
+        (
+            Origin("peekLock", "broker.example"),
+            ["orders"],
+            r"mode=cursor.*mode=peekLock .entities orders, at.*claims",
+        ),
         (Origin("cursor", "broker.example", "shop"), ["orders"], r"consumerName=lake.*consumerName=shop"),
         (ORIGIN, ["invoices"], r"entities orders; option entity has invoices.*'orders': \[7, 0\]"),
         (Origin("cursor", "other.example", "lake"), ["orders"], r"broker\.example.*other\.example"),
@@ -72,7 +76,9 @@ def test_moved_namespace_and_dropped_entity_are_accepted_without_fail_on_data_lo
     "value", [{"claims": {"orders": 5}}, {"claims": {"orders": ["x", 0]}}, {"claims": {"orders": [1]}}]
 )
 def test_offset_that_cannot_be_read_is_shown(value: dict[str, object]) -> None:
-    with pytest.raises(CheckpointMismatch, match="cannot be read"):
+    with pytest.raises(
+        CheckpointMismatch, match=r"entities orders holds .* cannot be read.*checkpointLocation"
+    ):
         CursorOffset.parse(
             {**ORIGIN.to_json(), "consumerName": "lake", **value}, ORIGIN, ["orders"], strict=True
         )

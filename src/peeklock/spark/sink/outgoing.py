@@ -199,9 +199,12 @@ class _Table:
         return None if place is None else self._list(place)
 
     def bodies(self) -> list[bytes | None]:
-        """Return the bodies, text as UTF-8."""
-        bodies = self.values("body") or [None] * len(self.rows)
-        return [body.encode() if isinstance(body, str) else body for body in bodies]
+        """Return the bodies. The bytes of a string are sent as they are: Spark does not check them."""
+        place = self._columns.places.get("body")
+        if place is None:
+            return [None] * len(self.rows)
+        bodies: list[bytes | None] = self._batch.column(place).cast(pa.binary()).to_pylist()
+        return bodies
 
     def entities(self) -> list[str | None]:
         """Return the target of each row."""

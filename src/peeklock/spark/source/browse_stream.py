@@ -219,23 +219,37 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read an offset. Raises: CheckpointMismatch."""
         options = self._options
         check_version(offset, options.entities)
+        shown = f"(entities {', '.join(options.entities)}, at offset {offset})"
         entities = offset.get("entities")
-        if not isinstance(entities, dict) or offset.get("namespace") != options.settings.host:
+        if not isinstance(entities, dict):
+            raise CheckpointMismatch(
+                f"The checkpoint is of a stream with option mode={offset.get('mode')}; this one has "
+                f"mode=browse {shown}. Set the old mode, or option checkpointLocation to a new folder."
+            )
+        if offset.get("namespace") != options.settings.host:
             raise CheckpointMismatch(
                 f"the checkpoint is of namespace {offset.get('namespace')!r}, and option connectionString "
-                f"names {options.settings.host!r}: give each query its own checkpointLocation."
+                f"names {options.settings.host!r} {shown}: give each query its own checkpointLocation."
             )
         foreign = sorted({*entities} ^ {*options.entities})
         if foreign:
             raise CheckpointMismatch(
                 f"the checkpoint is of other entities ({', '.join(entities)}) than option entity names "
-                f"({', '.join(options.entities)}): {foreign[0]!r} is only in one of them. Give each query "
-                f"its own checkpointLocation."
+                f"({', '.join(options.entities)}): {foreign[0]!r} is only in one of them "
+                f"(at offset {offset}). Give each query its own checkpointLocation."
             )
-        return {
-            path: {int(partition): (number, until_ms) for partition, (number, until_ms) in marks.items()}
-            for path, marks in entities.items()
-        }
+        try:
+            return {
+                path: {
+                    int(partition): (int(no), int(until_ms)) for partition, (no, until_ms) in marks.items()
+                }
+                for path, marks in entities.items()
+            }
+        except (TypeError, ValueError, AttributeError):
+            raise CheckpointMismatch(
+                f"The checkpoint holds an offset that cannot be read {shown}. It was changed or damaged: "
+                f"restore it, or set option checkpointLocation to a new folder."
+            ) from None
 
 
 def _next(marks: Mapping[int, Mark], partition: int) -> int:

@@ -16,8 +16,9 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from peeklock.spark.options import Mode, Use, read_options
+from peeklock.spark.options import Mode, Options, Use, read_options
 from peeklock.spark.source.schema import row_ddl
+from peeklock.spark.source.tables import created_table, table_ddl, table_options
 from peeklock.spark.versions import stream_reader
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ class ServiceBusSource(DataSource):
         return "servicebus"
 
     def schema(self) -> str:
-        """Return the columns; see `peeklock.spark.source.schema`."""
+        """Return the columns; see `peeklock.spark.source.schema`, for a new table `.tables`."""
+        table = created_table(self.options)
+        if table is not None:
+            return table_ddl(table)
         encoded = next((self.options[key] for key in self.options if key.lower() == "includeencoded"), "")
         return row_ddl(include_encoded=encoded.strip().lower() == "true")
 
@@ -44,11 +48,11 @@ class ServiceBusSource(DataSource):
         """Return the reader of a batch."""
         from peeklock.spark.source.browse import BrowseReader
 
-        return BrowseReader(read_options(self.options, Use.BATCH_READ), schema)
+        return BrowseReader(self._read(Use.BATCH_READ, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Return the reader of a stream."""
-        options = read_options(self.options, Use.STREAM_READ)
+        options = self._read(Use.STREAM_READ, schema)
         if options.mode is Mode.CURSOR:
             from peeklock.spark.source.cursor import CursorStreamReader
 
@@ -65,7 +69,7 @@ class ServiceBusSource(DataSource):
         """Return the writer of a batch."""
         from peeklock.spark.sink.writer import SinkWriter
 
-        return SinkWriter(read_options(self.options, Use.WRITE), schema, overwrite)
+        return SinkWriter(self._read(Use.WRITE, schema), schema, overwrite)
 
     def streamWriter(  # noqa: N802  # Spark's name
         self, schema: StructType, overwrite: bool
@@ -73,4 +77,7 @@ class ServiceBusSource(DataSource):
         """Return the writer of a stream."""
         from peeklock.spark.sink.writer import SinkStreamWriter
 
-        return SinkStreamWriter(read_options(self.options, Use.WRITE), schema, overwrite)
+        return SinkStreamWriter(self._read(Use.WRITE, schema), schema, overwrite)
+
+    def _read(self, use: Use, schema: StructType) -> Options:
+        return read_options(self.options, use, table_options(schema))

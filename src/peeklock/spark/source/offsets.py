@@ -71,8 +71,9 @@ class Origin:
         mode = offset.get("mode")
         if mode != self.mode:
             raise CheckpointMismatch(
-                f"The checkpoint is of a stream with option mode={mode}; this one has mode={self.mode}. Set "
-                f"option checkpointLocation to a new folder."
+                f"The checkpoint is of a stream with option mode={mode or 'browse'}; this one has "
+                f"mode={self.mode} (entities {', '.join(sorted(paths))}, at offset {offset}). Set the old "
+                f"mode, or option checkpointLocation to a new folder."
             )
         consumer = offset.get("consumerName", "")
         if self.consumer is not None and consumer != self.consumer:
@@ -150,7 +151,7 @@ class CursorOffset:
             positions = {path: Position(int(no), int(life)) for path, (no, life) in claims.items()}
             return cls(_reader_of(value), positions, int(value.get("idle", 0)))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise _unreadable(value) from None
+            raise _unreadable(value, paths) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ class PeekLockOffset:
             )
             parsed = cls(int(value.get("batch", 0)), read, settle, int(value.get("bytes", 0)))
         except (TypeError, ValueError, AttributeError):
-            raise _unreadable(value) from None
+            raise _unreadable(value, paths) from None
         origin.check(value, paths, {*read, *settle}, strict=strict)
         return parsed
 
@@ -207,8 +208,11 @@ def _reader_of(value: Json) -> ReaderName:
     return ReaderName(value["consumerName"], owner)
 
 
-def _unreadable(value: Json) -> CheckpointMismatch:
-    return CheckpointMismatch(f"The checkpoint holds an offset that cannot be read: {value}.")
+def _unreadable(value: Json, paths: Iterable[str]) -> CheckpointMismatch:
+    return CheckpointMismatch(
+        f"The checkpoint of the entities {', '.join(sorted(paths))} holds an offset that cannot be read: "
+        f"{value}. It was changed or damaged: restore it, or set option checkpointLocation to a new folder."
+    )
 
 
 def to_ranges(numbers: Iterable[int]) -> Ranges:

@@ -100,6 +100,8 @@ def record_batch(
             arrays.append(pa.array(payloads, kind))
         elif not payloads or (name == "body" and not include_body):
             arrays.append(pa.nulls(count, kind))
+        elif name == "body":
+            arrays.append(pa.array(columns[name], pa.binary()).view(kind))
         elif name == "applicationProperties":
             arrays.append(_maps(columns[name], kind))
         elif pa.types.is_timestamp(kind):

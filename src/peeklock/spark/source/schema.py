@@ -47,9 +47,12 @@ _TYPES: Final[dict[str, tuple[str, pa.DataType]]] = {
 
 def row_ddl(*, include_encoded: bool = False) -> str:
     """Return the columns as Spark's DDL."""
-    return ", ".join(
-        f"`{name}` {ddl}" for name, (ddl, _) in _TYPES.items() if include_encoded or name != ENCODED
-    )
+    return ", ".join(f"`{name}` {ddl}" for name, ddl in row_columns(include_encoded=include_encoded))
+
+
+def row_columns(*, include_encoded: bool = False) -> list[tuple[str, str]]:
+    """Return name and type of each column, the types as in Spark's DDL."""
+    return [(name, ddl) for name, (ddl, _) in _TYPES.items() if include_encoded or name != ENCODED]
 
 
 def row_schema(*, include_encoded: bool = False) -> pa.Schema:
@@ -60,7 +63,12 @@ def row_schema(*, include_encoded: bool = False) -> pa.Schema:
 
 
 def chosen_schema(wanted: StructType) -> pa.Schema:
-    """Return the Arrow columns that a user chose with `.schema(...)`, in any order. Raises: OptionError."""
+    """Return the Arrow columns that a user chose with `.schema(...)`, in any order.
+
+    `body` may be a string: the same bytes, as Spark's own cast makes it.
+
+    Raises: OptionError.
+    """
     chosen: list[tuple[str, pa.DataType]] = []
     for column in wanted.fields:
         known = _TYPES.get(column.name)
@@ -68,9 +76,13 @@ def chosen_schema(wanted: StructType) -> pa.Schema:
         if known is None:
             raise OptionError(
                 f"the schema has the column {column.name!r}, which messages do not have; they have "
-                f"{', '.join(_TYPES)}."
+                f"{', '.join(_TYPES)}. Correct .schema(...) or the columns of the table or view."
             )
-        if found != known[0]:
-            raise OptionError(f"column {column.name} is {found} in the schema, and {known[0]} in messages.")
-        chosen.append((column.name, known[1]))
+        kind = pa.string() if (column.name, found) == ("body", "string") else known[1]
+        if found != known[0] and kind == known[1]:
+            raise OptionError(
+                f"column {column.name} is {found} in the schema, and {known[0]} in messages: correct "
+                ".schema(...) or the columns of the table or view, and cast afterwards."
+            )
+        chosen.append((column.name, kind))
     return pa.schema(chosen)
