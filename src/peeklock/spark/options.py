@@ -41,6 +41,13 @@ class SubQueue(enum.Enum):
     TRANSFER_DEAD_LETTER = "/$Transfer/$DeadLetterQueue"
 
 
+class Key(enum.Enum):
+    """What messages of one task have in common; the value is the column that shows it."""
+
+    SESSION_ID = "sessionId"
+    PARTITION_KEY = "partitionKey"
+
+
 class Edge(enum.Enum):
     """A position that is resolved when the query starts."""
 
@@ -69,7 +76,7 @@ KNOWN: Final[dict[str, str]] = {
     **dict.fromkeys(("connectionString", "caFile", "operationTimeout"), _ALL),
     **dict.fromkeys(("entity", "queueName", "topicName", "path"), _ALL),
     **dict.fromkeys(("subscriptionName", "subQueue", "mode", "minPartitions", "fetchSize"), _READS),
-    **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss"), _READS),
+    **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss", "partitionBy"), _READS),
     **dict.fromkeys(("maxMessagesPerTrigger", "maxBytesPerTrigger"), _STREAMS),
     **dict.fromkeys(("startingOffsets", "startingEnqueuedTime", "endingOffsets", "sessionId"), _BROWSE),
     **dict.fromkeys(("consumerName", "takeOver", "maxMessagesPerSecond"), _CURSOR),
@@ -104,7 +111,9 @@ class Options:
     bytes_max: int | None
     """Bytes of messages in one micro-batch, as on the wire; at least one message is read."""
     partitions_min: int | None
-    """Tasks to divide a read into; None = as many as Spark has cores."""
+    """Tasks to divide a read into; None = by its size."""
+    partition_by: Key | None
+    """Messages with the same value come in one task, in sequence order."""
     fail_on_data_loss: bool
     fetch_size: int
     include_body: bool
@@ -151,6 +160,7 @@ def read_options(given: Mapping[str, str], use: Use) -> Options:
         messages_max=_value(values, "maxMessagesPerTrigger", _positive),
         bytes_max=_value(values, "maxBytesPerTrigger", _bytes),
         partitions_min=_value(values, "minPartitions", _positive),
+        partition_by=_value(values, "partitionBy", _key),
         fail_on_data_loss=_value(values, "failOnDataLoss", _boolean) is not False,
         fetch_size=_value(values, "fetchSize", _positive) or FETCH_SIZE,
         include_body=_value(values, "includeBody", _boolean) is not False,
@@ -357,6 +367,13 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
         raise ValueError("a whole number of at least 1")
     return int(text)
+
+
+def _key(text: str) -> Key:
+    for key in Key:
+        if text.lower() == key.value.lower():
+            return key
+    raise ValueError(" or ".join(key.value for key in Key))
 
 
 def _bytes(text: str) -> int:

@@ -10,4 +10,5 @@ peek_lock      Mode peekLock as a stream: deferred messages as offsets.
 reader_names   How a stream in mode cursor names itself.
 rows           Encoded messages decoded into Arrow columns.
 schema         Columns of a message as a row.
+tasks          How many tasks a read has, by its size, and which keys each reads.
 """
