@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from peeklock.spark.options import Use, read_options
+from peeklock.spark.source.browse import BrowseReader
 from peeklock.testing.served import ServedBroker
+from tests.spark.engine import SCHEMA
 from tests.spark.streams import Namespace
 
 pytestmark = pytest.mark.spark
@@ -25,19 +28,28 @@ def namespace(broker: ServedBroker, administration: Any) -> Namespace:
 @pytest.fixture
 def source(namespace: Namespace) -> str:
     """A queue of numbers, each of a session in turn."""
+    return numbered_queue(namespace)
+
+
+def numbered_queue(namespace: Namespace) -> str:
     queue = namespace.queue()
     namespace.send_to_sessions(queue, [(f"s{number % SESSIONS}", str(number)) for number in range(MESSAGES)])
     return queue
 
 
-def require_order(spark: Any, namespace: Namespace, target: str) -> None:
-    """Require that a queue has each session's numbers in their order, and all of them."""
-    rows = spark.read.format("servicebus").option("connectionString", namespace.broker.connection_string)
-    found = rows.load(target).select("sequenceNumber", "sessionId", "body").collect()
-    by_session: dict[str, list[int]] = defaultdict(list)
-    for row in sorted(found, key=lambda row: row.sequenceNumber):
-        by_session[row.sessionId].append(int(row.body))
-    assert by_session == {f"s{no}": [*range(no, MESSAGES, SESSIONS)] for no in range(SESSIONS)}
+def numbers_by_session(namespace: Namespace, queue: str) -> dict[str, list[int]]:
+    """Return the numbers of each session, in the order of the queue."""
+    given = {"connectionString": namespace.broker.connection_string, "entity": queue}
+    reader = BrowseReader(read_options(given, Use.BATCH_READ), SCHEMA)
+    found: dict[str, list[int]] = defaultdict(list)
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            for row in batch.to_pylist():
+                found[row["sessionId"]].append(int(row["body"]))
+    return found
+
+
+EXPECTED = {f"s{no}": [*range(no, MESSAGES, SESSIONS)] for no in range(SESSIONS)}
 
 
 @pytest.mark.parametrize("mode", ["cursor", "peekLock", "browse"])
@@ -61,7 +73,7 @@ def test_a_stream_keeps_the_order_of_each_session(
         .start()
     )
     query.awaitTermination()
-    require_order(spark, namespace, target)
+    assert numbers_by_session(namespace, target) == EXPECTED
 
 
 def test_a_batch_keeps_the_order_of_each_session(spark: Any, namespace: Namespace, source: str) -> None:
@@ -77,4 +89,4 @@ def test_a_batch_keeps_the_order_of_each_session(spark: Any, namespace: Namespac
     assert rows.rdd.getNumPartitions() == 3
     written = rows.write.format("servicebus").mode("append")
     written.options(connectionString=namespace.broker.connection_string, entity=target).save()
-    require_order(spark, namespace, target)
+    assert numbers_by_session(namespace, target) == EXPECTED

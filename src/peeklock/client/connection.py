@@ -307,7 +307,7 @@ class BlockingConnection:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if settings.tls:
-                sock = ssl.create_default_context(cafile=settings.ca_file).wrap_socket(
+                sock = ssl.create_default_context(cadata=settings.certificates).wrap_socket(
                     sock, server_hostname=settings.host
                 )
             sock.setblocking(False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from peeklock.client.connection_string import ConnectionString
+from peeklock.client.connection_string import ConnectionString, read_certificates
 from peeklock.client.errors import OptionError
 
 
@@ -228,9 +228,14 @@ def _settings(values: Mapping[str, str]) -> ConnectionString:
     if not text:
         raise OptionError("option connectionString is missing: it names the broker and your credentials.")
     try:
-        settings = ConnectionString.parse(text, ca_file=values.get("caFile"))
+        settings = ConnectionString.parse(text)
     except OptionError as wrong:
         raise OptionError(f"option connectionString: {wrong}") from None
+    if "caFile" in values:
+        try:
+            settings = replace(settings, certificates=read_certificates(values["caFile"]))
+        except OptionError as wrong:
+            raise OptionError(f"option caFile: {wrong} It is read where the query is planned.") from None
     timeout_s = _value(values, "operationTimeout", _seconds)
     return settings if timeout_s is None else replace(settings, timeout_s=timeout_s)
 
