@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -263,22 +264,6 @@ def test_a_token_that_the_broker_holds_for_expired_is_put_anew(tmp_path: Path) -
         assert process.stop() == 0
 
 
-@pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_file_of_certificates_that_cannot_be_used_is_named_at_once(
-    tmp_path: Path, content: str | None
-) -> None:
-    file = tmp_path / "ca.pem"
-    if content is not None:
-        file.write_text(content)
-    text = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k"
-    made = BlockingConnection(ConnectionString.parse(text, ca_file=str(file)))
-    with pytest.raises(ServiceBusError) as raised:
-        peek(made, "q")
-    assert f"the file '{file}' of ca_file (caFile in Spark) cannot be used: " in str(raised.value)
-    assert "Put a PEM file of the broker's CA certificates there, on each host" in str(raised.value)
-    assert not raised.value.retryable
-
-
 def test_nobody_there_is_told_within_the_time_given() -> None:
     text = "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
     made = BlockingConnection(ConnectionString.parse(text, timeout_s=0.3))
@@ -331,6 +316,28 @@ def test_waiting_for_another_thread_costs_no_time_of_a_request(
     assert own.engine is engine
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"not PEM", "has no certificate in PEM"),
+        (
+            b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+            "has a certificate that cannot be read",
+        ),
+    ],
+)
+def test_a_file_without_certificates_is_refused_before_anything_connects(
+    tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_bytes(content)
+    text = "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=k"
+    with pytest.raises(OptionError, match=f"{re.escape(str(file))}.*{problem}"):
+        ConnectionString.parse(text, ca_file=str(file))
+
+
 def test_over_tls_only_trusted_certificates_are_taken(tmp_path: Path) -> None:
     from datetime import UTC, datetime
 
@@ -356,7 +363,12 @@ def test_over_tls_only_trusted_certificates_are_taken(tmp_path: Path) -> None:
         distrusting = BlockingConnection(ConnectionString.parse(text))
         with pytest.raises(ServiceBusError, match="PEM file"):
             peek(distrusting, "safe")
-        made = BlockingConnection(ConnectionString.parse(text, ca_file=str(certificate)))
+        # A process that has no such file, as an executor of Spark, gets the certificates with the settings.
+        copy = tmp_path / "ca.pem"
+        copy.write_bytes("# größer\n".encode() + certificate.read_bytes())
+        settings = pickle.loads(pickle.dumps(ConnectionString.parse(text, ca_file=str(copy))))
+        copy.unlink()
+        made = BlockingConnection(settings)
         sender = made.sender("safe")
         for number in range(200):
             sender.send(message(number, size=20_000))

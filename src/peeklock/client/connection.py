@@ -37,7 +37,7 @@ from peeklock.amqp.events import (
 from peeklock.amqp.types import Symbol
 from peeklock.auth.sas import generate
 from peeklock.client.connection_string import ConnectionString
-from peeklock.client.errors import CONNECTION_LOST, NO_CERTIFICATES, ServiceBusError, refused
+from peeklock.client.errors import CONNECTION_LOST, ServiceBusError, refused
 from peeklock.client.links import ReceiveMode, Receiver, SessionChoice
 from peeklock.client.management import Management, TokenNode
 from peeklock.client.sender import Sender
@@ -322,15 +322,16 @@ class BlockingConnection:
     def _connect(self, deadline: float) -> None:
         settings = self.settings
         left_s = max(0.1, deadline - time.monotonic())
-        context = self._trust() if settings.tls else None
         try:
             sock = socket.create_connection((settings.host, settings.port), timeout=left_s)
         except OSError as error:
             raise self._broken(error) from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
-                sock = context.wrap_socket(sock, server_hostname=settings.host)
+            if settings.tls:
+                sock = ssl.create_default_context(cadata=settings.certificates).wrap_socket(
+                    sock, server_hostname=settings.host
+                )
             sock.setblocking(False)
         except OSError as error:
             sock.close()
@@ -357,15 +358,6 @@ class BlockingConnection:
             threading.Thread(
                 target=self._keep_alive, args=(self._closed,), name="peeklock-client", daemon=True
             ).start()
-
-    def _trust(self) -> ssl.SSLContext:
-        """Return what certificates to trust. Raises: ServiceBusError, if the file has none."""
-        file = self.settings.ca_file
-        try:
-            return ssl.create_default_context(cafile=file)
-        except OSError as error:
-            where = f"on host {socket.gethostname()} the file {file!r} of ca_file (caFile in Spark)"
-            raise self.error(NO_CERTIFICATES, f"{where} cannot be used: {error}", "") from error
 
     def _write(self, sock: socket.socket, engine: Engine) -> None:
         while True:

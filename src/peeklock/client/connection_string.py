@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from peeklock.auth.sas import generate
@@ -20,6 +22,7 @@ _KEYS: Final = (
     "EntityPath",
     "UseDevelopmentEmulator",
 )
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]*-----END CERTIFICATE-----")
 _NAME: Final = re.compile("[A-Za-z]{1,32}")
 _BY_LOWER: Final = {key.lower(): key for key in _KEYS}
 
@@ -37,8 +40,9 @@ class ConnectionString:
     """A token instead of key name and key; it cannot be renewed."""
     entity_path: str = ""
     """The only entity of the connection string; empty = the whole namespace."""
-    ca_file: str | None = None
-    """PEM file of the certificates to trust; None = those of the machine."""
+    certificates: str | None = field(default=None, repr=False)
+    """The certificates to trust as PEM, which processes on other machines need too; None = those of the
+    machine."""
     timeout_s: float = 60.0
     """How long an operation is retried before its error is raised, seconds."""
     token_file: str | None = None
@@ -64,7 +68,8 @@ class ConnectionString:
             token_file: file with a JSON web token; the connection string has no key and no signature then.
 
         Raises:
-            OptionError: a key is unknown, missing or wrong. The text never quotes a value that may be secret.
+            OptionError: a key is unknown, missing or wrong, or the file cannot be read. The text never quotes
+                a value that may be secret.
         """
         values: dict[str, str] = {}
         for part in connection_string.strip().split(";"):
@@ -100,7 +105,7 @@ class ConnectionString:
             key,
             signature,
             values.get("EntityPath", "").strip("/"),
-            ca_file,
+            None if ca_file is None else read_certificates(ca_file),
             timeout_s,
             token_file,
         )
@@ -108,6 +113,24 @@ class ConnectionString:
     def token(self, resource: str, expires_at_ms: int) -> str:
         """Return a token for a resource URI; a `signature` is one already, of its own resource."""
         return self.signature or generate(resource, self.key_name, self.key, expires_at_ms)
+
+
+def read_certificates(file: str) -> str:
+    """Return the certificates of a PEM file, without what is around them. Raises: OptionError."""
+    try:
+        found = _CERTIFICATE.findall(Path(file).read_bytes())
+    except OSError as failure:
+        raise OptionError(
+            f"the file of certificates '{file}' cannot be read: {failure.strerror or failure}."
+        ) from None
+    certificates = b"\n".join(found).decode("ascii")
+    if not certificates:
+        raise OptionError(f"the file '{file}' has no certificate in PEM.")
+    try:
+        ssl.create_default_context(cadata=certificates)
+    except ssl.SSLError as failure:
+        raise OptionError(f"the file '{file}' has a certificate that cannot be read: {failure}.") from None
+    return certificates
 
 
 def _endpoint(text: str) -> tuple[str, int | None]:

@@ -9,8 +9,6 @@ from typing import Final
 
 CONNECTION_LOST: Final = "peeklock:connection-lost"
 """The connection broke or could not be opened. Our own name: it is never on the wire."""
-NO_CERTIFICATES: Final = "peeklock:no-certificates"
-"""The file with certificates to trust cannot be used. Our own name: it is never on the wire."""
 TIMEOUT: Final = "com.microsoft:timeout"
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 NOT_FOUND: Final = "amqp:not-found"
@@ -41,7 +39,6 @@ _ADVICE: Final = {
     "amqp:not-implemented": "This broker does not know the operation: cursors need peeklock, peek-lock and "
     "browsing work with any Service Bus.",
     CONNECTION_LOST: "Check the host and port in the connection string, and that the broker runs.",
-    NO_CERTIFICATES: "Put a PEM file of the broker's CA certificates there, on each host that connects.",
     SERVER_BUSY: "Try again later, or with fewer requests at a time.",
 }
 

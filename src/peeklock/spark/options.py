@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from peeklock.client.connection_string import ConnectionString
+from peeklock.client.connection_string import ConnectionString, read_certificates
 from peeklock.client.errors import OptionError
 from peeklock.spark.connections import named_connection
 
@@ -40,6 +40,13 @@ class SubQueue(enum.Enum):
     MAIN = ""
     DEAD_LETTER = "/$DeadLetterQueue"
     TRANSFER_DEAD_LETTER = "/$Transfer/$DeadLetterQueue"
+
+
+class Key(enum.Enum):
+    """What messages of one task have in common; the value is the column that shows it."""
+
+    SESSION_ID = "sessionId"
+    PARTITION_KEY = "partitionKey"
 
 
 class Edge(enum.Enum):
@@ -73,7 +80,7 @@ KNOWN: Final[dict[str, str]] = {
     **dict.fromkeys(("connectionString", "connection", "tokenFile", "caFile", "operationTimeout"), _ALL),
     **dict.fromkeys(("entity", "queueName", "topicName", "path"), _ALL),
     **dict.fromkeys(("subscriptionName", "subQueue", "mode", "minPartitions", "fetchSize"), _READS),
-    **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss"), _READS),
+    **dict.fromkeys(("includeBody", "includeEncoded", "failOnDataLoss", "partitionBy"), _READS),
     **dict.fromkeys(("maxMessagesPerTrigger", "maxBytesPerTrigger"), _STREAMS),
     **dict.fromkeys(("startingOffsets", "startingEnqueuedTime", "endingOffsets", "sessionId"), _BROWSE),
     **dict.fromkeys(("consumerName", "takeOver", "maxMessagesPerSecond"), _CURSOR),
@@ -114,7 +121,9 @@ class Options:
     bytes_max: int | None
     """Bytes of messages in one micro-batch, as on the wire; at least one message is read."""
     partitions_min: int | None
-    """Tasks to divide a read into; None = as many as Spark has cores."""
+    """Tasks to divide a read into; None = by its size."""
+    partition_by: Key | None
+    """Messages with the same value come in one task, in sequence order."""
     fail_on_data_loss: bool
     fetch_size: int
     include_body: bool
@@ -172,6 +181,7 @@ def read_options(given: Mapping[str, str], use: Use, table: Mapping[str, str] | 
         messages_max=_value(values, "maxMessagesPerTrigger", _positive),
         bytes_max=_value(values, "maxBytesPerTrigger", _bytes),
         partitions_min=_value(values, "minPartitions", _positive),
+        partition_by=_value(values, "partitionBy", _key),
         fail_on_data_loss=_value(values, "failOnDataLoss", _boolean) is not False,
         fetch_size=_value(values, "fetchSize", _positive) or FETCH_SIZE,
         include_body=_value(values, "includeBody", _boolean) is not False,
@@ -254,9 +264,14 @@ def _settings(values: Mapping[str, str]) -> ConnectionString:
         )
     token_file = _value(values, "tokenFile", _absolute)
     try:
-        settings = ConnectionString.parse(text, ca_file=values.get("caFile"), token_file=token_file)
+        settings = ConnectionString.parse(text, token_file=token_file)
     except OptionError as wrong:
         raise OptionError(f"option {name}: {wrong}") from None
+    if "caFile" in values:
+        try:
+            settings = replace(settings, certificates=read_certificates(values["caFile"]))
+        except OptionError as wrong:
+            raise OptionError(f"option caFile: {wrong} It is read where the query is planned.") from None
     timeout_s = _value(values, "operationTimeout", _seconds)
     return settings if timeout_s is None else replace(settings, timeout_s=timeout_s)
 
@@ -399,6 +414,13 @@ def _positive(text: str) -> int:
 def _digits(text: str) -> int | None:
     """Return a number of at most 18 decimal digits; None for another text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def _key(text: str) -> Key:
+    for key in Key:
+        if text.lower() == key.value.lower():
+            return key
+    raise ValueError(" or ".join(key.value for key in Key))
 
 
 def _bytes(text: str) -> int:

@@ -93,8 +93,16 @@ def _prepare_java(master: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # Spark's default is 200: on one machine most are empty, and each costs some 10 ms.
-        "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
+        "spark.sql.shuffle.partitions": str(4 * cores_of(master)),
     }
+
+
+def cores_of(master: str) -> int:
+    """Return the cores of a local master: N of `local[N]`, the machine's of `local[*]`."""
+    number = master.removeprefix("local").strip("[]").partition(",")[0].strip()
+    if number == "*":
+        return os.cpu_count() or 1
+    return int(number) if number.isdigit() else 1
 
 
 def _start_quietly() -> None:

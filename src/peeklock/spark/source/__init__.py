@@ -11,4 +11,5 @@ reader_names   How a stream in mode cursor names itself.
 rows           Encoded messages decoded into Arrow columns.
 schema         Columns of a message as a row.
 tables         The options of a table in Spark's catalog.
+tasks          How many tasks a read has, by its size, and which keys each reads.
 """

@@ -15,7 +15,6 @@ counted or locked. Source: wire contract 5.2 (peek-message), 3.2.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +30,7 @@ from peeklock.spark.options import EARLIEST_NUMBER, LATEST_NUMBER, Edge, Offsets
 from peeklock.spark.source.deferred import PEEK
 from peeklock.spark.source.rows import enqueued, record_batch, sequence_number
 from peeklock.spark.source.schema import chosen_schema
+from peeklock.spark.source.tasks import TASK_NUMBERS, Share, apportioned, shares, tasks_for
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -46,12 +46,8 @@ PLAN_S_MAX: Final = 20.0
 _PROBES: Final = 16
 """Concurrent peeks of the search for the end of a range. Our choice: a million numbers take 7 rounds."""
 
-_CELLS_MAX: Final = 64
-_CELLS_A_TASK: Final = 8
-"""Places at which a range is probed for holes: in all, and per task."""
-
-_TASK_NUMBERS_MIN: Final = 2000
-"""Minimum size of a task by default: a task costs 10 ms and more, reading 2000 messages 50 ms."""
+_CELLS: Final = 64
+"""Places at which a range is probed for holes."""
 
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 4 << 20
@@ -171,12 +167,13 @@ class Browser:
 
 
 class BrowsePartition(InputPartition):
-    """One task: ranges of one entity."""
+    """One task: ranges of one entity, and which of their messages; None = all."""
 
-    def __init__(self, path: str, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, path: str, ranges: tuple[Range, ...], share: Share | None = None) -> None:
         super().__init__(path)
         self.path = path
         self.ranges = ranges
+        self.share = share
 
 
 class BrowseReader(DataSourceReader):
@@ -193,11 +190,17 @@ class BrowseReader(DataSourceReader):
         for path in options.entities:
             browser = Browser(options, path, min(PLAN_S_MAX, options.settings.timeout_s))
             spans += [(browser, span) for span in _spans(browser, options)]
-        partitions: list[InputPartition] = []
-        for (browser, span), count in zip(
-            spans, tasks_for(options, [span for _, span in spans]), strict=True
-        ):
-            partitions += [BrowsePartition(browser.path, ranges) for ranges in _divide(browser, span, count)]
+        if options.partition_by is not None:
+            partitions = by_key(options, [(browser.path, span) for browser, span in spans])
+        else:
+            found = [_live(browser, span, options) for browser, span in spans]
+            tasks = tasks_for(options, sum(count for _, count in found), task_messages=TASK_NUMBERS)
+            counts = apportioned(tasks, [count for _, count in found])
+            partitions = [
+                BrowsePartition(browser.path, ranges)
+                for (browser, _), (cells, _), count in zip(spans, found, counts, strict=True)
+                for ranges in cut(cells, count)
+            ]
         # Without partitions, Spark makes an empty one of its own class.
         return partitions or [BrowsePartition(options.entities[0], ())]
 
@@ -210,11 +213,14 @@ def read_ranges(options: Options, schema: pa.Schema, partition: InputPartition) 
     """Yield the rows of a task in batches of bounded size."""
     assert isinstance(partition, BrowsePartition)
     browser = Browser(options, partition.path)
+    share = partition.share
     since_ms = options.starting_time_ms
     waiting: list[bytes] = []
     size = 0
     for wanted in partition.ranges:
         for messages in browser.read(wanted, options.fetch_size):
+            if share is not None:
+                messages = [one for one in messages if share.has(one)]
             if since_ms is not None:
                 messages = [one for one in messages if (enqueued(one)[1] or 0) >= since_ms]
             waiting += messages
@@ -226,11 +232,18 @@ def read_ranges(options: Options, schema: pa.Schema, partition: InputPartition) 
         yield record_batch(waiting, partition.path, schema, include_body=options.include_body)
 
 
-def tasks_for(options: Options, spans: Sequence[Range]) -> list[int]:
-    """Return how many tasks each range is divided into."""
-    numbers = sum(end - start for start, end in spans)
-    tasks = options.partitions_min or max(1, min(os.cpu_count() or 1, numbers // _TASK_NUMBERS_MIN))
-    return [max(1, round(tasks * (end - start) / numbers)) for start, end in spans]
+def by_key(options: Options, spans: Sequence[tuple[str, Range]]) -> list[InputPartition]:
+    """Divide ranges into tasks by the keys of their messages: each task of an entity reads all its ranges."""
+    by_path: dict[str, list[Range]] = {}
+    for path, span in sorted(spans):
+        by_path.setdefault(path, []).append(span)
+    sizes = [sum(end - start for start, end in ranges) for ranges in by_path.values()]
+    counts = apportioned(tasks_for(options, sum(sizes), task_messages=TASK_NUMBERS), sizes)
+    return [
+        BrowsePartition(path, tuple(ranges), share)
+        for (path, ranges), count in zip(by_path.items(), counts, strict=True)
+        for share in shares(options, count)
+    ]
 
 
 def starts(browser: Browser, options: Options, firsts: dict[int, Probe]) -> dict[int, int]:
@@ -295,18 +308,20 @@ def _lost(options: Options, path: str, number: int, first: int) -> None:
     _LOG.warning("%s: %d numbers are skipped (failOnDataLoss=false)", text, first - number)
 
 
-def _divide(browser: Browser, span: Range, tasks: int) -> list[tuple[Range, ...]]:
-    """Divide a range into tasks of about equal size, without the holes."""
-    if tasks == 1:
-        return [(span,)]
+def _live(browser: Browser, span: Range, options: Options) -> tuple[list[Range], int]:
+    """Return the parts of a range without the large holes, and about how many messages they have."""
     start, end = span
-    edges = _spread(start, end, min(_CELLS_MAX, tasks * _CELLS_A_TASK))
-    edges = [start, *(edge for edge in edges if edge > start)]
+    if options.partitions_min is None and end - start <= TASK_NUMBERS:
+        return [span], end - start
+    edges = _spread(start, end, _CELLS)
     cells: list[Range] = []
+    count = 0
     for edge, following, probe in zip(edges, [*edges[1:], end], browser.probe(edges), strict=True):
         if probe is not None and probe.number < following:
-            cells.append((max(edge, probe.number), following))
-    return [ranges for ranges in cut(cells, tasks) if ranges]
+            cells.append((probe.number, following))
+            # The distance to the next message shows how many numbers are gone.
+            count += -(-(following - probe.number) // (1 + probe.number - edge))
+    return cells, count
 
 
 def cut(cells: Sequence[Range], tasks: int) -> list[tuple[Range, ...]]:

@@ -23,14 +23,15 @@ from peeklock.spark.source.browse import (
     BrowsePartition,
     Browser,
     Probe,
+    by_key,
     cut,
     read_ranges,
     starts,
-    tasks_for,
 )
 from peeklock.spark.source.offsets import CheckpointMismatch, check_version
 from peeklock.spark.source.rows import sequence_number
 from peeklock.spark.source.schema import chosen_schema
+from peeklock.spark.source.tasks import TASK_NUMBERS, apportioned, tasks_for
 from peeklock.spark.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -135,10 +136,13 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, (number, _) in by_partition.items()
         ]
         spans = [(path, span) for path, span in spans if span[0] < span[1]]
-        counts = tasks_for(self._options, [span for _, span in spans])
+        if self._options.partition_by is not None:
+            return by_key(self._options, spans)
+        sizes = [end_ - begin for _, (begin, end_) in spans]
+        tasks = tasks_for(self._options, sum(sizes), task_messages=TASK_NUMBERS)
         return [
             BrowsePartition(path, ranges)
-            for (path, span), count in zip(spans, counts, strict=True)
+            for (path, span), count in zip(spans, apportioned(tasks, sizes), strict=True)
             for ranges in cut([span], count)
         ]
 

@@ -20,7 +20,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -52,11 +52,11 @@ from peeklock.spark.source.offsets import (
     Position,
     Rate,
     ReaderName,
-    tasks_for,
 )
 from peeklock.spark.source.reader_names import new_reader, require_name
-from peeklock.spark.source.rows import record_batch
+from peeklock.spark.source.rows import record_batch, sequence_number
 from peeklock.spark.source.schema import chosen_schema
+from peeklock.spark.source.tasks import Share, shares, tasks_for
 from peeklock.spark.versions import HANDS_START_IN, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ class CursorPartition(InputPartition):
 
     reader: ReaderName
     slices: tuple[Slice, ...]
+    share: Share | None = None
+    """Which of the messages; None = all."""
 
 
 class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -215,8 +217,14 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 (cursor.path, claim) for no, claim in cursor.claims.items() if begin.claim < no <= stop.claim
             )
         self._confirm()
-        tasks = tasks_for(self._options, sum(claim.count for _, claim in claims))
-        return [CursorPartition(last.reader, tuple(slices)) for slices in divide(claims, tasks)]
+        count, size_bytes = sum(each.count for _, each in claims), sum(each.size_bytes for _, each in claims)
+        tasks = tasks_for(self._options, count, size_bytes)
+        parts = divide(claims, tasks if self._options.partition_by is None else 1)
+        return [
+            CursorPartition(last.reader, tuple(slices), share)
+            for slices in parts
+            for share in shares(self._options, tasks)
+        ]
 
     def commit(self, end: Json) -> None:
         """Request the removal of the messages claimed up to an offset. Raises: ServiceBusError."""
@@ -255,18 +263,26 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ServiceBusError: their claim is gone, or the broker refused.
         """
         assert isinstance(partition, CursorPartition)
-        options = self._options
+        parts = self._fetched(partition)
+        if partition.share is not None:
+            parts = in_sequence(parts, partition.share)
+        for path, payloads in parts:
+            yield record_batch(payloads, path, self._schema, include_body=self._options.include_body)
+
+    # Internal
+
+    def _fetched(self, partition: CursorPartition) -> Iterator[tuple[str, list[bytes]]]:
+        """Yield the messages of a partition's claims in their order, with their entity."""
+        reader, options = partition.reader, self._options
         connected = connection(options.settings)
         for part, payloads in fetch(
-            connected, partition.reader.cursor, partition.reader.owner, partition.slices, options.fetch_size
+            connected, reader.cursor, reader.owner, partition.slices, options.fetch_size
         ):
             if len(payloads) < part.count:
                 gone = f"{part.count - len(payloads)} messages of claim {part.no} from the {part.skip}th on"
                 self._report_loss(part.path, gone, "they were removed from the entity")
             if payloads:
-                yield record_batch(payloads, part.path, self._schema, include_body=options.include_body)
-
-    # Internal
+                yield part.path, payloads
 
     def _new_reader(self) -> ReaderName:
         """Return the reader that this query is if its checkpoint names none; always the same."""
@@ -430,6 +446,20 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._stops_at_end and time.monotonic() - self._busy_at < IDLE_S:
             return False
         return any(cursor.committed < positions[path].claim for path, cursor in self._cursors.items())
+
+
+def in_sequence(parts: Iterable[tuple[str, list[bytes]]], share: Share) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield the messages of a share, of each entity in the order of sequence numbers.
+
+    A later claim may have a message that was abandoned before, below those of an earlier one.
+    """
+    kept: dict[str, list[bytes]] = {}
+    for path, payloads in parts:
+        kept.setdefault(path, []).extend(payload for payload in payloads if share.has(payload))
+    for path, payloads in kept.items():
+        payloads.sort(key=sequence_number)
+        for start in range(0, len(payloads), CLAIM_COUNT_MAX):
+            yield path, payloads[start : start + CLAIM_COUNT_MAX]
 
 
 def report_of(cursors: Mapping[str, Cursor]) -> Json:

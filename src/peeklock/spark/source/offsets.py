@@ -7,13 +7,11 @@ since names of entities are case-insensitive.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from peeklock.client.errors import OptionError
-from peeklock.spark.options import Options
 
 _log: Final = logging.getLogger("peeklock.spark")
 
@@ -22,9 +20,6 @@ IDLE_S: Final = 1.0
 
 PAUSE_S: Final = 0.05
 """Pause between two requests when nothing is there. Our choice: Spark waits 10 ms."""
-
-PARTITION_ROWS: Final = 1000
-"""Minimum size of a task by default: a smaller one costs more than it saves. Our choice."""
 
 VERSION: Final = 2
 """Of the form of offsets. 2: those of mode cursor name the owner."""
@@ -239,11 +234,6 @@ def without(ranges: Mapping[str, Ranges], others: Mapping[str, Ranges]) -> dict[
         if kept:
             left[path] = to_ranges(kept)
     return left
-
-
-def tasks_for(options: Options, messages: int) -> int:
-    """Return how many tasks a batch is divided into."""
-    return options.partitions_min or min(os.cpu_count() or 1, -(-messages // PARTITION_ROWS))
 
 
 class Rate:

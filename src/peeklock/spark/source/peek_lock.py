@@ -40,12 +40,12 @@ from peeklock.spark.source.offsets import (
     PeekLockOffset,
     Ranges,
     numbers_of,
-    tasks_for,
     to_ranges,
     without,
 )
 from peeklock.spark.source.rows import record_batch
 from peeklock.spark.source.schema import chosen_schema
+from peeklock.spark.source.tasks import Share, apportioned, shares, tasks_for
 from peeklock.spark.versions import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class PeekLockPartition(InputPartition):
 
     path: str
     ranges: tuple[tuple[int, int], ...]
+    share: Share | None = None
+    """Which of the messages; None = all."""
 
 
 class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -162,7 +164,7 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._rows = {no: rows for no, rows in self._rows.items() if no >= offset.batch - 1}
             kept = {path: self._keep(path, ranges, offset.batch) for path, ranges in offset.read.items()}
             self._rows[offset.batch] = {path: ranges for path, ranges in kept.items() if ranges}
-        return [*self._divide(self._rows[offset.batch])]
+        return [*self._divide(self._rows[offset.batch], offset.size_bytes)]
 
     def commit(self, end: Json) -> None:
         """Remove the messages of the batch that ends at `end`; complete them in entities with sessions.
@@ -195,8 +197,9 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, PeekLockPartition)
         options = self._options
         entity = Entity(connection(options.settings), partition.path)
+        share = partition.share
         for found in entity.peek([*partition.ranges], options.fetch_size):
-            payloads = [payload for _, payload in found]
+            payloads = [payload for _, payload in found if share is None or share.has(payload)]
             yield record_batch(payloads, partition.path, self._schema, include_body=options.include_body)
 
     # Internal
@@ -303,15 +306,20 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 batch,
             )
 
-    def _divide(self, rows: dict[str, Ranges]) -> Iterator[PeekLockPartition]:
+    def _divide(self, rows: dict[str, Ranges], size_bytes: int) -> Iterator[PeekLockPartition]:
         """Divide numbers into tasks of about equal size, each of one entity."""
-        total = sum(len(numbers_of(ranges)) for ranges in rows.values())
-        size = max(1, -(-total // max(1, tasks_for(self._options, total))))
-        for path, ranges in rows.items():
-            numbers = numbers_of(ranges)
-            for at in range(0, len(numbers), size):
-                part = tuple(to_ranges(numbers[at : at + size]))
-                yield PeekLockPartition(self._entities[path].path, part)
+        options = self._options
+        numbers = {path: numbers_of(ranges) for path, ranges in rows.items()}
+        counts = [len(each) for each in numbers.values()]
+        tasks = tasks_for(options, sum(counts), size_bytes)
+        size = max(1, -(-sum(counts) // tasks))
+        for (path, wanted), count in zip(numbers.items(), apportioned(tasks, counts), strict=True):
+            if options.partition_by is not None:
+                size = len(wanted)
+            for at in range(0, len(wanted), size):
+                part = tuple(to_ranges(wanted[at : at + size]))
+                for share in shares(options, count):
+                    yield PeekLockPartition(self._entities[path].path, part, share)
 
     def _remove(self, ranges: Mapping[str, Ranges], mean_bytes: int) -> None:
         for path, numbers in ranges.items():

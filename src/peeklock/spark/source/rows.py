@@ -32,6 +32,7 @@ from peeklock.amqp.messaging import (
     scan,
 )
 from peeklock.amqp.types import Timestamp
+from peeklock.spark.options import Key
 from peeklock.spark.source.schema import row_schema
 
 _LONG = struct.Struct(">q").unpack_from
@@ -126,6 +127,20 @@ def enqueued(payload: bytes) -> tuple[int | None, int | None]:
         return None, None
     values = _annotations(payload, section[0] + 3)
     return _integer(values[_NUMBER]), _integer(values[_ENQUEUED])
+
+
+def key_of(payload: bytes, by: Key) -> str | None:
+    """Return the session id of an encoded message, or its partition key and else its session id.
+
+    Raises: DecodeError.
+    """
+    sections = scan(payload)
+    key: str | None = None
+    if by is Key.PARTITION_KEY and sections.message_annotations is not None:
+        key = _annotations(payload, decode(payload, sections.message_annotations[0] + 1)[1])[_KEY]
+    if key is None and sections.properties is not None:
+        key = _properties(payload, decode(payload, sections.properties[0] + 1)[1])[10]
+    return key
 
 
 _FIELDS: Final = [name for name in row_schema().names if name != "entity"]
