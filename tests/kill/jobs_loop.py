@@ -133,9 +133,8 @@ class JobsLoop:
         self._figures[f"{victim} kills in {name}"] += 1
 
     def _start(self, job: Sequence[str]) -> ProcessTree:
-        on_spark = (
-            () if job[0] == "release" else ("--master", "local[2,4]", "--conf", "spark.driver.memory=1g")
-        )
+        # A task whose worker is killed is tried again, as on a cluster.
+        spark = ("--master", "local[2,4]", "--conf", "spark.driver.memory=1g")
         started = ProcessTree(
             [program(), "pipeline", *job, *(() if job[0] == "release" else spark)],
             self._folder / "jobs.log",

@@ -86,7 +86,10 @@ def copies_of(lane: Lane) -> str:
 
 
 def start(spark: SparkSession, plan: Plan, folder: Path, lane: Lane) -> StreamingQuery:
-    """Start the query of a lane from its checkpoint."""
+    """Start the query of a lane from its checkpoint, and wait until its source has a Python.
+
+    Without the wait, queries start one each at once, and on a busy machine none is in time (`SLOW`).
+    """
     rows = (
         spark.readStream.format("servicebus")
         .option("connectionString", plan.connection_string)
@@ -99,7 +102,10 @@ def start(spark: SparkSession, plan: Plan, folder: Path, lane: Lane) -> Streamin
     )
     sink = lane.load().write(rows, plan.place(folder, lane))
     sink = sink.option("checkpointLocation", str(folder / f"checkpoint-{lane.name}"))
-    return (sink.trigger(availableNow=True) if plan.finish else sink).start()
+    query = (sink.trigger(availableNow=True) if plan.finish else sink).start()
+    while query.isActive and query.status["message"] == "Initializing sources":
+        time.sleep(0.02)
+    return query
 
 
 def run(plan: Plan, folder: Path) -> None:
