@@ -188,6 +188,8 @@ NONSENSE: dict[str, tuple[Use, str, str]] = {
     "includeBody": (BATCH, "", "it takes true or false"),
     "includeEncoded": (BATCH, "1", "it takes true or false"),
     "failOnDataLoss": (BATCH, "no", "it takes true or false"),
+    "caFile": (BATCH, "/no/such/ca.pem", "the file of certificates '/no/such/ca.pem' cannot be read"),
+    "partitionBy": (BATCH, "messageId", "it takes sessionId or partitionKey"),
     "maxMessagesPerTrigger": (STREAM, "-5", "it takes a whole number from 1 to 2147483647"),
     "maxBytesPerTrigger": (STREAM, "0g", "it takes a number of bytes such as 1048576, 512k, 64m or 1g"),
     "startingOffsets": (BATCH, '{"a":' * 100_000, "is not valid JSON"),
@@ -198,8 +200,8 @@ NONSENSE: dict[str, tuple[Use, str, str]] = {
     "takeOver": (STREAM, "maybe", "it takes true or false"),
     "maxMessagesPerSecond": (STREAM, "fast", "it takes a whole number from 1 to 2147483647"),
 }
-CHECKED_ELSEWHERE = {"caFile", "messageIdColumn"}
-"""By the client, which opens the file, and by the sink, which knows the table's columns."""
+CHECKED_ELSEWHERE = {"messageIdColumn"}
+"""By the sink, which knows the table's columns."""
 
 
 def test_each_option_has_nonsense() -> None:
