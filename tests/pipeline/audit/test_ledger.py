@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from peeklock.pipeline.audit.checks import CLEAN, VIOLATED, Check, Verdict
-from tests.pipeline.faults import EventRows
+from tests.pipeline.event_rows import EventRows
 from tests.pipeline.folds import NO_LIFE
 from tests.pipeline.synthetic import make_log, write_segments
 

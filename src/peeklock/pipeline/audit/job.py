@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from peeklock.pipeline.audit import ledger
-from peeklock.pipeline.audit import lives as audit_lives
 from peeklock.pipeline.audit import passes as audit_passes
 from peeklock.pipeline.audit.checks import ALWAYS, WITH_LEDGER, WITH_LEFT, Verdict
-from peeklock.pipeline.audit.log import AuditInput, Log, survey
+from peeklock.pipeline.audit.life_rows import check_lives
+from peeklock.pipeline.audit.log import AuditInput, Log, place_key, survey
 from peeklock.pipeline.events import find_segments, read_events
 
 if TYPE_CHECKING:
@@ -68,19 +68,17 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     more = (*(WITH_LEFT if left is not None else ()), *(WITH_LEDGER if options.ledger else ()))
     verdict = Verdict((*ALWAYS, *more))
     verdict.events = log.count
-    verdict.entities = len(log.places)
+    verdict.entities = sum(1 for place in log.places.values() if place.events)
     verdict.horizon_ms = max(horizon.values())
     tell("files and batches")
     audit_passes.check_segments(log, verdict)
     audit_passes.check_batches(log, verdict)
-    tell("lives")
-    audit_lives.check_lives(log, verdict, horizon, left)
-    tell("sequence numbers")
-    audit_passes.check_numbers(log, verdict, horizon)
+    audit_passes.check_events(log, verdict)
+    tell("lives and sequence numbers")
+    check_lives(log, verdict, horizon, left)
     tell("sessions")
     audit_passes.check_sessions(log, verdict, horizon)
     tell("duplicates, transactions, copies")
-    audit_passes.check_default_ttl(log, verdict)
     audit_passes.check_duplicates(log, verdict, horizon)
     audit_passes.check_transactions(log, verdict)
     audit_passes.check_copies(log, verdict)
@@ -107,7 +105,13 @@ def _left(spark: SparkSession, log: Log, options: AuditOptions) -> DataFrame | N
     if options.left is None:
         return None
     left = ledger.read_table(spark, options.left, LEFT_SCHEMA, required=("entity", "sequence_number"))
-    return ledger.with_namespace(left, log)
+    left = ledger.with_namespace(left, log)
+    for row in left.select("entity", place_key()).distinct().collect():
+        if row.place not in log.places:
+            raise AuditInput(
+                f"the messages left (--left) name '{row.entity}', an entity that is not in the log"
+            )
+    return left
 
 
 def show(verdict: Verdict, console: Console) -> None:
