@@ -60,6 +60,12 @@ def _beginning_is_missing(log: EventRows) -> None:
     log.remove(log.life(*COMPLETED, entity="orders", nth=20)[:1])
 
 
+def _beginning_of_a_dead_letter_is_missing(log: EventRows) -> None:
+    """Something happens there to a message that never arrived."""
+    (begin,) = log.last_of("orders/$deadletterqueue")
+    log.add(begin, after=begin, event_type="purged", sequence_number=1_000_000)
+
+
 def _number_is_given_twice(log: EventRows) -> None:
     begin, _, end = log.life(*COMPLETED, entity="orders")
     log.add(begin, after=end, message_id="another")
@@ -277,6 +283,7 @@ LOG_FAULTS = dict(
         fault(_life_is_missing_in_a_partition, Check.NUMBER_GAP),
         fault(_answered_number_is_not_told, Check.NUMBER_GAP),
         fault(_beginning_is_missing, Check.NO_BEGINNING, Check.NUMBER_GAP),
+        fault(_beginning_of_a_dead_letter_is_missing, Check.NO_BEGINNING),
         fault(_number_is_given_twice, Check.NUMBER_TWICE),
         fault(_number_is_answered_twice, Check.NUMBER_TWICE),
         fault(_answered_number_is_given_to_another, Check.NUMBER_TWICE),

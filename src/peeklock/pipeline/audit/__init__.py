@@ -3,6 +3,7 @@
 checks      Names and promises of the checks, findings, the verdict.
 clocks      Steps of the broker's wall clock in an event log.
 facts       What the checks of lives know about each place.
+files       The files of a log, compared with its manifest and their names.
 job         Reads the inputs, runs the checks and prints the verdict.
 ledger      A ledger of clients compared with the event log.
 life_rows   Events of messages, handed to the checks of lives.

@@ -19,10 +19,10 @@ from rich.table import Table
 
 from peeklock.pipeline.audit import ledger
 from peeklock.pipeline.audit import passes as audit_passes
-from peeklock.pipeline.audit.checks import ALWAYS, WITH_LEDGER, WITH_LEFT, Verdict
+from peeklock.pipeline.audit.checks import ALWAYS, WITH_LEDGER, WITH_LEFT, AuditInput, Verdict
+from peeklock.pipeline.audit.files import events_of, look
 from peeklock.pipeline.audit.life_rows import check_lives
-from peeklock.pipeline.audit.log import AuditInput, Log, place_key, survey
-from peeklock.pipeline.events import find_segments, read_events
+from peeklock.pipeline.audit.log import Log, place_key, survey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,9 +60,10 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     """
     started = time.monotonic()
     tell = step or (lambda text: None)
+    tell("files")
+    logs = look(spark, options.folders)
     tell("survey")
-    segments = {folder: find_segments(spark, folder) for folder in options.folders}
-    log = survey(read_events(spark, *options.folders), segments)
+    log = survey(events_of(spark, logs), logs)
     horizon = _horizon(log, options)
     left = _left(spark, log, options)
     more = (*(WITH_LEFT if left is not None else ()), *(WITH_LEDGER if options.ledger else ()))
@@ -70,7 +71,7 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     verdict.events = log.count
     verdict.entities = sum(1 for place in log.places.values() if place.events)
     verdict.horizon_ms = max(horizon.values())
-    tell("files and batches")
+    tell("batches and events")
     audit_passes.check_segments(log, verdict)
     audit_passes.check_batches(log, verdict)
     audit_passes.check_events(log, verdict)

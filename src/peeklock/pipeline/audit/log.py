@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
+from peeklock.pipeline.audit.checks import AuditInput
 from peeklock.pipeline.audit.clocks import UNSURE_MS, ClockSteps
-from peeklock.pipeline.events import Segment, local_path
+from peeklock.pipeline.audit.files import LogFiles
 
 INDEX_BITS = 24
 """16 million events in one batch, and 2^39 batches."""
@@ -33,8 +33,8 @@ SUBSCRIPTIONS = "/subscriptions/"
 NUMBERED_AHEAD = "numbered ahead"
 """`reason` of `scheduled` after `number_issued`."""
 
-_DATE = "/event_date="
 FILE_MISSING = "no file has them"
+FILE_LEFT_OUT = "their file is gone or not as it was written"
 _UNLIMITED_MS = 922_337_203_685_477
 """A time-to-live without end. Source: wire contract 10.1, the largest time span."""
 
@@ -51,10 +51,6 @@ _OF_LOG = ("epoch_started", "gap", "clock_stepped", "connection_lost")
 _OF_SESSIONS = ("session_locked", "session_renewed", "session_released", "session_state_set")
 KNOWN = (*KINDS, "duplicate_dropped", *_OF_SESSIONS, *_OF_ENTITIES, *_OF_LOG)
 """All types of events."""
-
-
-class AuditInput(ValueError):
-    """The audit cannot begin; the text names the folder or file and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,29 +126,12 @@ class Strange:
 
 
 @dataclass(slots=True)
-class Folder:
-    """One log's files."""
-
-    path: str
-    namespace: str
-    segments: list[Segment]
-
-    def breaks(self) -> list[tuple[int, int]]:
-        """Return `(last of one, first of the next)` where batches between two files are missing or double."""
-        return [
-            (before.last_batch, after.first_batch)
-            for before, after in pairwise(self.segments)
-            if after.first_batch != before.last_batch + 1
-        ]
-
-
-@dataclass(slots=True)
 class Log:
     """Event logs after a survey."""
 
     events: DataFrame
     places: dict[int, Place]
-    folders: list[Folder]
+    folders: list[LogFiles]
     gaps: list[Gap]
     epochs: dict[str, list[tuple[int, int]]]
     """By namespace: (batch, UTC ms) of each start of the broker that is in the log, in order."""
@@ -230,9 +209,9 @@ def milliseconds(column: str) -> Column:
     return F.unix_millis(F.col(column))
 
 
-def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
-    """Survey a log; `segments` are those of each folder. Raises: AuditInput."""
-    log = Log(events, {}, [], [], {}, {}, {})
+def survey(events: DataFrame, folders: list[LogFiles]) -> Log:
+    """Survey the events of some logs. Raises: AuditInput."""
+    log = Log(events, {}, folders, [], {}, {}, {})
     ends_ms: dict[str, dict[int, int]] = {}  # by namespace and epoch
     for row in _kinds(events).collect():
         if row.last_index >= INDEX_MAX or row.last_batch >= BATCH_MAX:
@@ -248,9 +227,8 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
         _add_kind(log, row)
     if not log.count:
         raise AuditInput("the log has no events: was the broker started with --capture and this folder?")
-    log.folders = _folders(events, segments)
-    for folder in log.folders:
-        log.first_batch[folder.namespace] = folder.segments[0].first_batch
+    for folder in folders:
+        log.first_batch[folder.namespace] = folder.named[0].first_batch
     log.last_ms = {namespace: ends[max(ends)] for namespace, ends in ends_ms.items()}
     _read_rare(log, ends_ms)
     for folder in log.folders:
@@ -258,6 +236,10 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
             Gap(folder.namespace, last + 1, first - 1, FILE_MISSING)
             for last, first in folder.breaks()
             if first > last + 1
+        ]
+        log.gaps += [
+            Gap(folder.namespace, segment.first_batch, segment.last_batch, FILE_LEFT_OUT)
+            for segment in folder.lacking
         ]
     return log
 
@@ -316,28 +298,6 @@ def _place(log: Log, key: int, namespace: str, entity: str) -> Place:
     if (place.namespace, place.entity) != (namespace, entity):
         raise AuditInput(f"'{place.entity}' and '{entity}' have the same digest: audit them separately")
     return place
-
-
-def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[Folder]:
-    """Return the folders with their namespaces. Raises: AuditInput."""
-    place = F.substring_index("_metadata.file_path", _DATE, 1)
-    found = events.groupBy(place.alias("path"), "namespace").agg(F.count("*")).collect()
-    by_path = {files[0].path.split(_DATE)[0]: files for files in segments.values()}
-    folders = [Folder(path, row.namespace, by_path[path]) for row in found for path in [local_path(row.path)]]
-    for mixed in (
-        [
-            folder.path
-            for folder in folders
-            if folder.namespace == other.namespace or folder.path == other.path
-        ]
-        for other in folders
-    ):
-        if len(mixed) > 1:
-            raise AuditInput(
-                f"the logs in {' and '.join(sorted(set(mixed)))} are mixed: a folder has one namespace, "
-                f"and a namespace one folder. Audit them one by one, or copy them to separate folders"
-            )
-    return folders
 
 
 def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:

@@ -31,11 +31,26 @@ _BEGINS = ("enqueued", "scheduled")
 
 
 def check_segments(log: Log, verdict: Verdict) -> None:
-    """Check that the files join, by their names; report gaps and late beginnings."""
+    """Report files that are not as they were written or do not join; report gaps and late beginnings."""
     for folder in log.folders:
+        for entry in folder.bad:
+            batch = entry.segment.first_batch if entry.segment else None
+            verdict.add(entry.check, 1, folder.namespace, batch=batch, detail=entry.what)
         for last, first in folder.breaks():
-            what = f"after batch {last} comes {first}, in {folder.path}"
+            what = f"after batch {last} comes {first}, in {folder.folder}"
             verdict.add(Check.SEGMENT_GAP, 1, folder.namespace, batch=first, detail=what)
+        if folder.unlisted > 1:
+            verdict.not_proven.append(
+                f"The manifest of {folder.folder} does not list the last {folder.unlisted} files: it is an "
+                f"older copy, so these files were not compared with it."
+            )
+    without = [folder.folder for folder in log.folders if not folder.has_manifest]
+    if without:
+        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        verdict.notes.append(
+            f"{without[0]}{more} has no manifest that can be used: a file that was replaced by an older "
+            f"version is not told from a fault of the broker."
+        )
     for gap in log.gaps:
         if log.starts_with(gap):
             verdict.notes.append(
