@@ -21,9 +21,16 @@ class Hand:
         self.batch = 1
         self.epoch = 1
         self.rows: list[dict[str, Any]] = []
+        self.kept: dict[tuple[str | None, int | None], dict[str, Any]] = {}  # what a life keeps
 
     def add(self, kind: str, entity: str | None = None, number: int | None = None, **given: Any) -> None:
         at = START + timedelta(seconds=self.batch)
+        if kind in ("enqueued", "scheduled"):
+            names = ("expires_at", "session_id", "session_key")
+            kept = {name: given[name] for name in names if name in given}
+            if kind == "enqueued":
+                kept["enqueued_time"] = given.get("enqueued_time", given.get("event_time", at))
+            self.kept[entity, number] = kept
         self.rows.append(
             {
                 "namespace": "test",
@@ -37,9 +44,9 @@ class Hand:
                 "sequence_number": number,
                 "delivery_count": 0,
                 "size_bytes": 100,
-                "enqueued_time": at if kind == "enqueued" else None,
                 "state_before": None if number is None else "active",
                 "broker_epoch": self.epoch,
+                **self.kept.get((entity, number), {}),
                 **given,
             }
         )

@@ -37,6 +37,12 @@ class Segment:
     path: str
     first_batch: int
     last_batch: int
+    size_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """The path within the folder of the log."""
+        return "/".join(self.path.split("/")[-3:])
 
 
 def read_events(spark: SparkSession, *folders: str) -> DataFrame:
@@ -50,14 +56,25 @@ def read_events(spark: SparkSession, *folders: str) -> DataFrame:
     return reader.parquet(*folders)
 
 
+def read_segments(spark: SparkSession, segments: list[Segment]) -> DataFrame:
+    """Return the events of some segments, unordered; the columns that come from folder names are null."""
+    return spark.read.schema(_schema()).options(**_options()).parquet(*(entry.path for entry in segments))
+
+
 def stream_events(spark: SparkSession, folder: str, *, segments_per_trigger: int = 100) -> DataFrame:
     """Return the log in `folder` as a stream of segments in the order of writing."""
     reader = spark.readStream.schema(_schema()).options(**_options())
     return reader.option("maxFilesPerTrigger", segments_per_trigger).parquet(folder)
 
 
-def find_segments(spark: SparkSession, folder: str) -> list[Segment]:
-    """Return the segments of the log in `folder`, in order. Raises: LogError."""
+def find_segments(spark: SparkSession, folder: str, *, whole: bool = True) -> list[Segment]:
+    """Return the segments of the log in `folder`, in order.
+
+    Args:
+        whole: refuse a file that is too short to be one.
+
+    Raises: LogError.
+    """
     files = Files(spark, folder)
     if not files.exists():
         raise LogError(
@@ -68,15 +85,22 @@ def find_segments(spark: SparkSession, folder: str) -> list[Segment]:
         name = SEGMENT.search(path)
         if name is None:
             continue
-        if length < SMALLEST_SEGMENT:
-            raise LogError(_damaged(path, f"it has {length} bytes"))
-        found.append(Segment(local_path(path), int(name[1]), int(name[2])))
+        found.append(Segment(local_path(path), int(name[1]), int(name[2]), length))
     if not found:
         raise LogError(
             f"the event log in {folder!r} is empty: no events-*.parquet is there. The broker writes the "
             "first segment some seconds after the first message; see `capture` in its health report."
         )
+    if whole:
+        refuse_short(found)
     return sorted(found, key=lambda segment: segment.first_batch)
+
+
+def refuse_short(segments: list[Segment]) -> None:
+    """Raise LogError for a file that is too short to be a segment."""
+    for segment in segments:
+        if segment.size_bytes < SMALLEST_SEGMENT:
+            raise LogError(_damaged(segment.path, f"it has {segment.size_bytes} bytes"))
 
 
 def holes(segments: list[Segment]) -> list[tuple[int, int]]:

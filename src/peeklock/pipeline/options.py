@@ -257,7 +257,7 @@ def plain(failure: Exception) -> str | None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from peeklock.pipeline.audit.log import AuditInput
+    from peeklock.pipeline.audit.checks import AuditInput
     from peeklock.pipeline.events import LogError, damage
     from peeklock.pipeline.files import FileSystemError
     from peeklock.pipeline.running import JobError

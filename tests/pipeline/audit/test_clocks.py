@@ -23,6 +23,7 @@ class Story:
     def __init__(self, namespace: str, ttl_s: int | None = None) -> None:
         self.hand = Hand()
         self.namespace = namespace
+        self.token = ""
         self.expires = None if ttl_s is None else START + timedelta(seconds=ttl_s)
         self.add("epoch_started", 0, reason='{"lock_grace_ms":5000}')
         self.add("entity_created", 0, "orders", reason="{}")
@@ -46,14 +47,15 @@ class Story:
 
     def deliver(self, second: float, until_s: float, count: int = 0) -> None:
         until = START + timedelta(seconds=until_s)
+        self.token = f"{second}, {count}"
         self.add(
-            "delivered", second, "orders", 1, connection_id=7, link_name="r", lock_token="t",
+            "delivered", second, "orders", 1, connection_id=7, link_name="r", lock_token=self.token,
             locked_until=until, expires_at=self.expires, delivery_count=count,
         )  # fmt: skip
 
     def end(self, kind: str, second: float, count: int = 0) -> None:
         self.add(
-            kind, second, "orders", 1, lock_token="t", connection_id=7, expires_at=self.expires,
+            kind, second, "orders", 1, lock_token=self.token, connection_id=7, expires_at=self.expires,
             delivery_count=count,
         )  # fmt: skip
 
@@ -100,11 +102,12 @@ def stories() -> dict[Story, set[Check]]:
     )  # fmt: skip
 
     restarted = story("restarted")  # by a clock behind: a stamp stands still, a time to live does not
-    restarted.add("enqueued", HOUR_S, "orders", 3)
+    restarted.add("enqueued", HOUR_S, "orders", 2)
     restarted.restart(60)
     expires = START + timedelta(seconds=HOUR_S + 600)
-    restarted.add("enqueued", 70, "orders", 2, expires_at=expires)
-    restarted.add("expired", 670, "orders", 2, expires_at=expires)
+    stamp = START + timedelta(seconds=HOUR_S)
+    restarted.add("enqueued", 70, "orders", 3, expires_at=expires, enqueued_time=stamp)
+    restarted.add("expired", 670, "orders", 3, expires_at=expires)
 
     waiting = story("waiting", ttl_s=1800)  # by the clock of now its time is not over
     waiting.add("enqueued", HOUR_S, "orders", 2)

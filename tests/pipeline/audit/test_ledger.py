@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from peeklock.pipeline.audit.checks import CLEAN, VIOLATED, Check, Verdict
-from tests.pipeline.faults import EventRows
+from tests.pipeline.event_rows import EventRows
 from tests.pipeline.folds import NO_LIFE
 from tests.pipeline.synthetic import make_log, write_segments
 
@@ -123,7 +123,7 @@ class TestLedger:
     def test_a_ledger_that_cannot_be_used_is_refused_by_name(
         self, spark: Any, tmp_path: Path, folder: Path, lines: str, problem: str
     ) -> None:
-        from peeklock.pipeline.audit.log import AuditInput
+        from peeklock.pipeline.audit.checks import AuditInput
 
         (tmp_path / "ledger.jsonl").write_text(lines)
         with pytest.raises(AuditInput, match=problem) as refused:
@@ -179,7 +179,7 @@ class TestLeft:
     def test_an_entity_that_the_log_does_not_have_is_refused(
         self, spark: Any, tmp_path: Path, folder: Path
     ) -> None:
-        from peeklock.pipeline.audit.log import AuditInput
+        from peeklock.pipeline.audit.checks import AuditInput
 
         left = write_lines(tmp_path / "left.jsonl", [{"entity": "nowhere", "sequence_number": 1}])
         with pytest.raises(AuditInput, match="an entity that is not in the log"):

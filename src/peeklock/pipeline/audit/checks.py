@@ -13,64 +13,108 @@ SAMPLES_MAX = 10
 """Offending rows shown for each check."""
 
 
+class AuditInput(ValueError):
+    """The audit cannot begin; the text names the folder or file and what to do."""
+
+
 class Check(IntEnum):
     """A check and its promise. Spark carries the number; users see the name in lower case."""
 
     SEGMENT_GAP = 1, "Each file of the log begins with the batch after the last one of the previous file."
-    BATCH_DAMAGED = 2, "The events of a batch are numbered from 0, without gaps or repeats."
-    NUMBER_GAP = (
+    FILE_REMOVED = 2, "Each file that the manifest lists is there, unless retention removed it."
+    FILE_CHANGED = (
         3,
-        "An entity, or each partition of it, issues sequence numbers without gaps; `number_issued` explains "
-        "a number without a message.",
+        "A file has the bytes that the manifest lists: it was not cut, changed or replaced by an "
+        "older version.",
     )
-    NUMBER_TWICE = 4, "An entity gives a sequence number to one message only."
-    NO_BEGINNING = 5, "Events of a message come after it was enqueued or scheduled."
+    FILE_ADDED = 4, "The manifest lists each file, but for the newest one."
+    FILE_MISNAMED = 5, "A file has only events of the batches in its name."
+    MANIFEST_DAMAGED = 6, "Each line of the manifest follows from the line before."
+    BATCH_DAMAGED = 7, "The events of a batch are numbered from 0, without gaps or repeats."
+    UNKNOWN_EVENT = 8, "Each event is of a known type and has the entity and the number that this type needs."
+    NUMBER_GAP = (
+        9,
+        "An entity, or each partition of it, issues sequence numbers without gaps; `number_issued` "
+        "explains a number without a message.",
+    )
+    NUMBER_TWICE = 10, "An entity gives a sequence number to one message only."
+    NUMBER_ORDER = 11, "An entity, or each partition of it, issues sequence numbers in the order of arrival."
+    ENQUEUED_BACK = (
+        12,
+        "Enqueued times of an entity, or of each partition of it, never go back from one sequence "
+        "number to the next.",
+    )
+    NO_BEGINNING = 13, "Events of a message come after it was enqueued or scheduled."
     LOCK_OVERDUE = (
-        6,
+        14,
         "A lock ends with a settlement, or lapses when its duration or its connection's grace is over.",
     )
-    EXPIRY_OVERDUE = 7, "A message expires when its time-to-live is over."
-    DOUBLE_SETTLEMENT = 8, "A message ends once, and is not settled after that."
-    DELIVERED_AFTER_COMPLETION = 9, "A completed message is not delivered again."
-    DELIVERED_AFTER_END = 10, "A message that ended in another way is not delivered again."
-    CHANGED_AFTER_END = 11, "Nothing happens to a message after its end."
-    DELETION_MISSING = 12, "A message received in mode receive-and-delete is deleted with that delivery."
-    OVERLAPPING_LOCKS = 13, "A message is not delivered while it is locked."
-    NO_LOCK = 14, "A message is settled or renewed only with the lock that holds it."
-    LOCK_ENDED = 15, "A message is settled before its lock ends, not at that instant or later."
+    EXPIRY_OVERDUE = 15, "A message expires when its time-to-live is over."
+    DOUBLE_SETTLEMENT = 16, "A message ends once, and is not settled after that."
+    DELIVERED_AFTER_COMPLETION = 17, "A completed message is not delivered again."
+    DELIVERED_AFTER_END = 18, "A message that ended in another way is not delivered again."
+    CHANGED_AFTER_END = 19, "Nothing happens to a message after its end."
+    DELETION_MISSING = 20, "A message received in mode receive-and-delete is deleted with that delivery."
+    OVERLAPPING_LOCKS = 21, "A message is not delivered while it is locked."
+    NO_LOCK = 22, "A message is settled or renewed only with the lock that holds it."
+    LOCK_ENDED = 23, "A message is settled before its lock ends, not at that instant or later."
     LOCK_CUT_SHORT = (
-        16,
+        24,
         "A lock lapses only when its duration or its connection's grace is over, or its entity is deleted.",
     )
-    TAKEN_UNDER_LOCK = 17, "A locked message does not expire; no purge or claim takes it."
+    WRONG_LOCK_DURATION = 25, "A delivery or a renewal locks for the LockDuration of the entity."
+    TOKEN_REUSED = 26, "A delivery has another lock token than the delivery before."
+    TAKEN_UNDER_LOCK = 27, "A locked message does not expire; no purge or claim takes it."
     WRONG_COUNT = (
-        18,
-        "An abandon, a deferral and a lapsed lock add 1 to the delivery count, but not in a dead-letter "
-        "queue; nothing else changes it.",
+        28,
+        "An abandon, a deferral and a lapsed lock add 1 to the delivery count, but not in a "
+        "dead-letter queue; nothing else changes it.",
     )
-    WRONG_STATE = 19, "Scheduled messages are activated or cancelled, and only those."
-    DELIVERED_EXPIRED = 20, "No message is delivered when its time-to-live is over."
-    EXPIRED_EARLY = 21, "No message expires before its time-to-live is over."
-    ACTIVATED_EARLY = 22, "A scheduled message is not activated before its time."
-    CLAIM_BROKEN = 23, "A message that a cursor claims is only committed or released."
-    DEAD_LETTER_LOST = 24, "A dead-lettered message arrives in the dead-letter queue in the same commit."
-    DEAD_LETTER_UNEXPLAINED = 25, "A message that arrives in a dead-letter queue was dead-lettered."
-    FORWARD_LOST = 26, "A forwarded or activated message arrives at its destination in the same commit."
-    COPIES_WRONG = 27, "A topic's message arrives in its subscriptions in as many copies as the topic made."
-    SESSION_SHARED = 28, "A session has one holder until its lock ends, and only the holder gets messages."
-    SESSION_ORDER = 29, "Messages of a session are delivered in the order in which they arrived."
-    DUPLICATE = (
+    DELIVERED_TOO_OFTEN = (
+        29,
+        "A message whose delivery count reaches MaxDeliveryCount is dead-lettered, and not delivered again.",
+    )
+    DEAD_LETTERED_EARLY = (
         30,
+        "A message is dead-lettered with `MaxDeliveryCountExceeded` only when its count has reached "
+        "MaxDeliveryCount.",
+    )
+    WRONG_STATE = 31, "Scheduled messages are activated or cancelled, and only those."
+    WRONG_STATE_BEFORE = 32, "An event finds its message in the state in which the event before it left it."
+    TIME_BACK = 33, "The time of an event is not before that of the event before it, while the broker runs."
+    IDENTITY_CHANGED = (
+        34,
+        "Session, size, times of arrival and expiry, and the number at the topic stay the same "
+        "through a life.",
+    )
+    DELIVERED_EXPIRED = 35, "No message is delivered when its time-to-live is over."
+    EXPIRED_EARLY = 36, "No message expires before its time-to-live is over."
+    TTL_OVER_DEFAULT = 37, "A message arrives with a time-to-live that is at most the default of the entity."
+    WRONG_EXPIRY = (
+        38,
+        "An expired message goes to the dead-letter queue if its entity has dead-lettering on "
+        "expiration, and is removed if not.",
+    )
+    ACTIVATED_EARLY = 39, "A scheduled message is not activated before its time."
+    CLAIM_BROKEN = 40, "A message that a cursor claims is only committed or released."
+    DEAD_LETTER_LOST = 41, "A dead-lettered message arrives in the dead-letter queue in the same commit."
+    DEAD_LETTER_UNEXPLAINED = 42, "A message that arrives in a dead-letter queue was dead-lettered."
+    FORWARD_LOST = 43, "A forwarded or activated message arrives at its destination in the same commit."
+    COPIES_WRONG = 44, "A topic's message arrives in its subscriptions in as many copies as the topic made."
+    SESSION_SHARED = 45, "A session has one holder until its lock ends, and only the holder gets messages."
+    SESSION_ORDER = 46, "Messages of a session are delivered in the order in which they arrived."
+    DUPLICATE = (
+        47,
         "Within the duplicate detection window a message id is accepted once, unless the first was "
         "cancelled.",
     )
-    TRANSACTION_TORN = 31, "All events of a transaction are in one commit."
-    LOST = 32, "A message that has not ended is in its entity at the end."
-    LEFT_BEHIND = 33, "A message that has ended is not in its entity at the end."
-    SENT_LOST = 34, "A message whose send was acknowledged to a client was enqueued."
-    SENT_TWICE = 35, "A message is enqueued at most as often as clients sent it, and not for a refused send."
-    RECEIVED_UNKNOWN = 36, "A message that a client received was enqueued."
-    COMPLETION_LOST = 37, "A message whose completion was acknowledged to a client was completed."
+    TRANSACTION_TORN = 48, "All events of a transaction are in one commit."
+    LOST = 49, "A message that has not ended is in its entity at the end."
+    LEFT_BEHIND = 50, "A message that has ended is not in its entity at the end."
+    SENT_LOST = 51, "A message whose send was acknowledged to a client was enqueued."
+    SENT_TWICE = 52, "A message is enqueued at most as often as clients sent it, and not for a refused send."
+    RECEIVED_UNKNOWN = 53, "A message that a client received was enqueued."
+    COMPLETION_LOST = 54, "A message whose completion was acknowledged to a client was completed."
 
     promise: str
     """What holds where the check finds nothing."""

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from peeklock.pipeline.audit import ledger
-from peeklock.pipeline.audit import lives as audit_lives
 from peeklock.pipeline.audit import passes as audit_passes
-from peeklock.pipeline.audit.checks import ALWAYS, WITH_LEDGER, WITH_LEFT, Verdict
-from peeklock.pipeline.audit.log import AuditInput, Log, survey
-from peeklock.pipeline.events import find_segments, read_events
+from peeklock.pipeline.audit.checks import ALWAYS, WITH_LEDGER, WITH_LEFT, AuditInput, Verdict
+from peeklock.pipeline.audit.files import events_of, look
+from peeklock.pipeline.audit.life_rows import check_lives
+from peeklock.pipeline.audit.log import Log, place_key, survey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,27 +60,26 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     """
     started = time.monotonic()
     tell = step or (lambda text: None)
+    tell("files")
+    logs = look(spark, options.folders)
     tell("survey")
-    segments = {folder: find_segments(spark, folder) for folder in options.folders}
-    log = survey(read_events(spark, *options.folders), segments)
+    log = survey(events_of(spark, logs), logs)
     horizon = _horizon(log, options)
     left = _left(spark, log, options)
     more = (*(WITH_LEFT if left is not None else ()), *(WITH_LEDGER if options.ledger else ()))
     verdict = Verdict((*ALWAYS, *more))
     verdict.events = log.count
-    verdict.entities = len(log.places)
+    verdict.entities = sum(1 for place in log.places.values() if place.events)
     verdict.horizon_ms = max(horizon.values())
-    tell("files and batches")
+    tell("batches and events")
     audit_passes.check_segments(log, verdict)
     audit_passes.check_batches(log, verdict)
-    tell("lives")
-    audit_lives.check_lives(log, verdict, horizon, left)
-    tell("sequence numbers")
-    audit_passes.check_numbers(log, verdict, horizon)
+    audit_passes.check_events(log, verdict)
+    tell("lives and sequence numbers")
+    check_lives(log, verdict, horizon, left)
     tell("sessions")
     audit_passes.check_sessions(log, verdict, horizon)
     tell("duplicates, transactions, copies")
-    audit_passes.check_default_ttl(log, verdict)
     audit_passes.check_duplicates(log, verdict, horizon)
     audit_passes.check_transactions(log, verdict)
     audit_passes.check_copies(log, verdict)
@@ -107,7 +106,13 @@ def _left(spark: SparkSession, log: Log, options: AuditOptions) -> DataFrame | N
     if options.left is None:
         return None
     left = ledger.read_table(spark, options.left, LEFT_SCHEMA, required=("entity", "sequence_number"))
-    return ledger.with_namespace(left, log)
+    left = ledger.with_namespace(left, log)
+    for row in left.select("entity", place_key()).distinct().collect():
+        if row.place not in log.places:
+            raise AuditInput(
+                f"the messages left (--left) name '{row.entity}', an entity that is not in the log"
+            )
+    return left
 
 
 def show(verdict: Verdict, console: Console) -> None:

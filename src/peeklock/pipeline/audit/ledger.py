@@ -24,8 +24,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 from pyspark.sql.types import StructType
 
-from peeklock.pipeline.audit.checks import OTHERS, RECEIPTS, SAMPLES_MAX, SENDS, Check, Verdict
-from peeklock.pipeline.audit.log import AuditInput, Log, milliseconds
+from peeklock.pipeline.audit.checks import (
+    OTHERS,
+    RECEIPTS,
+    SAMPLES_MAX,
+    SENDS,
+    AuditInput,
+    Check,
+    Verdict,
+)
+from peeklock.pipeline.audit.log import Log, milliseconds
 
 LEDGER_SCHEMA = (
     "namespace string, client string, action string, entity string, message_id string, sequence_number long, "

@@ -1,51 +1,47 @@
-"""The checks of single lives: each event of a message against the one before.
+"""The checks of single lives: each event of a message against the one before, and against what is known.
 
 Theory of operation. An event alone has the state in which it leaves its message (`after`). So nearly all
-violations show between an event and the one before it of the same message: one shuffle by message, one sort,
-one window with the row before and a few running values (whether the life has begun and ended, and with which
-count). What an event shows alone (delivered when expired) is found before the shuffle and carried as a
-number; see `life_rows`. A restart ends all locks: a lock counts only within its epoch.
+violations show between an event and the one before it of the same message. `LifeTable` has the rows of many
+lives, sorted; each check is a condition over whole arrays, and the first one that an event violates counts. A
+restart ends all locks: a lock counts only within its epoch.
+
+The lock of a broken connection lasts for the connection's grace. A lock belongs to the connection of its
+delivery, and from a renewal on to the connection of the renewal. Source: wire contract C26.
+
+Must not know: Spark.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
-
-from peeklock.pipeline.audit.checks import Check, Verdict
-from peeklock.pipeline.audit.life_rows import (
+from peeklock.pipeline.audit.checks import Check
+from peeklock.pipeline.audit.facts import NONE, UNLIMITED_MS, Numbers, Truths
+from peeklock.pipeline.audit.life_table import (
     ARRIVES,
     ARRIVES_OR_IS_KNOWN,
+    AVAILABLE,
     BEGINS,
-    BY_CURSOR,
     CLAIMED,
-    CURRENT,
     ENDED,
-    EXCUSABLE,
     GOING,
-    HAS_REASON,
-    HAS_TOKEN,
-    IN_SESSION,
-    IN_SUB_QUEUE,
-    LATE_MS,
     LEFT,
     LOCKED,
     NUMBERED,
-    OVERDUE,
-    OVERDUE_MS,
     SCHEDULED,
+    STATES,
     UNTOLD,
-    Bits,
-    life_rows,
+    LifeTable,
 )
-from peeklock.pipeline.audit.log import INDEX_BITS, Log
+from peeklock.pipeline.audit.log import INDEX_BITS
 
-BUCKETS = 4
-"""Maximum samples of one check in one entity."""
+OVERDUE_MS = 60_000
+"""Maximum delay of a change that is due by the clock: sweeps go in slices, behind clients. Our choice."""
 
-_EXCUSED = 100
+LATE_MS = 2_000
+"""Maximum delay of a lapse after its grace: locks are released in slices. Our choice."""
+
+EXCUSED = 100
 """Code of an event whose life may have begun before the log."""
 
 _GIVES_NUMBER = (*BEGINS, "number_issued")
@@ -54,214 +50,215 @@ _BY_HOLDER = ("completed", "abandoned", "deferred", "renewed", "released", "lock
 _PASSES_OVER_LOCKED = ("expired", "purged", "forwarded", "claimed", "unmatched")
 
 
-def check_lives(log: Log, verdict: Verdict, horizon: dict[str, int], left: DataFrame | None) -> None:
-    """Judge all lives.
+class _Codes:
+    """The number of the first check that each row violates, 0 if none."""
+
+    def __init__(self, count: int) -> None:
+        self.found = np.zeros(count, np.int16)
+
+    def put(self, where: Truths, check: int) -> None:
+        """Name the check for the rows that have none yet."""
+        self.found[where & (self.found == 0)] = check
+
+
+def judge(rows: LifeTable, *, left_is_known: bool) -> Numbers:
+    """Return for each row the number of the first check that it violates, 0 if none.
 
     Args:
-        horizon: by namespace, UTC ms: when due changes must have happened.
-        left: the messages left at the end (namespace, entity, sequence_number); None = unknown.
+        left_is_known: whether there are rows for the messages left at the end.
     """
-    window = Window.partitionBy("key", "number").orderBy("order")
-    before = window.rowsBetween(Window.unboundedPreceding, -1)
-    now = Bits(F.col("bits"))
-    begins = now.is_any(BEGINS)
-    seen = life_rows(log, horizon, left).withColumns(
-        {
-            **{
-                f"was_{name}": F.lag(name).over(window)
-                for name in ("bits", "token", "limit_ms", "epoch", "grace_ms")
-            },
-            "next_bits": F.lead("bits").over(window),
-            "begun": F.min(F.when(begins, F.col("order"))).over(before),
-            "begun_count": F.min(F.when(begins, now.count)).over(before),
-            "ended": F.max(
-                F.when(now.is_a("completed"), 2).when((now.after == ENDED) & (now.kind < ARRIVES), 1)
-            ).over(before),
-        }
-    )
-    judged = seen.withColumns(
-        {
-            "code": _code(left is not None),
-            "begins": begins & F.col("begun").isNull(),
-            "open": _is_last()
-            & now.has(CURRENT)
-            & F.col("ended").isNull()
-            & ~now.after.isin(ENDED, NUMBERED),
-            # An expectation has the order of its move in limit_ms.
-            "batch": F.shiftright(
-                F.when(now.kind < ARRIVES, F.col("order")).otherwise(F.col("limit_ms")), INDEX_BITS
-            ),
-        }
-    )
-    bad = F.col("code") > 0
-    found = (
-        judged.groupBy(
-            "code",
-            F.when(bad, F.col("key")).alias("key"),
-            F.when(bad, F.pmod("number", F.lit(BUCKETS))).alias("bucket"),
-        )
-        .agg(
-            F.count("*").alias("rows"),
-            F.count_if("begins").alias("lives"),
-            F.count_if("open").alias("open"),
-            F.min(F.when(bad, F.struct("batch", "number"))).alias("sample"),
-        )
-        .collect()
-    )
-    _report(log, verdict, found)
+    codes = _Codes(rows.count)
+    only_number = ~rows.is_first & (rows.was(rows.after) == NUMBERED)
+    missing = rows.is_first | only_number
+    _judge_left(rows, codes, missing)
+    _judge_expected(rows, codes, left_is_known)
+    _judge_ends(rows, codes, missing, only_number)
+    rest = rows.is_event & (codes.found == 0)
+    _judge_transitions(rows, codes, rest & ~rows.is_first)
+    _judge_alone(rows, codes, rest)
+    _judge_settings(rows, codes, rest)
+    _judge_against_last(rows, codes, rest & ~rows.is_first)
+    _judge_last(rows, codes, rest, left_is_known)
+    return codes.found.astype(np.int64)
 
 
-def _report(log: Log, verdict: Verdict, found: list[Any]) -> None:
-    excused = 0
-    for row in sorted(found, key=lambda row: (row.code, row.sample or (0, 0))):
-        verdict.lives += row.lives
-        verdict.open_lives += row.open
-        if row.code == _EXCUSED:
-            excused += row.rows
-        elif row.code:
-            place = log.place_of(row.key)
-            number, batch = row.sample.number, row.sample.batch
-            verdict.add(Check(row.code), row.rows, place.namespace, place.entity, number, batch)
-    if excused:
-        verdict.notes.append(
-            f"{excused:,} messages are older than the log or a part of it: the missing events of their lives "
-            f"are not checked."
-        )
+def _judge_left(rows: LifeTable, codes: _Codes, missing: Truths) -> None:
+    """Judge messages that are left at the end."""
+    left = rows.kind == LEFT
+    codes.put(left & rows.has_ended, Check.LEFT_BEHIND)
+    codes.put(left & missing & rows.excusable, EXCUSED)
+    codes.put(left & missing, Check.NO_BEGINNING)
 
 
-def _is_last() -> Column:
-    """Return whether no event follows."""
-    return (Bits(F.col("bits")).kind < ARRIVES) & (
-        F.col("next_bits").isNull() | (Bits(F.col("next_bits")).kind >= ARRIVES)
-    )
-
-
-def _code(left_is_known: bool) -> Column:
-    """Return the number of the first check that an event violates, 0 if none."""
-    now, was = Bits(F.col("bits")), Bits(F.col("was_bits"))
-    is_no_event = now.kind >= ARRIVES
-    alive = F.col("begun").isNotNull()
-    ended = F.col("ended").isNotNull()
-    nothing_before = F.col("was_bits").isNull()
-    no_beginning = F.when(now.has(EXCUSABLE), _EXCUSED).otherwise(int(Check.NO_BEGINNING))
-
-    begun_in, came_in = F.shiftright("begun", INDEX_BITS), F.shiftright("limit_ms", INDEX_BITS)
-    missing = F.when(now.has(IN_SUB_QUEUE), int(Check.DEAD_LETTER_LOST)).otherwise(int(Check.FORWARD_LOST))
-    expected = (
-        F.when(
-            (now.kind == ARRIVES_OR_IS_KNOWN) & ~alive,
-            F.when(now.has(EXCUSABLE), _EXCUSED).otherwise(int(Check.FORWARD_LOST)),
-        )
-        .when(now.kind == ARRIVES_OR_IS_KNOWN, F.when(begun_in > came_in, int(Check.FORWARD_LOST)))
-        .when(~alive | (begun_in != came_in), missing)
-        .when(now.has(IN_SUB_QUEUE) & (F.col("begun_count") != now.count), int(Check.WRONG_COUNT))
-    )
+def _judge_expected(rows: LifeTable, codes: _Codes, left_is_known: bool) -> None:
+    """Judge messages that must begin because another one moved."""
+    arrives, or_known = rows.kind == ARRIVES, rows.kind == ARRIVES_OR_IS_KNOWN
+    begun_in = rows.order[rows.begun_at] >> INDEX_BITS if rows.count else rows.order
+    came_in = rows.batch()
+    codes.put(or_known & ~rows.has_begun & rows.excusable, EXCUSED)
+    codes.put(or_known & (~rows.has_begun | (begun_in > came_in)), Check.FORWARD_LOST)
+    lost = arrives & (~rows.has_begun | (begun_in != came_in))
+    codes.put(lost & rows.in_sub_queue, Check.DEAD_LETTER_LOST)
+    codes.put(lost, Check.FORWARD_LOST)
+    if rows.count:
+        other_count = rows.attempts[rows.begun_at] != rows.attempts
+        codes.put(arrives & rows.in_sub_queue & other_count, Check.WRONG_COUNT)
     if left_is_known:
-        gone = now.has(CURRENT) & ~ended & F.col("next_bits").isNull()
-        expected = F.coalesce(expected, F.when(gone, int(Check.LOST)))
-    only_number = F.coalesce(was.after == NUMBERED, F.lit(False))
-    promised = only_number & now.is_a("scheduled") & now.has(HAS_REASON)
-    there = F.when(ended, int(Check.LEFT_BEHIND)).when(nothing_before | only_number, no_beginning)
-    afterwards = (
-        F.when(
-            now.is_a("delivered"),
-            F.when(F.col("ended") == 2, int(Check.DELIVERED_AFTER_COMPLETION)).otherwise(
-                int(Check.DELIVERED_AFTER_END)
-            ),
-        )
-        .when((now.after == ENDED) | now.is_any(_BY_HOLDER), int(Check.DOUBLE_SETTLEMENT))
-        .otherwise(int(Check.CHANGED_AFTER_END))
-    )
-    attempt = now.is_any(_COUNTED) & ~now.has(IN_SUB_QUEUE)
-    wrong_count = now.count != was.count + F.when(attempt, 1).otherwise(0)
-    return (
-        F.when(is_no_event & (now.kind == LEFT), F.coalesce(there, F.lit(0)))
-        .when(is_no_event, F.coalesce(expected, F.lit(0)))
-        .when(now.is_any(_GIVES_NUMBER) & ~nothing_before & ~promised, int(Check.NUMBER_TWICE))
-        .when(ended, afterwards)
-        .when((nothing_before | only_number) & ~now.is_any(_GIVES_NUMBER), no_beginning)
-        .otherwise(
-            F.coalesce(
-                _transition(now, was),
-                F.when(now.alone > 0, now.alone),
-                F.when(wrong_count, int(Check.WRONG_COUNT)),
-                _at_the_end(now, left_is_known),
-                F.lit(0),
-            )
-        )
-    )
+        gone = rows.current & ~rows.has_ended & ~rows.has_next
+        codes.put((arrives | or_known) & gone, Check.LOST)
 
 
-def _transition(now: Bits, was: Bits) -> Column:
-    """Judge an event by the state that it finds."""
+def _judge_ends(rows: LifeTable, codes: _Codes, missing: Truths, only_number: Truths) -> None:
+    """Judge second beginnings, events after an end, and events without a beginning."""
+    is_event, ended = rows.is_event, rows.is_event & rows.has_ended
+    gives_number = rows.is_any(_GIVES_NUMBER)
+    promised = only_number & rows.is_a("scheduled") & rows.has("is_ahead")
+    codes.put(is_event & gives_number & ~rows.is_first & ~promised, Check.NUMBER_TWICE)
+    delivered = ended & rows.is_a("delivered")
+    codes.put(delivered & rows.was_completed, Check.DELIVERED_AFTER_COMPLETION)
+    codes.put(delivered, Check.DELIVERED_AFTER_END)
+    codes.put(ended & (rows.ends | rows.is_any(_BY_HOLDER)), Check.DOUBLE_SETTLEMENT)
+    codes.put(ended, Check.CHANGED_AFTER_END)
+    without = is_event & missing & ~gives_number
+    codes.put(without & rows.excusable, EXCUSED)
+    codes.put(without, Check.NO_BEGINNING)
+
+
+def _judge_transitions(rows: LifeTable, codes: _Codes, rest: Truths) -> None:
+    """Judge events by the state that they find; the first branch that an event takes decides."""
+    was_after = rows.was(rows.after)
     # After a gap the epoch is unknown until the next one.
-    held = (was.after == LOCKED) & F.col("was_epoch").eqNullSafe(F.col("epoch"))
-    other_lock = now.has(HAS_TOKEN) & (F.col("token") != F.col("was_token"))
+    held = (was_after == LOCKED) & (rows.was(rows.epoch) == rows.epoch)
+    claimed, scheduled = was_after == CLAIMED, was_after == SCHEDULED
+    committed = rows.is_a("completed") & rows.has("by_cursor")
+    left = rest.copy()
+
+    def branch(where: Truths) -> Truths:
+        taken: Truths = left & where
+        left[taken] = False
+        return taken
+
+    codes.put(branch(was_after == GOING) & ~rows.is_a("completed"), Check.DELETION_MISSING)
+    branch(rows.begins)
+    codes.put(branch(rows.is_any(("activated", "cancelled"))) & ~scheduled, Check.WRONG_STATE)
+    codes.put(branch(committed | rows.is_a("claim_released")) & ~claimed, Check.CLAIM_BROKEN)
+    codes.put(branch(claimed), Check.CLAIM_BROKEN)
+    codes.put(branch(scheduled), Check.WRONG_STATE)
+    codes.put(branch(rows.is_a("delivered")) & held, Check.OVERLAPPING_LOCKS)
+    codes.put(branch(rows.is_any(_PASSES_OVER_LOCKED)) & held, Check.TAKEN_UNDER_LOCK)
+    by_holder = branch(rows.is_any(_BY_HOLDER) | (rows.is_a("dead_lettered") & held))
+    other_lock = rows.has("has_token") & (rows.token != rows.was(rows.token))
+    codes.put(by_holder & (~held | other_lock), Check.NO_LOCK)
+    by_holder &= ~rows.is_a("released") & ~rows.has("in_session")
+    lapsed = rows.is_a("lock_lapsed")
+    _judge_lapses(rows, codes, by_holder & lapsed)
     # The log lacks links closed before their connection broke, so only a renewed lock surely belongs to the
     # connection.
-    grace_is_over = (
-        was.is_a("renewed") & (F.col("was_grace_ms") >= 0) & (F.col("at_ms") >= F.col("was_grace_ms"))
-    )
-    over = (F.col("at_ms") >= F.col("was_limit_ms")) | F.coalesce(grace_is_over, F.lit(False))
-    too_late = ~now.has(IN_SESSION) & over
-    claimed = was.after == CLAIMED
-    committed = now.is_a("completed") & now.has(BY_CURSOR)
-    return (
-        F.when(was.after == GOING, F.when(~now.is_a("completed"), int(Check.DELETION_MISSING)))
-        .when(now.is_any(BEGINS), F.when(~now.has(IN_SUB_QUEUE) & (now.count != 0), int(Check.WRONG_COUNT)))
-        .when(now.is_any(("activated", "cancelled")), F.when(was.after != SCHEDULED, int(Check.WRONG_STATE)))
-        .when(committed | now.is_a("claim_released"), F.when(~claimed, int(Check.CLAIM_BROKEN)))
-        .when(claimed, int(Check.CLAIM_BROKEN))
-        .when(was.after == SCHEDULED, int(Check.WRONG_STATE))
-        .when(now.is_a("delivered"), F.when(held, int(Check.OVERLAPPING_LOCKS)))
-        .when(now.is_any(_PASSES_OVER_LOCKED), F.when(held, int(Check.TAKEN_UNDER_LOCK)))
-        .when(
-            now.is_any(_BY_HOLDER) | (now.is_a("dead_lettered") & held),
-            F.when(~held | other_lock, int(Check.NO_LOCK))
-            .when(now.is_a("released"), None)
-            .when(now.is_a("lock_lapsed"), F.when(~now.has(IN_SESSION), _lapse(now, was)))
-            .when(too_late, int(Check.LOCK_ENDED)),
-        )
-    )
+    was_grace_ms, sure = rows.was(rows.grace_ms), rows.sure_ms != NONE
+    grace_is_over = _was_renewed(rows) & (was_grace_ms >= 0) & (rows.sure_ms >= was_grace_ms)
+    over = sure & ((rows.sure_ms >= rows.was(rows.until_ms)) | grace_is_over)
+    codes.put(by_holder & ~lapsed & over, Check.LOCK_ENDED)
 
 
-def _lapse(now: Bits, was: Bits) -> Column:
-    """Judge the lapse of a message's lock: at its own end or at the end of its connection's grace (C26)."""
-    at_ms, limit_ms, grace_ms = F.col("at_ms"), F.col("was_limit_ms"), F.col("was_grace_ms")
-    untold = F.coalesce(grace_ms == UNTOLD, F.lit(False))
-    grace_is_over = F.coalesce((grace_ms >= 0) & (at_ms >= grace_ms), F.lit(False))
-    with_grace = now.has(HAS_REASON) & (untold | grace_is_over)
-    overdue = now.has(HAS_REASON) & grace_is_over & (at_ms > grace_ms + OVERDUE_MS)
+def _was_renewed(rows: LifeTable) -> Truths:
+    renewed = rows.was(rows.is_a("renewed").astype(np.int64)) == 1
+    return np.asarray(renewed)
+
+
+def _judge_lapses(rows: LifeTable, codes: _Codes, lapsed: Truths) -> None:
+    """Judge lapses of messages' locks: at their own end or at the end of their connection's grace (C26)."""
+    at_ms, limit_ms, grace_ms = rows.sure_ms, rows.was(rows.until_ms), rows.was(rows.grace_ms)
+    sure, reason = lapsed & (at_ms != NONE), rows.has("has_reason")
+    grace_is_over = (grace_ms >= 0) & (at_ms >= grace_ms)
+    with_grace = reason & ((grace_ms == UNTOLD) | grace_is_over)
+    early = sure & (at_ms < limit_ms)
+    codes.put(early & ~with_grace, Check.LOCK_CUT_SHORT)
+    codes.put(early & reason & grace_is_over & (at_ms > grace_ms + OVERDUE_MS), Check.LOCK_OVERDUE)
     # A broker that is late may release locks in another order than they were due.
     in_time = at_ms <= limit_ms + LATE_MS
     outlasts = (grace_ms >= 0) & (limit_ms > grace_ms + LATE_MS)
-    kept = was.is_a("renewed") & outlasts & in_time & ~now.has(HAS_REASON)
-    return F.when(
-        at_ms < limit_ms,
-        F.when(~with_grace, int(Check.LOCK_CUT_SHORT)).when(overdue, int(Check.LOCK_OVERDUE)),
-    ).when(kept, int(Check.LOCK_OVERDUE))
+    kept = sure & ~early & _was_renewed(rows) & outlasts & in_time & ~reason
+    codes.put(kept, Check.LOCK_OVERDUE)
 
 
-def _at_the_end(now: Bits, left_is_known: bool) -> Column:
-    """Judge the last event of a life by the events that should follow."""
-    last = _is_last()
-    follows = Bits(F.col("next_bits")).kind
-    current = now.has(CURRENT)
-    lost = F.lit(False)
+def _judge_alone(rows: LifeTable, codes: _Codes, rest: Truths) -> None:
+    """Judge what an event shows whatever came before."""
+    active = rows.state == STATES.index("active")
+    sure = rest & (rows.sure_ms != NONE)
+    delivered, expired = rows.is_a("delivered"), rest & rows.is_a("expired")
+    codes.put(rest & rows.begins & ~rows.in_sub_queue & (rows.attempts != 0), Check.WRONG_COUNT)
+    codes.put(rest & delivered & (rows.state == STATES.index("scheduled")), Check.WRONG_STATE)
+    expires_ms = rows.expires(rows.ttl_ms)
+    over = (expires_ms != NONE) & (expires_ms <= rows.sure_ms)
+    codes.put(sure & delivered & ~rows.in_sub_queue & active & over, Check.DELIVERED_EXPIRED)
+    codes.put(sure & expired & (rows.sure_ms + rows.back_ms < expires_ms), Check.EXPIRED_EARLY)
+    codes.put(expired & (rows.expires_ms == NONE) & (rows.ttl_ms == UNLIMITED_MS), Check.EXPIRED_EARLY)
+    codes.put(sure & rows.is_a("activated") & (rows.sure_ms < rows.due_ms), Check.ACTIVATED_EARLY)
+
+
+def _judge_settings(rows: LifeTable, codes: _Codes, rest: Truths) -> None:
+    """Judge events by the settings of their entity."""
+    limit = rows.count_max
+    delivered = rows.is_a("delivered")
+    has_limit = rest & (limit != NONE) & ~rows.in_sub_queue
+    spent = has_limit & (rows.attempts >= limit)
+    codes.put(spent & delivered, Check.DELIVERED_TOO_OFTEN)
+    codes.put(has_limit & rows.has("is_exhausted") & (rows.attempts < limit), Check.DEAD_LETTERED_EARLY)
+    is_over = rows.current & (rows.at_ms + OVERDUE_MS <= rows.horizon_ms) & (rows.epoch == rows.last_epoch)
+    kept = spent & rows.is_any(_COUNTED) & rows.is_last & is_over
+    codes.put(kept, Check.DELIVERED_TOO_OFTEN)
+    locks = (rest & rows.has("has_token") & ~rows.has("in_session") & (delivered | rows.is_a("renewed"))) & (
+        rows.lock_ms != NONE
+    )
+    codes.put(locks & (rows.until_ms - rows.at_ms > rows.lock_ms), Check.WRONG_LOCK_DURATION)
+    sure = rows.sure_ms != NONE
+    codes.put(locks & sure & (rows.until_ms - rows.at_ms < rows.lock_ms), Check.WRONG_LOCK_DURATION)
+    arrived = rest & rows.is_a("enqueued") & ~rows.passes & (rows.expires_ms != NONE) & (rows.ttl_ms != NONE)
+    codes.put(arrived & (rows.expires_ms - rows.enqueued_ms > rows.ttl_ms), Check.TTL_OVER_DEFAULT)
+    expired = rest & rows.is_a("expired") & (rows.dead_letters_expired != NONE)
+    moved = rows.has("has_related")
+    codes.put(expired & (moved != (rows.dead_letters_expired == 1)), Check.WRONG_EXPIRY)
+
+
+def _judge_against_last(rows: LifeTable, codes: _Codes, rest: Truths) -> None:
+    """Judge events by the one before."""
+    counted = rows.is_any(_COUNTED) & ~rows.in_sub_queue
+    codes.put(rest & (rows.attempts != rows.was(rows.attempts) + counted), Check.WRONG_COUNT)
+    state_after = np.where(rows.state < len(STATES), rows.state, 0)
+    for name, state in (("enqueued", 0), ("deferred", 1), ("scheduled", 2)):
+        state_after[rows.is_a(name)] = state
+    was_numbered = rows.was(rows.after) == NUMBERED
+    told = rest & (rows.state < len(STATES)) & ~was_numbered
+    codes.put(told & (rows.state != rows.was(state_after)), Check.WRONG_STATE_BEFORE)
+    same_epoch = rest & (rows.epoch != NONE) & (rows.was(rows.epoch) == rows.epoch)
+    codes.put(same_epoch & (rows.at_ms < rows.was(rows.at_ms)), Check.TIME_BACK)
+    delivered = rest & rows.is_a("delivered") & rows.has("has_token")
+    codes.put(delivered & (rows.token == rows.was(rows.token)), Check.TOKEN_REUSED)
+    compared = rest & ~was_numbered & ~(rows.was(rows.passes.astype(np.int64)) == 1)
+    for values in (rows.same, rows.enqueued_ms, rows.expires_ms):
+        codes.put(compared & (values != rows.was(values)), Check.IDENTITY_CHANGED)
+
+
+def _judge_last(rows: LifeTable, codes: _Codes, rest: Truths, left_is_known: bool) -> None:
+    """Judge the last event of each life by the events that should follow."""
+    last = rest & rows.is_last
+    codes.put(last & (rows.after == GOING), Check.DELETION_MISSING)
+    begun = rows.has_begun | rows.begins
+    follows = np.append(rows.kind[1:], 0)[: rows.count]
+    unexplained = ~rows.has_next | (follows == LEFT)
+    codes.put(last & rows.in_sub_queue & begun & unexplained, Check.DEAD_LETTER_UNEXPLAINED)
+    current = last & rows.current
     if left_is_known:
         # An expectation after the last event is judged instead.
-        lost = current & (now.after != ENDED) & F.col("next_bits").isNull()
-    return (
-        F.when(last & (now.after == GOING), int(Check.DELETION_MISSING))
-        .when(
-            last & now.has(IN_SUB_QUEUE) & _begun_by_now(now) & (follows.isNull() | (follows == LEFT)),
-            int(Check.DEAD_LETTER_UNEXPLAINED),
-        )
-        .when(last & lost & (now.after != NUMBERED), int(Check.LOST))
-        .when(last & current & now.has(OVERDUE) & (now.after == LOCKED), int(Check.LOCK_OVERDUE))
-        .when(last & current & now.has(OVERDUE), int(Check.EXPIRY_OVERDUE))
-    )
-
-
-def _begun_by_now(now: Bits) -> Column:
-    return F.col("begun").isNotNull() | now.is_any(BEGINS)
+        lost = current & (rows.after != ENDED) & ~rows.has_next & (rows.after != NUMBERED)
+        codes.put(lost, Check.LOST)
+    available = (rows.after == AVAILABLE) & ~rows.in_sub_queue
+    expires_ms = rows.expires(rows.last_ttl_ms)
+    # Since the limit and since the last start: a broker that was down could do nothing.
+    since_ms = np.maximum(rows.started_ms, np.where(rows.expires_ms == NONE, rows.settled_ms, NONE))
+    late = (expires_ms != NONE) & (np.maximum(expires_ms, since_ms) + OVERDUE_MS <= rows.horizon_ms)
+    codes.put(current & available & late, Check.EXPIRY_OVERDUE)
+    locked = (rows.after == LOCKED) & ~rows.has("in_session") & (rows.epoch == rows.last_epoch)
+    ends_ms = rows.until_ms
+    late = (ends_ms != NONE) & (np.maximum(ends_ms, rows.started_ms) + OVERDUE_MS <= rows.horizon_ms)
+    codes.put(current & locked & late, Check.LOCK_OVERDUE)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
+from peeklock.pipeline.audit.checks import AuditInput
 from peeklock.pipeline.audit.clocks import UNSURE_MS, ClockSteps
-from peeklock.pipeline.events import Segment, local_path
+from peeklock.pipeline.audit.files import LogFiles
 
 INDEX_BITS = 24
 """16 million events in one batch, and 2^39 batches."""
@@ -33,17 +33,24 @@ SUBSCRIPTIONS = "/subscriptions/"
 NUMBERED_AHEAD = "numbered ahead"
 """`reason` of `scheduled` after `number_issued`."""
 
-_DATE = "/event_date="
 FILE_MISSING = "no file has them"
+FILE_LEFT_OUT = "their file is gone or not as it was written"
 _UNLIMITED_MS = 922_337_203_685_477
 """A time-to-live without end. Source: wire contract 10.1, the largest time span."""
 
+KINDS = (
+    "enqueued", "delivered", "completed", "abandoned", "lock_lapsed", "forwarded", "dead_lettered", "renewed",
+    "deferred", "released", "expired", "scheduled", "activated", "claimed", "claim_released", "purged",
+    "cancelled", "unmatched", "number_issued",
+)  # fmt: skip
+"""Events of messages in about the order of their frequency: they are compared in this order."""
+
 _INCARNATIONS = ("entity_created", "entity_deleted")
 _OF_ENTITIES = (*_INCARNATIONS, "entity_present", "entity_updated")
-
-
-class AuditInput(ValueError):
-    """The audit cannot begin; the text names the folder or file and what to do."""
+_OF_LOG = ("epoch_started", "gap", "clock_stepped", "connection_lost")
+_OF_SESSIONS = ("session_locked", "session_renewed", "session_released", "session_state_set")
+KNOWN = (*KINDS, "duplicate_dropped", *_OF_SESSIONS, *_OF_ENTITIES, *_OF_LOG)
+"""All types of events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,15 @@ class LoggedSettings:
     """Settings of an entity that the audit needs, from an instant on."""
 
     order: int
+    at_ms: int
     detects_duplicates: bool
     window_ms: int
     ttl_ms: int | None
     """Default time-to-live; None = unlimited."""
     has_partitions: bool
+    lock_ms: int | None
+    delivery_count_max: int | None
+    dead_letters_expired: bool | None
 
 
 @dataclass(slots=True)
@@ -101,21 +112,17 @@ class Gap:
     reason: str
 
 
-@dataclass(slots=True)
-class Folder:
-    """One log's files."""
+@dataclass(frozen=True, slots=True)
+class Strange:
+    """Events that cannot be judged: of an unknown type, or without what their type needs."""
 
-    path: str
     namespace: str
-    segments: list[Segment]
-
-    def breaks(self) -> list[tuple[int, int]]:
-        """Return `(last of one, first of the next)` where batches between two files are missing or double."""
-        return [
-            (before.last_batch, after.first_batch)
-            for before, after in pairwise(self.segments)
-            if after.first_batch != before.last_batch + 1
-        ]
+    entity: str | None
+    kind: str
+    is_known: bool
+    count: int
+    batch: int
+    version: int
 
 
 @dataclass(slots=True)
@@ -124,7 +131,7 @@ class Log:
 
     events: DataFrame
     places: dict[int, Place]
-    folders: list[Folder]
+    folders: list[LogFiles]
     gaps: list[Gap]
     epochs: dict[str, list[tuple[int, int]]]
     """By namespace: (batch, UTC ms) of each start of the broker that is in the log, in order."""
@@ -137,6 +144,7 @@ class Log:
     transactions: int = 0
     connections_lost: int = 0
     clocks: ClockSteps = field(default_factory=ClockSteps)
+    strange: list[Strange] = field(default_factory=list)
 
     def begins_late(self, namespace: str) -> bool:
         """Return whether batches before the first one in the log existed."""
@@ -165,34 +173,20 @@ class Log:
     def _incarnations_max(self) -> int:
         return len(self.gaps) + max((len(place.bounds) for place in self.places.values()), default=0)
 
-    def settled(self) -> list[tuple[int, int, int, bool, int, int | None]]:
-        """Return the settings of all entities as rows: place, from order, before order, detects duplicates,
-        window and default time-to-live, which for a subscription is at most its topic's (E-07)."""
-        topics = {(place.namespace, place.entity.lower()): place for place in self.places.values()}
+    def settled(self) -> list[tuple[int, int, int, bool, int]]:
+        """Return rows: place, from order, before order, whether and how long duplicates are detected."""
         rows = []
         for place in self.places.values():
-            topic = topics.get((place.namespace, place.topic.lower())) if place.topic else None
-            above = topic.settings if topic else []
-            marks = sorted({entry.order for entry in (*place.settings, *above)})
-            for at, mark in enumerate(marks):
-                own, its = _at(place.settings, mark), _at(above, mark)
-                if own is None:
-                    continue
-                ttls = [entry.ttl_ms for entry in (own, its) if entry and entry.ttl_ms is not None]
-                ends = marks[at + 1] if at + 1 < len(marks) else (1 << 63) - 1
-                rows.append(
-                    (place.key, mark, ends, own.detects_duplicates, own.window_ms, min(ttls, default=None))
-                )
+            for at, entry in enumerate(place.settings):
+                follows = place.settings[at + 1 : at + 2]
+                ends = follows[0].order if follows else (1 << 63) - 1
+                rows.append((place.key, entry.order, ends, entry.detects_duplicates, entry.window_ms))
         return rows
 
 
 def order_of(batch_no: int, index: int = 0) -> int:
     """Return the order of an event."""
     return batch_no << INDEX_BITS | index
-
-
-def _at(settings: list[LoggedSettings], order: int) -> LoggedSettings | None:
-    return next((entry for entry in reversed(settings) if entry.order <= order), None)
 
 
 def batch_of(order: int) -> int:
@@ -215,24 +209,11 @@ def milliseconds(column: str) -> Column:
     return F.unix_millis(F.col(column))
 
 
-def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
-    """Survey a log; `segments` are those of each folder. Raises: AuditInput."""
-    kinds = (
-        events.groupBy("namespace", "broker_epoch", "entity", "event_type", place_key())
-        .agg(
-            F.count("*").alias("events"),
-            F.min("batch_no").alias("batch"),
-            F.max("batch_no").alias("last_batch"),
-            F.max("index").alias("last_index"),
-            F.max(milliseconds("event_time")).alias("last_ms"),
-            F.count("session_id").alias("sessions"),
-            F.count("transaction_id").alias("transactions"),
-        )
-        .collect()
-    )
-    log = Log(events, {}, [], [], {}, {}, {})
+def survey(events: DataFrame, folders: list[LogFiles]) -> Log:
+    """Survey the events of some logs. Raises: AuditInput."""
+    log = Log(events, {}, folders, [], {}, {}, {})
     ends_ms: dict[str, dict[int, int]] = {}  # by namespace and epoch
-    for row in kinds:
+    for row in _kinds(events).collect():
         if row.last_index >= INDEX_MAX or row.last_batch >= BATCH_MAX:
             raise AuditInput(
                 f"batch {row.last_batch} of '{row.namespace}' or an earlier one has more events than an "
@@ -243,25 +224,11 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
         ends = ends_ms.setdefault(row.namespace, {})
         ends[row.broker_epoch or 0] = max(row.last_ms, ends.get(row.broker_epoch or 0, 0))
         log.first_batch[row.namespace] = min(row.batch, log.first_batch.get(row.namespace, row.batch))
-        if row.entity is None:
-            if row.event_type == "connection_lost":
-                log.connections_lost += row.events
-            continue
-        place = log.places.setdefault(row.place, Place(row.place, row.namespace, row.entity))
-        if (place.namespace, place.entity) != (row.namespace, row.entity):
-            raise AuditInput(
-                f"'{place.entity}' and '{row.entity}' have the same digest: audit them separately"
-            )
-        place.events[row.event_type] = place.events.get(row.event_type, 0) + row.events
-        place.sessions += row.sessions
-        if row.event_type not in _OF_ENTITIES:
-            first = order_of(row.batch)
-            place.first_order = min(first, place.first_order or first)
+        _add_kind(log, row)
     if not log.count:
         raise AuditInput("the log has no events: was the broker started with --capture and this folder?")
-    log.folders = _folders(events, segments)
-    for folder in log.folders:
-        log.first_batch[folder.namespace] = folder.segments[0].first_batch
+    for folder in folders:
+        log.first_batch[folder.namespace] = folder.named[0].first_batch
     log.last_ms = {namespace: ends[max(ends)] for namespace, ends in ends_ms.items()}
     _read_rare(log, ends_ms)
     for folder in log.folders:
@@ -270,29 +237,67 @@ def survey(events: DataFrame, segments: Mapping[str, list[Segment]]) -> Log:
             for last, first in folder.breaks()
             if first > last + 1
         ]
+        log.gaps += [
+            Gap(folder.namespace, segment.first_batch, segment.last_batch, FILE_LEFT_OUT)
+            for segment in folder.lacking
+        ]
     return log
 
 
-def _folders(events: DataFrame, segments: Mapping[str, list[Segment]]) -> list[Folder]:
-    """Return the folders with their namespaces. Raises: AuditInput."""
-    place = F.substring_index("_metadata.file_path", _DATE, 1)
-    found = events.groupBy(place.alias("path"), "namespace").agg(F.count("*")).collect()
-    by_path = {files[0].path.split(_DATE)[0]: files for files in segments.values()}
-    folders = [Folder(path, row.namespace, by_path[path]) for row in found for path in [local_path(row.path)]]
-    for mixed in (
-        [
-            folder.path
-            for folder in folders
-            if folder.namespace == other.namespace or folder.path == other.path
-        ]
-        for other in folders
-    ):
-        if len(mixed) > 1:
-            raise AuditInput(
-                f"the logs in {' and '.join(sorted(set(mixed)))} are mixed: a folder has one namespace, "
-                f"and a namespace one folder. Audit them one by one, or copy them to separate folders"
+def _kinds(events: DataFrame) -> DataFrame:
+    """Return figures of the events by epoch, entity and type."""
+    kind = F.col("event_type")
+    lacks = F.col("entity").isNull() | (
+        F.when(kind.isin(*_OF_SESSIONS), F.col("session_id").isNull()).otherwise(
+            kind.isin(*KINDS, "duplicate_dropped") & F.col("sequence_number").isNull()
+        )
+    )
+    is_strange = ~F.coalesce(kind, F.lit("null")).isin(*KNOWN) | (~kind.isin(*_OF_LOG) & lacks)
+    return events.groupBy(
+        "namespace", "broker_epoch", "entity", "event_type", "related_entity", place_key()
+    ).agg(
+        place_key("related_entity").alias("related"),
+        F.count_if(is_strange).alias("strange"),
+        F.max("event_version").alias("version"),
+        F.count("*").alias("events"),
+        F.min("batch_no").alias("batch"),
+        F.max("batch_no").alias("last_batch"),
+        F.max("index").alias("last_index"),
+        F.max(milliseconds("event_time")).alias("last_ms"),
+        F.count("session_id").alias("sessions"),
+        F.count("transaction_id").alias("transactions"),
+    )
+
+
+def _add_kind(log: Log, row: Row) -> None:
+    """Add a row of `_kinds` to the log. Raises: AuditInput."""
+    if row.strange:
+        log.strange.append(
+            Strange(
+                row.namespace, row.entity, row.event_type, row.event_type in KNOWN, row.strange,
+                row.batch, row.version or 0,
             )
-    return folders
+        )  # fmt: skip
+    if row.event_type == "connection_lost":
+        log.connections_lost += row.events
+    if row.related_entity is not None:
+        _place(log, row.related, row.namespace, row.related_entity)
+    if row.entity is None:
+        return
+    place = _place(log, row.place, row.namespace, row.entity)
+    place.events[row.event_type] = place.events.get(row.event_type, 0) + row.events
+    place.sessions += row.sessions
+    if row.event_type not in _OF_ENTITIES:
+        first = order_of(row.batch)
+        place.first_order = min(first, place.first_order or first)
+
+
+def _place(log: Log, key: int, namespace: str, entity: str) -> Place:
+    """Return a place of the log, which may be new. Raises: AuditInput."""
+    place = log.places.setdefault(key, Place(key, namespace, entity))
+    if (place.namespace, place.entity) != (namespace, entity):
+        raise AuditInput(f"'{place.entity}' and '{entity}' have the same digest: audit them separately")
+    return place
 
 
 def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:
@@ -346,23 +351,27 @@ def _note(row: Row, by_base: dict[tuple[str, str], list[Place]], place: Place) -
     elif kind == "entity_updated":
         for each in behind:
             each.updates.append(order)
-    settings = _read_settings(order, row.reason)
+    settings = _read_settings(row)
     if settings is not None:
         place.settings.append(settings)
 
 
-def _read_settings(order: int, text: str | None) -> LoggedSettings | None:
+def _read_settings(row: Row) -> LoggedSettings | None:
     """Return the settings in an event of an entity: JSON by their names in the broker."""
-    if not text:
+    if not row.reason:
         return None
-    told = json.loads(text)
+    told = json.loads(row.reason)
     ttl_ms = told.get("default_ttl_ms", _UNLIMITED_MS)
     return LoggedSettings(
-        order,
+        row.order,
+        row.at_ms,
         bool(told.get("requires_duplicate_detection")),
         told.get("duplicate_window_ms", 0),
         None if ttl_ms >= _UNLIMITED_MS else ttl_ms,
         bool(told.get("enable_partitioning")),
+        told.get("lock_duration_ms"),
+        told.get("max_delivery_count"),
+        told.get("dead_lettering_on_expiration"),
     )
 
 

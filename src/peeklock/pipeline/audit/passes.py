@@ -1,4 +1,4 @@
-"""The checks across messages: files, batches, sequence numbers, sessions, duplicates, transactions, copies.
+"""The checks across messages: files, batches, events, sessions, duplicates, transactions, copies.
 
 Theory of operation. Each check is a small aggregation over the rows that it concerns, run only where the log
 has such rows. Where a count shows a violation, a second, slower query finds the rows.
@@ -12,11 +12,11 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
+from peeklock.capture.schema import EVENT_VERSION
 from peeklock.pipeline.audit.checks import Check, Verdict
 from peeklock.pipeline.audit.clocks import sure_ms, went_back_ms
 from peeklock.pipeline.audit.log import (
     INDEX_BITS,
-    NUMBERED_AHEAD,
     SUB_QUEUE,
     Log,
     Place,
@@ -28,17 +28,29 @@ from peeklock.pipeline.audit.log import (
 )
 
 _BEGINS = ("enqueued", "scheduled")
-_PARTITION_SHIFT = 48
-_NUMBERS = 1 << 63
-"""Count of sequence numbers before they begin again. Source: semantics S-03."""
 
 
 def check_segments(log: Log, verdict: Verdict) -> None:
-    """Check that the files join, by their names; report gaps and late beginnings."""
+    """Report files that are not as they were written or do not join; report gaps and late beginnings."""
     for folder in log.folders:
+        for entry in folder.bad:
+            batch = entry.segment.first_batch if entry.segment else None
+            verdict.add(entry.check, 1, folder.namespace, batch=batch, detail=entry.what)
         for last, first in folder.breaks():
-            what = f"after batch {last} comes {first}, in {folder.path}"
+            what = f"after batch {last} comes {first}, in {folder.folder}"
             verdict.add(Check.SEGMENT_GAP, 1, folder.namespace, batch=first, detail=what)
+        if folder.unlisted > 1:
+            verdict.not_proven.append(
+                f"The manifest of {folder.folder} does not list the last {folder.unlisted} files: it is an "
+                f"older copy, so these files were not compared with it."
+            )
+    without = [folder.folder for folder in log.folders if not folder.has_manifest]
+    if without:
+        more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        verdict.notes.append(
+            f"{without[0]}{more} has no manifest that can be used: a file that was replaced by an older "
+            f"version is not told from a fault of the broker."
+        )
     for gap in log.gaps:
         if log.starts_with(gap):
             verdict.notes.append(
@@ -79,66 +91,19 @@ def check_batches(log: Log, verdict: Verdict) -> None:
             verdict.add(Check.BATCH_DAMAGED, row.bad, row.namespace, batch=batch, detail=what)
 
 
-def check_numbers(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
-    """Check that each sequence number of an entity or partition has its message.
-
-    A number that was issued to a schedule in a transaction counts there, whatever the outcome.
-    """
-    given = F.col("event_type").isin(*_BEGINS, "number_issued") & ~F.col("reason").eqNullSafe(NUMBERED_AHEAD)
-    begins = marked(
-        log,
-        log.events.where(given & ~F.col("entity").contains(SUB_QUEUE)).select(
-            place_key(),
-            F.coalesce("partition_id", F.lit(-1)).alias("partition"),
-            F.col("sequence_number").alias("number"),
-            order(),
-        ),
-        horizon,
-    )
-    spans = (
-        begins.groupBy("key", "partition")
-        .agg(F.count("*").alias("lives"), F.min("number").alias("low"), F.max("number").alias("high"))
-        .collect()
-    )
-    twice = verdict.findings.get(Check.NUMBER_TWICE)
-    suspects = []
-    for row in spans:
-        # Without gaps the count is the distance from lowest to highest; a double number hides a gap.
-        namespace = log.place_of(row.key).namespace
-        if row.lives != row.high - row.low + 1 or (twice is not None and namespace in twice.by_namespace):
-            half = (_NUMBERS if row.partition < 0 else 1 << _PARTITION_SHIFT) // 2
-            # Numbers wrap around: the highest ones may be the oldest.
-            oldest_from = row.low + half if row.high - row.low >= half else None
-            suspects.append((row.key, row.partition, half, oldest_from))
-    if suspects:
-        _find_holes(log, verdict, begins, suspects)
-
-
-def _find_holes(
-    log: Log, verdict: Verdict, begins: DataFrame, suspects: list[tuple[int, int, int, int | None]]
-) -> None:
-    """Report the missing numbers of entities or partitions."""
-    kinds = "key long, partition int, half long, oldest_from long"
-    known = F.broadcast(log.events.sparkSession.createDataFrame(suspects, kinds))
-    number = F.when(
-        F.col("number") >= F.col("oldest_from"), F.col("number") - F.col("half") - F.col("half")
-    ).otherwise(F.col("number"))
-    window = Window.partitionBy("key", "partition").orderBy("place_in_order")
-    missing = F.lead("place_in_order").over(window) - F.col("place_in_order") - 1
-    found = (
-        begins.join(known, ["key", "partition"])
-        .withColumn("place_in_order", number)
-        .select("key", "number", missing.alias("missing"), F.lead("order").over(window).alias("order"))
-        .where(F.col("missing") > 0)
-        .groupBy("key")
-        .agg(F.sum("missing").alias("missing"), F.min(F.struct("order", "number", "missing")).alias("sample"))
-        .collect()
-    )
-    for row in found:
-        place, sample = log.place_of(row.key), row.sample
-        what = f"{sample.missing} missing after {sample.number}"
-        first, batch = sample.number + 1, batch_of(sample.order)
-        verdict.add(Check.NUMBER_GAP, row.missing, place.namespace, place.entity, first, batch, what)
+def check_events(log: Log, verdict: Verdict) -> None:
+    """Check that each event can be judged: its type is known, and it has what its type needs."""
+    for event in log.strange:
+        if event.version > EVENT_VERSION:
+            verdict.not_proven.append(
+                f"{event.count:,} events of type '{event.kind}' of '{event.namespace}' were written by a "
+                f"newer release (event_version {event.version}): update peeklock to check them."
+            )
+            continue
+        known = "without entity or number" if event.is_known else "unknown"
+        what = f"type '{event.kind}' {known}"
+        namespace, entity = event.namespace, event.entity
+        verdict.add(Check.UNKNOWN_EVENT, event.count, namespace, entity, None, event.batch, what)
 
 
 def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
@@ -310,36 +275,6 @@ def _cancelled(log: Log, horizon: dict[str, int]) -> DataFrame:
     return marked(log, rows, horizon).select("key", "number", F.col("order").alias("cancelled"))
 
 
-def check_default_ttl(log: Log, verdict: Verdict) -> None:
-    """Check that a message without a time-to-live is not delivered when the entity's default is over."""
-    settled = _settled(log, lambda place: any(entry.ttl_ms is not None for entry in place.settings))
-    if settled is None:
-        return
-    rows = log.events.where(
-        (F.col("event_type") == "delivered")
-        & (F.col("state_before") == "active")
-        & F.col("expires_at").isNull()
-        & ~F.col("entity").contains(SUB_QUEUE)
-    ).select(
-        place_key(),
-        F.col("sequence_number").alias("number"),
-        order(),
-        (sure_ms(log.clocks, milliseconds("event_time")) - milliseconds("enqueued_time")).alias("age_ms"),
-    )
-    rows = rows.join(F.broadcast(settled), "place")
-    found = (
-        rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
-        .where(F.col("age_ms") >= F.col("ttl_ms"))
-        .groupBy("place")
-        .agg(F.count("*").alias("rows"), F.min(F.struct("order", "number", "age_ms")).alias("sample"))
-        .collect()
-    )
-    for row in found:
-        place, sample = log.places[row.place], row.sample
-        number, batch, what = sample.number, batch_of(sample.order), f"{sample.age_ms} ms old"
-        verdict.add(Check.DELIVERED_EXPIRED, row.rows, place.namespace, place.entity, number, batch, what)
-
-
 def check_transactions(log: Log, verdict: Verdict) -> None:
     """Check that each transaction is in one batch, except for numbers issued before."""
     if not log.transactions:
@@ -423,5 +358,5 @@ def _settled(log: Log, chosen: Callable[[Place], bool]) -> DataFrame | None:
     rows = [row for row in log.settled() if row[0] in keys]
     if not rows:
         return None
-    kinds = "place long, from_order long, before_order long, detects boolean, window_ms long, ttl_ms long"
+    kinds = "place long, from_order long, before_order long, detects boolean, window_ms long"
     return log.events.sparkSession.createDataFrame(rows, kinds)
