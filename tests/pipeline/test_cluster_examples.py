@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,27 +16,43 @@ import pytest
 import peeklock.pipeline
 from tests.pipeline.folds import fold_lives, fold_minutes
 from tests.pipeline.synthetic import make_log, write_segments
+from tests.spark.processes import Socket, sockets, tree
 from tests.spark_session import QUICK_JAVA
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(sys.platform != "linux", reason="sockets of other processes are read from /proc"),
+]
 
 EXAMPLES = Path(__file__).parents[2] / "examples/pipeline"
 PROGRAMS = Path(sys.executable).parent
+RUN_S_MAX = 140.0
 
 
 def start(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; require that it and all that it starts listen on loopback alone."""
     from peeklock.spark.java import use_java
 
     use_java()
-    return subprocess.run(
-        [*map(str, command)],
-        cwd=folder,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=140,
-        check=False,
-    )
+    output = folder / "output.log"
+    listening: set[Socket] = set()
+    with output.open("wb") as out:
+        process = subprocess.Popen(
+            [*map(str, command)],
+            cwd=folder,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    ends_s = time.monotonic() + RUN_S_MAX
+    while process.poll() is None:
+        if time.monotonic() > ends_s:
+            process.kill()
+        listening |= {each for pid in tree(process.pid) for each in sockets(pid) if each.is_listening}
+        time.sleep(1)  # the program has no clock that could be moved
+    assert listening
+    assert [each for each in listening if not each.is_on_loopback] == []
+    return subprocess.CompletedProcess([*map(str, command)], process.returncode, output.read_text(), "")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +72,7 @@ def test_a_job_runs_under_spark_submit(log: pa.Table, tmp_path: Path) -> None:
         *("metrics", "--from", tmp_path / "events", "--to", tmp_path / "metrics"),
         folder=tmp_path,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
     assert "Totals" in done.stdout
     assert (tmp_path / "metrics.png").exists()
     assert pq.ParquetDataset(tmp_path / "metrics").read().num_rows == len(fold_minutes(log))
@@ -76,8 +93,10 @@ def test_the_declared_pipeline_adds_what_is_new(log: pa.Table, tmp_path: Path) -
     (project / "spark-pipeline.yml").write_text(spec)
     for _ in range(2):
         lasting = ("--conf", "spark.sql.catalogImplementation=hive")
-        done = start(PROGRAMS / "spark-pipelines", "run", *lasting, folder=project)
-        assert done.returncode == 0, done.stdout + done.stderr
+        # It starts a server of Spark Connect, by default on every interface.
+        loopback = ("--conf", "spark.connect.grpc.binding.address=127.0.0.1")
+        done = start(PROGRAMS / "spark-pipelines", "run", *lasting, *loopback, folder=project)
+        assert done.returncode == 0, done.stdout
         segments[-1].write_bytes(late)
     warehouse = project / "spark-warehouse"
     assert pq.ParquetDataset(warehouse / "events").read().num_rows == len(log)

@@ -20,7 +20,7 @@ from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
 from peeklock.amqp.types import Long
 from peeklock.client.connection import connection
-from peeklock.spark.options import Key, Options, Use, read_options
+from peeklock.spark.options import Key, Mode, Options, Use, read_options
 from peeklock.spark.source.browse import BrowseReader
 from peeklock.spark.source.browse_stream import BrowseStreamReader
 from peeklock.spark.source.cursor import CursorStreamReader, in_sequence
@@ -30,7 +30,6 @@ from peeklock.spark.source.tasks import (
     SHARES_MAX,
     TASK_BYTES,
     TASK_MESSAGES,
-    TASK_NUMBERS,
     TASKS_MAX,
     Share,
     tasks_for,
@@ -79,17 +78,21 @@ class TestNumber:
         ("messages", "size_bytes", "tasks"),
         [
             (0, 0, 1),
-            (TASK_MESSAGES, 0, 1),
-            (TASK_MESSAGES + 1, 0, 2),
+            (6250, 0, 1),
+            (6251, 0, 2),
             (50_000, 50_000 << 10, 8),
             (256, 256 << 20, 8),
             (1, TASK_BYTES, 1),
             (1, TASK_BYTES + 1, 2),
-            (TASK_MESSAGES * TASKS_MAX + 1, 0, TASKS_MAX),
+            (6250 * TASKS_MAX + 1, 0, TASKS_MAX),
         ],
     )
     def test_it_follows_from_the_size(self, messages: int, size_bytes: int, tasks: int) -> None:
         assert tasks_for(options(), messages, size_bytes) == tasks
+
+    def test_it_follows_from_the_mode(self) -> None:
+        assert tasks_for(options(mode="peekLock"), 2_000) == 2
+        assert tasks_for(options(mode="browse"), 200_000) == 8
 
     def test_an_option_sets_it(self) -> None:
         assert tasks_for(options(minPartitions="3"), 1_000_000) == 3
@@ -238,7 +241,7 @@ def test_each_partition_key_of_each_entity_is_in_one_task(namespace: Namespace, 
 def long_queue(namespace: Namespace) -> str:
     """A queue of more than one task of mode browse."""
     queue = namespace.queue()
-    send(namespace, queue, [(f"s{number % 7}", None) for number in range(TASK_NUMBERS + 100)])
+    send(namespace, queue, [(f"s{number % 7}", None) for number in range(TASK_MESSAGES[Mode.BROWSE] + 100)])
     return queue
 
 
@@ -248,11 +251,11 @@ def test_the_tasks_are_the_same_on_every_machine(
     namespace: Namespace, long_queue: str, mode: str, keyed: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch that is asked for again, where there are other cores, is divided into the same tasks."""
-    queue = long_queue
-    if mode in ("cursor", "peekLock"):
-        queue = namespace.queue()
-        send(namespace, queue, [(f"s{number % 7}", None) for number in range(TASK_MESSAGES + 100)])
+    queue = namespace.queue() if mode in ("cursor", "peekLock") else long_queue
     options = options_of(namespace, mode, queue, **keyed)
+    if queue != long_queue:
+        count = TASK_MESSAGES[options.mode] + 100
+        send(namespace, queue, [(f"s{number % 7}", None) for number in range(count)])
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     offsets = () if mode == "batch" else offsets_of(reader_of(mode, options))
     first = [vars(each) for each in reader_of(mode, options).partitions(*offsets)]

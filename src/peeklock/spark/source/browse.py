@@ -30,7 +30,7 @@ from peeklock.spark.options import EARLIEST_NUMBER, LATEST_NUMBER, Edge, Offsets
 from peeklock.spark.source.deferred import PEEK
 from peeklock.spark.source.rows import enqueued, record_batch, sequence_number
 from peeklock.spark.source.schema import chosen_schema
-from peeklock.spark.source.tasks import TASK_NUMBERS, Share, apportioned, shares, tasks_for
+from peeklock.spark.source.tasks import TASK_MESSAGES, Share, apportioned, shares, tasks_for
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -194,7 +194,7 @@ class BrowseReader(DataSourceReader):
             partitions = by_key(options, [(browser.path, span) for browser, span in spans])
         else:
             found = [_live(browser, span, options) for browser, span in spans]
-            tasks = tasks_for(options, sum(count for _, count in found), task_messages=TASK_NUMBERS)
+            tasks = tasks_for(options, sum(count for _, count in found))
             counts = apportioned(tasks, [count for _, count in found])
             partitions = [
                 BrowsePartition(browser.path, ranges)
@@ -238,7 +238,7 @@ def by_key(options: Options, spans: Sequence[tuple[str, Range]]) -> list[InputPa
     for path, span in sorted(spans):
         by_path.setdefault(path, []).append(span)
     sizes = [sum(end - start for start, end in ranges) for ranges in by_path.values()]
-    counts = apportioned(tasks_for(options, sum(sizes), task_messages=TASK_NUMBERS), sizes)
+    counts = apportioned(tasks_for(options, sum(sizes)), sizes)
     return [
         BrowsePartition(path, tuple(ranges), share)
         for (path, ranges), count in zip(by_path.items(), counts, strict=True)
@@ -311,7 +311,7 @@ def _lost(options: Options, path: str, number: int, first: int) -> None:
 def _live(browser: Browser, span: Range, options: Options) -> tuple[list[Range], int]:
     """Return the parts of a range without the large holes, and about how many messages they have."""
     start, end = span
-    if options.partitions_min is None and end - start <= TASK_NUMBERS:
+    if options.partitions_min is None and end - start <= TASK_MESSAGES[options.mode]:
         return [span], end - start
     edges = _spread(start, end, _CELLS)
     cells: list[Range] = []

@@ -31,7 +31,7 @@ from peeklock.spark.source.browse import (
 from peeklock.spark.source.offsets import CheckpointMismatch, check_version
 from peeklock.spark.source.rows import sequence_number
 from peeklock.spark.source.schema import chosen_schema
-from peeklock.spark.source.tasks import TASK_NUMBERS, apportioned, tasks_for
+from peeklock.spark.source.tasks import apportioned, tasks_for
 from peeklock.spark.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -139,7 +139,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.partition_by is not None:
             return by_key(self._options, spans)
         sizes = [end_ - begin for _, (begin, end_) in spans]
-        tasks = tasks_for(self._options, sum(sizes), task_messages=TASK_NUMBERS)
+        tasks = tasks_for(self._options, sum(sizes))
         return [
             BrowsePartition(path, ranges)
             for (path, span), count in zip(spans, apportioned(tasks, sizes), strict=True)

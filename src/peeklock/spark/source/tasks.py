@@ -16,19 +16,16 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
-from peeklock.spark.options import Key, Options
+from peeklock.spark.options import Key, Mode, Options
 from peeklock.spark.source.rows import key_of, sequence_number
 
-TASK_MESSAGES: Final = 6250
-"""Messages of a task. Our choice: a full batch of mode cursor makes 8 tasks, which 2, 4 or 8 cores share
-evenly; a task costs some 10 ms beside its messages. With another number, batches that are in a checkpoint
-get other tasks."""
+TASK_MESSAGES: Final = {Mode.CURSOR: 6250, Mode.PEEK_LOCK: 1000, Mode.BROWSE: 25_000}
+"""Messages of a task; a task costs some 10 ms beside its messages. Our choice: a full batch of mode cursor
+makes 8 tasks, which 2, 4 or 8 cores share evenly; one of mode peekLock makes 2 to 10; a task of mode browse
+reads for a quarter of a second. With other numbers, batches that are in a checkpoint get other tasks."""
 
 TASK_BYTES: Final = 32 << 20
 """Bytes of a task's messages, where they are known. Our choice: 8 tasks in 256 MiB, as above."""
-
-TASK_NUMBERS: Final = 25_000
-"""Sequence numbers of a task of mode browse. Our choice: a second of reading shared by 4 to 8 tasks."""
 
 TASKS_MAX: Final = 200
 """Our choice: as many as Spark makes by default of a shuffle."""
@@ -57,13 +54,11 @@ class Share:
         return crc32(key.upper().encode(errors="surrogatepass")) % self.of == self.no
 
 
-def tasks_for(
-    options: Options, messages: int, size_bytes: int = 0, task_messages: int = TASK_MESSAGES
-) -> int:
+def tasks_for(options: Options, messages: int, size_bytes: int = 0) -> int:
     """Return how many tasks a read is divided into, at least 1."""
     if options.partitions_min is not None:
         return options.partitions_min
-    tasks = max(1, -(-messages // task_messages), -(-size_bytes // TASK_BYTES))
+    tasks = max(1, -(-messages // TASK_MESSAGES[options.mode]), -(-size_bytes // TASK_BYTES))
     return min(tasks, TASKS_MAX if options.partition_by is None else SHARES_MAX)
 
 
