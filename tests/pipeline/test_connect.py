@@ -178,6 +178,21 @@ def test_what_cannot_run_says_why(connected: Connected, tmp_path: Path) -> None:
         assert text in output
 
 
+def test_a_server_that_does_not_answer_is_named() -> None:
+    job = subprocess.Popen(
+        [sys.executable, "-m", "peeklock", "pipeline", "audit", "--from=x", "--remote=sc://127.0.0.1:1"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stderr is not None
+    try:
+        line = job.stderr.readline()
+    finally:
+        job.kill()
+        job.communicate()
+    assert line.startswith("peeklock: no answer yet from sc://127.0.0.1:1;")
+
+
 def test_jobs_over_queues(
     connected: Connected,
     own: BlockingConnection,
