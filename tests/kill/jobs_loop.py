@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
-import pyarrow.parquet as pq
-
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
 from peeklock.client.connection import BlockingConnection
@@ -31,6 +29,7 @@ from tests.kill.ledger import Broken
 from tests.kill.loop import PROPERTIES, broker_on
 from tests.kill.processes import ProcessTree, kill
 from tests.kill.spark_loop import messages_of, require_once
+from tests.pipeline.lake import committed_rows
 from tests.spark_session import QUICK_JAVA
 
 MESSAGES = 2_000
@@ -183,13 +182,8 @@ def _fill(connected: BlockingConnection) -> None:
 
 
 def _rows(lake: Path) -> list[str]:
-    """Return the bodies in the table; a file that is not whole has none yet."""
-    return [
-        body.decode()
-        for file in lake.glob("enqueued_date=*/part-*.parquet")
-        if file.stat().st_size
-        for body in pq.read_table(file, columns=["body"], partitioning=None).column("body").to_pylist()
-    ]
+    """Return the bodies in the table."""
+    return [row["body"].decode() for row in committed_rows(lake, ["body"])]
 
 
 def _wait_for_more(running: ProcessTree, done: Callable[[], int]) -> None:

@@ -29,6 +29,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 WIDTH = 110
 """Width of tables outside a terminal, in characters."""
+SILENCE_S = 10.0
+"""Time until a job says that a server does not answer. Our choice: many times what an answer takes."""
 SPARK_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of pyspark in this process: they also write each error that it raises as JSON."""
 
@@ -207,7 +209,7 @@ def session(choice: SparkChoice) -> Iterator[SparkSession]:
     if found is not None:
         yield found
         return
-    with _hushed():
+    with _told_of_silence(choice.remote), _hushed(choice.remote):
         spark = spark_session("peeklock pipeline", choice.master, remote=choice.remote, **choice.conf)
     try:
         yield spark
@@ -216,8 +218,24 @@ def session(choice: SparkChoice) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    """Hide Java's standard error while a Java starts within.
+def _told_of_silence(remote: str | None) -> Iterator[None]:
+    """Say so if a server does not answer within: Spark tries for some ten minutes without a word."""
+    if remote is None or remote.startswith("local"):
+        yield
+        return
+    text = f"peeklock: no answer yet from {remote}; Spark tries for some minutes. Ctrl-C ends the job."
+    timer = threading.Timer(SILENCE_S, click.echo, (text,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _hushed(remote: str | None) -> Iterator[None]:
+    """Hide Java's standard error while a Java starts within; with a server elsewhere none does.
 
     Java and its children inherit a temporary file: Spark prints pages of traces for each failed task and
     raises the same here. A logging configuration for Spark, or spark-submit with its own Java, turns this
@@ -229,6 +247,9 @@ def _hushed() -> Iterator[None]:
         return
     for name in SPARK_LOGGERS:
         logging.getLogger(name).disabled = True
+    if remote is not None and not remote.startswith("local"):
+        yield
+        return
     sys.stderr.flush()
     with tempfile.TemporaryFile() as said:
         errors = os.dup(2)
