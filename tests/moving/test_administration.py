@@ -188,7 +188,7 @@ def test_a_service_that_stays_busy_is_named() -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (Reply(401, b"", {}), "the source refused GET /$namespaceinfo with 401: no reason is given"),
+        (Reply(401, b"", {}), "the source refused GET /$namespaceinfo with 401: no reason is given; give a"),
         (Reply(200, b"<html/>", {}), "the source does not answer as Service Bus does"),
         (Reply(200, b"{", {}), "The body is not XML"),
         (Reply(200, b"<feed/>", {}), "does not say what tier it has: it is not Service Bus"),

@@ -152,3 +152,13 @@ def test_a_namespace_agrees_with_itself() -> None:
     steps = planned(found.configs[0], there()).steps
     made = {step.description.name: step.description for step in steps if isinstance(step, EntityStep)}
     assert made == {each.name: each for each in present.entities.values()}
+
+
+def test_limits_of_the_namespace_are_noted() -> None:
+    limits = {"Tier": "Premium", "MaxConnections": 5, "HostNames": ["a.example"]}
+    assert planned(config(Properties=limits), there()).notes == (
+        "the source has the tier Premium, the target Standard: a namespace gets its tier when it is created",
+        "the limits HostNames, MaxConnections of the namespace: give them to `peeklock namespaces create`, "
+        "or start the broker with this file as --config",
+    )
+    assert planned(config(Properties={"Tier": "Standard"}), there()).notes == ()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from peeklock.config.file import parse_config
 from peeklock.config.form import ConfigError
 from peeklock.demo.broker import BrokerProcess, program
 from peeklock.moving.copying import peek
+from tests.server.waiting import until
 
 FILES = Path(__file__).parents[1] / "templates/files"
 
@@ -145,21 +147,31 @@ def test_mistakes_change_nothing(target: BrokerProcess, tmp_path: Path) -> None:
 
 
 @contextmanager
-def cutting(bytes_after: int, upstream: int) -> Iterator[int]:
-    """Pass connections on to a port, and cut each answer after so many bytes; yield the port."""
+def cutting(bytes_after: int, upstream: int, connections: int = 1 << 30) -> Iterator[int]:
+    """Pass connections on to a port, and cut each answer after so many bytes; yield the port.
+
+    After so many `connections` all are closed at once.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
+        left = connections
         while True:
             try:
                 client, _ = listener.accept()
             except OSError:
                 return
+            left -= 1
+            if left < 0:
+                client.close()
+                continue
             with client, socket.create_connection(("127.0.0.1", upstream)) as beyond:
                 beyond.sendall(client.recv(65_536))
                 answer = b""
-                while len(answer) < bytes_after and (more := beyond.recv(65_536)):
-                    answer += more
+                beyond.settimeout(1.0)  # the broker keeps the connection open
+                with suppress(TimeoutError):
+                    while len(answer) < bytes_after and (more := beyond.recv(65_536)):
+                        answer += more
                 client.sendall(answer[:bytes_after])
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -219,3 +231,58 @@ def test_what_is_no_configuration_is_named(tmp_path: Path) -> None:
     done = run("import", file, "--output", "-")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"peeklock: {file}: an object is not a Config.json, an ARM template")
+
+
+def test_an_import_that_broke_off_goes_on(target: BrokerProcess, tmp_path: Path) -> None:
+    """The connection to the target fails after some steps; the next run does the others."""
+    file = tmp_path / "Config.json"
+    queues = [{"Name": f"q{number}"} for number in range(12)]
+    file.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Queues": queues}]}}))
+    with cutting(1 << 20, target.http_port, connections=9) as port:
+        text = target.connection_string.replace(str(target.amqp_port), str(port))
+        done = run("import", file, "--connection-string", text)
+    assert done.returncode == 1
+    steps = re.search(
+        r"peeklock: UserConfig\S*: .*\. (\d+) of 12 steps are done; run the command again", done.stderr
+    )
+    assert steps is not None, done.stderr
+    made = len(json.loads(exported(target))["UserConfig"]["Namespaces"][0]["Queues"])
+    assert 0 < made == int(steps[1]) < 12
+    again = run("import", file, "--data", target.data)
+    assert again.stdout.splitlines() == [
+        f"plan: {12 - made} queues to create, {made} agree already", "done"
+    ]  # fmt: skip
+
+
+@pytest.mark.kill
+def test_a_copy_that_was_killed_goes_on_without_a_gap_or_a_copy_twice(
+    broker: BrokerProcess, target: BrokerProcess, tmp_path: Path
+) -> None:
+    queues = {"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [{"Name": "many"}]}]}}
+    (tmp_path / "Config.json").write_text(json.dumps(queues))
+    assert run("import", tmp_path / "Config.json", "--data", broker.data).returncode == 0
+    source = BlockingConnection(ConnectionString.parse(broker.connection_string, timeout_s=30))
+    copies = BlockingConnection(ConnectionString.parse(target.connection_string, timeout_s=30))
+    sender = source.sender("many")
+    for number in range(5_000):
+        sender.send(encode_message(data=f"{number}".encode()))
+    sender.flush()
+    arguments = ["--from", broker.connection_string, "--connection-string", target.connection_string]
+    command = subprocess.Popen([program(), "import", "--messages", *arguments], stdout=subprocess.DEVNULL)
+    until(lambda: has_queue(target, "browse/queues/many") and peek(copies, "browse/queues/many", 300, 1))
+    command.kill()
+    command.wait()
+    left = run("import", "--messages", *arguments)
+    assert left.returncode == 0, left.stderr
+    assert "after sequence number" in left.stdout
+    found: list[str] = []
+    while more := peek(copies, "browse/queues/many", len(found) + 1, 100):
+        found += [scan(each).decode_body()[0][1].decode() for each in more]
+    assert found == [f"{number}" for number in range(5_000)]
+    source.close()
+    copies.close()
+
+
+def has_queue(broker: BrokerProcess, name: str) -> bool:
+    found = json.loads(exported(broker))["UserConfig"]["Namespaces"][0]["Queues"]
+    return name in (queue["Name"] for queue in found)

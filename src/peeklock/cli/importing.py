@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,16 +116,22 @@ def import_(
             _refuse_itself(origin.broker, broker)
             found = origin.read()
         config = _chosen(found, namespace)
-        for note in found.notes:
-            click.echo(f"not offered: {note}", err=True)
+        _note(found.notes, "not offered")
         if output is not None:
             _write(config, output)
             return
         target = _Target(broker)
-        _apply(target.plan(config), target, dry_run=dry_run)
+        plan = target.plan(config)
+        _note(plan.notes, "not imported")
+        _apply(plan, target, dry_run=dry_run)
         if messages:
             assert origin is not None
             _copy(origin, target, dry_run=dry_run)
+
+
+def _note(notes: Iterable[str], why: str) -> None:
+    for note in notes:
+        click.echo(f"{why}: {note}", err=True)
 
 
 _COMMAND_LINE = click.core.ParameterSource.COMMANDLINE

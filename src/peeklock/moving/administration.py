@@ -189,11 +189,19 @@ class Administration:
             if reply.status not in THROTTLED or attempt == ATTEMPTS_MAX:
                 break
             self._pause(_pause_s(reply.headers.get("retry-after", ""), attempt))
-        busy = f"; it is busy after {ATTEMPTS_MAX} attempts: run the command again later"
         raise AdministrationError(
             f"{self.where} refused {method} /{path} with {reply.status}: {_detail(reply.body)}"
-            f"{busy if reply.status in THROTTLED else ''}"
+            f"{_advice(reply.status)}"
         )
+
+
+def _advice(status: int) -> str:
+    """Return what to do after a refusal, where that is known."""
+    if status in THROTTLED:
+        return f"; it is busy after {ATTEMPTS_MAX} attempts: run the command again later"
+    if status in (401, 403):
+        return "; give a connection string whose key has Manage, or --data DIR on the broker's machine"
+    return ""
 
 
 def _pause_s(retry_after: str, attempt: int) -> float:

@@ -18,6 +18,7 @@ from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.file import Config, EntityConfig
 from peeklock.config.form import ConfigError
 from peeklock.config.hosts import HostNames
+from peeklock.config.namespace_limits import write_limits
 from peeklock.config.reconcile import EntityStep, NoRulesStep, RuleStep, Step, counted, steps_from
 from peeklock.config.settings import PROPERTIES
 from peeklock.moving.definitions import Definitions
@@ -33,6 +34,8 @@ class Plan:
     """What the target has before."""
     agreeing: int
     """Entities of the source that need no step."""
+    notes: tuple[str, ...] = ()
+    """What of the namespace itself is not made."""
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each step, then the counts."""
@@ -109,7 +112,24 @@ def plan(config: Config, there: Definitions, hosts: HostNames, fresh_key: Callab
         dict(there.entities), replace(config, entities=entities), there.rules, TIERS[there.tier], hosts
     )
     touched = {_owner(step).lower() for step in steps}
-    return Plan(tuple(steps), there, sum(entity.name.lower() not in touched for entity in entities))
+    agreeing = sum(entity.name.lower() not in touched for entity in entities)
+    return Plan(tuple(steps), there, agreeing, tuple(_notes(config, there)))
+
+
+def _notes(config: Config, there: Definitions) -> Iterator[str]:
+    """Yield which limits of the namespace are not imported."""
+    properties = write_limits(config.limits)
+    tier = properties.pop("Tier", None)
+    if tier is not None and tier.lower() != there.tier:
+        yield (
+            f"the source has the tier {tier}, the target {TIERS[there.tier].name}: a namespace gets its tier "
+            f"when it is created"
+        )
+    if properties:
+        yield (
+            f"the limits {', '.join(properties)} of the namespace: give them to `peeklock namespaces "
+            f"create`, or start the broker with this file as --config"
+        )
 
 
 def _owner(step: Step) -> str:
