@@ -7,9 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -19,11 +17,9 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
 )
-from azure.servicebus.management import ServiceBusAdministrationClient
 
 from peeklock.auth import Right
 from peeklock.demo.broker import BrokerProcess
-from peeklock.testing.served import ServedBroker
 from tests.interop.clients import Api
 from tests.kept_keys import KeptKeys, write_keys
 
@@ -63,27 +59,6 @@ def test_a_page_does_what_it_says(
     names: dict[str, object] = {}
     for block in found:
         exec(compile(block.replace("5672", str(configured.amqp_port)), name, "exec"), names)
-
-
-def test_entities_move_to_another_namespace_as_the_page_says() -> None:
-    """The block of migrate-from-azure.md copies queues between two namespaces."""
-    page = _text("docs/how-to/migrate-from-azure.md")
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(compile(block, "docs/how-to/migrate-from-azure.md", "exec"), names)
-    with ServedBroker() as source, ServedBroker() as target, ExitStack() as stack:
-        old, new = (
-            stack.enter_context(
-                ServiceBusAdministrationClient.from_connection_string(
-                    broker.connection_string, connection_verify=broker.ca_file
-                )
-            )
-            for broker in (source, target)
-        )
-        old.create_queue("moved", requires_session=True, max_delivery_count=3)
-        names["copy_queues"](old, new)
-        moved = new.get_queue("moved")
-        assert (moved.requires_session, moved.max_delivery_count) == (True, 3)
 
 
 def test_each_figure_of_health_is_documented(configured: BrokerProcess) -> None:

@@ -259,6 +259,23 @@ def test_the_command_exports_what_a_running_broker_has_and_another_one_takes_it(
         assert export(broker.data).stdout == running.stdout
 
 
+def test_a_running_broker_exports_the_limits_of_its_namespace(tmp_path: Path) -> None:
+    """Req: A-02. A broker over an empty folder gets them with the file."""
+    limits = {"Tier": "Premium", "HostNames": ["bus.example"], "MaxConnections": 9, "MaxSizeInMegabytes": 7}
+    given = tmp_path / "Config.json"
+    given.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "ns", "Properties": limits}]}}))
+    (tmp_path / "first").mkdir()
+    with BrokerProcess(tmp_path / "first", ["--durability=os", f"--config={given}"]) as broker:
+        exported = export(broker.data).stdout
+        template = subprocess.run(
+            [program(), "export", broker.data, "--format=arm"], capture_output=True, timeout=60, check=True
+        ).stdout
+    assert json.loads(exported)["UserConfig"]["Namespaces"][0]["Properties"] == limits
+    assert json.loads(template)["resources"][0]["sku"]["name"] == "Premium"
+    [config] = parse_config(exported)
+    assert config.limits == parse_config(given.read_bytes())[0].limits
+
+
 def test_the_command_fails_where_there_is_no_store(tmp_path: Path) -> None:
     """Req: A-02."""
     done = export(tmp_path)

@@ -13,7 +13,7 @@ from peeklock.admin.atom import Markup, Text, timestamp, write_element
 from peeklock.admin.authorization_rules import read_authorization_rules, write_authorization_rules
 from peeklock.admin.forwards import read_forward
 from peeklock.admin.reading import Description, cut
-from peeklock.admin.rules import read_rule
+from peeklock.admin.rules import read_rule, write_rule
 from peeklock.broker.entities.validation import MAX_SIZE_MB_MIN
 from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT
 from peeklock.broker.vocabulary.descriptions import (
@@ -258,6 +258,9 @@ SUBSCRIPTION_ELEMENTS: Table = (
 )
 
 
+_FIRST_RULE = "DefaultRuleDescription"
+
+
 def _read_settings(
     table: Table,
     given: Description,
@@ -320,9 +323,9 @@ def read_first_rule(given: Description) -> RuleDescription | None:
 
     Raises: ArgumentInvalid.
     """
-    if not given.has("DefaultRuleDescription"):
+    if not given.has(_FIRST_RULE):
         return None
-    rule = given.child("DefaultRuleDescription")
+    rule = given.child(_FIRST_RULE)
     return read_rule(rule, rule.text("Name") if rule.has("Name") else DEFAULT_RULE_NAME)
 
 
@@ -341,6 +344,27 @@ def write_description(shown: Shown) -> str:
             for row in _ELEMENTS[type(about)]
         ),
     )
+
+
+def write_settings(description: EntityDescription, first_rule: RuleDescription | None = None) -> str:
+    """Write the settings of an entity as a client sets them: sizes of one partition, forwards by name.
+
+    `first_rule`: what a new subscription gets in place of `$Default`.
+    """
+    children: list[tuple[str, Text]] = []
+    for row in _ELEMENTS[type(description)]:
+        if isinstance(row, Setting):
+            value = getattr(description, row.field)
+            if row.form is DURATION:
+                value = format_duration(value)
+            elif row.form is STATUS:
+                value = value.value
+            elif row is AUTHORIZATION_RULES:
+                value = write_authorization_rules(value, with_times=False)
+            children.append((row.element, value))
+        if row.element == "DeadLetteringOnFilterEvaluationExceptions" and first_rule is not None:
+            children.append((_FIRST_RULE, write_rule(first_rule, _FIRST_RULE)))
+    return write_element(type(description).__name__, children)
 
 
 _ELEMENTS: dict[type, Table] = {

@@ -39,26 +39,51 @@ def read_description(body: bytes) -> Description:
     Raises: ArgumentInvalid: too large, not XML, with a DTD or entities, or not an entry with one element as
     content.
     """
-    from xml.etree.ElementTree import ParseError
-
-    from defusedxml.common import DefusedXmlException
-    from defusedxml.ElementTree import fromstring
-
     if len(body) > BODY_BYTES_MAX:
         raise ArgumentInvalid(f"The body is larger than {BODY_BYTES_MAX} bytes.")
     # Before the parser, which reports a tag only with all of its attributes. Each has a "="; one in a text
     # counts too.
     if body.count(b"<") + body.count(b"=") > MARKS_MAX:
         raise ArgumentInvalid(f"The body has more than {MARKS_MAX} tags and attributes.")
+    root = _parsed(body)
+    if _local(root) != "entry":
+        raise ArgumentInvalid(f"The body is not an ATOM entry: its root is {cut(_local(root))!r}.")
+    return _content(root)
+
+
+def read_answer(body: bytes) -> list[tuple[str, Description]]:
+    """Parse an entry, or the page of a list, that an administration answers: title and description of each.
+
+    A feed without entries means that there is nothing.
+
+    Raises: ArgumentInvalid: it is neither.
+    """
+    root = _parsed(body)
+    if _local(root) not in ("entry", "feed"):
+        raise ArgumentInvalid(f"The answer is not ATOM: its root is {cut(_local(root))!r}.")
+    entries = [root] if _local(root) == "entry" else [each for each in root if _local(each) == "entry"]
+    return [(Description(each).text("title"), _content(each)) for each in entries]
+
+
+def _parsed(body: bytes) -> Element:
+    """Return the root of a document without a DTD. Raises: ArgumentInvalid."""
+    from xml.etree.ElementTree import ParseError
+
+    from defusedxml.common import DefusedXmlException
+    from defusedxml.ElementTree import fromstring
+
     try:
         root: Element = fromstring(body, forbid_dtd=True)
     except DefusedXmlException as failure:
         raise ArgumentInvalid("The body has a document type or entities, which are not read.") from failure
     except (ParseError, ValueError, LookupError) as failure:  # the latter two: an unknown or wrong encoding
         raise ArgumentInvalid(f"The body is not XML: {failure}.") from failure
-    if _local(root) != "entry":
-        raise ArgumentInvalid(f"The body is not an ATOM entry: its root is {cut(_local(root))!r}.")
-    contents = [child for child in root if _local(child) == "content"]
+    return root
+
+
+def _content(entry: Element) -> Description:
+    """Return the description in an entry. Raises: ArgumentInvalid."""
+    contents = [child for child in entry if _local(child) == "content"]
     if len(contents) != 1 or len(contents[0]) != 1:
         raise ArgumentInvalid("The body is not an ATOM entry with one content, and in it one description.")
     return Description(contents[0][0])

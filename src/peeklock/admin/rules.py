@@ -37,10 +37,10 @@ def read_rule(given: Description, name: str) -> RuleDescription:
     )
 
 
-def write_rule(rule: RuleDescription) -> str:
-    """Write a rule."""
-    return write_element(
-        "RuleDescription",
+def write_rule(rule: RuleDescription, element: str = "RuleDescription") -> Markup:
+    """Write a rule; `element` is its name."""
+    written = write_element(
+        element,
         (
             ("Filter", _write_filter(rule.filter)),
             ("Action", _write_action(rule.action)),
@@ -48,6 +48,7 @@ def write_rule(rule: RuleDescription) -> str:
             ("Name", rule.name),
         ),
     )
+    return Markup(written)
 
 
 def _read_filter(given: Description) -> Filter:

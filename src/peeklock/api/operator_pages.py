@@ -275,7 +275,9 @@ PATHS: dict[str, dict[str, Any]] = {
             "description": "Needs Manage on the namespace. `warnings` say what the file lacks.",
             "security": _KEYS,
             "responses": {
-                "200": _answer("The file, as text.", record({"config": _TEXT, "warnings": _TEXTS})),
+                "200": _answer(
+                    "The file, as text.", record({"config": _TEXT, "warnings": _TEXTS, "tier": _TEXT})
+                ),
                 **_refusals(401, 403, 421),
             },
         }

@@ -7,6 +7,7 @@ operate         `health` and `connections`: what a running broker does.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
 running         How a command finds and asks a running broker.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
+importing       `import`: definitions of another namespace, from a file or live.
 namespaces      `namespaces`: those of a running broker.
 keys            `keys`: the namespace's shared access keys.
 extras          `ca`, `demo`, and `pipeline`, whose commands are imported when they are asked for.
@@ -25,6 +26,7 @@ import click
 
 from peeklock import __version__
 from peeklock.cli.extras import ca, demo, pipeline
+from peeklock.cli.importing import import_
 from peeklock.cli.keys import keys
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
@@ -69,10 +71,13 @@ def main() -> None:
     See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     Verify a data folder: peeklock check ./data
     Save its entities:    peeklock export ./data > Config.json
+    Move from Azure:      peeklock import --from "Endpoint=sb://..." --data ./data
 
     `serve` reads its settings from options, from variables PEEKLOCK_... and from a file.
     """
 
 
-for _command in (serve, health, connections, namespaces, trace, check, export, demo, ca, keys, pipeline):
+_COMMANDS = (serve, health, connections, namespaces, trace, check, export, import_, demo, ca, keys, pipeline)
+
+for _command in _COMMANDS:
     main.add_command(_command)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ from peeklock.cli.options import EXISTING_FILE, SOCKET, parsed, reported
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
+    from peeklock.client.connection_string import ConnectionString
+
 DEFAULT_URL = "http://127.0.0.1:5300"
 
 SOCKET_NAME = "control.sock"
@@ -41,6 +44,11 @@ TIMEOUT_S = 10.0
 """For a connection and for an answer. Our choice: a broker that takes longer does not live."""
 
 TOKEN_S = 300
+
+HTTPS_PORT = 443
+
+_AZURE = re.compile(r"\.servicebus\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)$", re.IGNORECASE)
+"""Hosts of Azure's clouds."""
 
 _HINT = "name a running one with --data DIR, --control PATH or --connection-string"
 
@@ -72,6 +80,10 @@ class RunningBroker:
         """For texts."""
         self._missing = missing
         self.headers: dict[str, str] = {}
+        self.authorization: Callable[[], str] | None = None
+        """Returns a token that is valid for some minutes."""
+        self.connection_string: ConnectionString | None = None
+        """By which it was named."""
 
     def runs(self) -> bool:
         """Return whether a broker can be reached. Raises: BrokerError."""
@@ -86,24 +98,37 @@ class RunningBroker:
 
     def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
         """Return the answer to a request, of any status. Raises: NotRunning, BrokerError."""
+        status, body, _ = self.exchange(method, path, body, {})
+        try:
+            return Answer(status, json.loads(body) if body else None)
+        except ValueError:
+            return Answer(status, body.decode(errors="replace").strip())
+
+    def exchange(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        """Return status, body, and headers by names in lower case, of any answer.
+
+        Raises: NotRunning, BrokerError.
+        """
         from http.client import HTTPException
 
+        sent = {**self.headers, **headers}
+        if self.authorization is not None:
+            sent["Authorization"] = self.authorization()
         try:
             connection = self._connect()
         except OSError as failure:
             raise self._failed(failure) from failure
         try:
-            connection.request(method, path, body or None, self.headers)
+            connection.request(method, path, body or None, sent)
             answer = connection.getresponse()
-            status, body = answer.status, answer.read()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, answer.read(), found
         except (OSError, HTTPException) as failure:
             raise self._failed(failure) from failure
         finally:
             connection.close()
-        try:
-            return Answer(status, json.loads(body) if body else None)
-        except ValueError:
-            return Answer(status, body.decode(errors="replace").strip())
 
     def _failed(self, failure: Exception) -> BrokerError:
         """Return the error for a request without an answer."""
@@ -264,21 +289,23 @@ def _by_url(url: str, ca: Path | None) -> RunningBroker:
 
 
 def _by_connection_string(text: str, ca: Path | None) -> RunningBroker:
-    from peeklock.client.connection_string import ConnectionString
+    from peeklock.client.connection_string import TLS_PORT, ConnectionString
     from peeklock.client.errors import OptionError
 
     try:
-        given = ConnectionString.parse(text)
+        given = ConnectionString.parse(text, ca_file=None if ca is None else str(ca))
     except OptionError as failure:
         raise click.UsageError(str(failure)) from failure
-    at = f"{given.host}:{given.port}"
+    # Azure's port for AMQP takes no HTTP.
+    port = HTTPS_PORT if given.port == TLS_PORT and _AZURE.search(given.host) else given.port
+    at = f"{given.host}:{port}"
     broker = RunningBroker(
-        _connection_to(given.host, given.port, given.tls, ca),
+        _connection_to(given.host, port, given.tls, ca),
         f"the broker at {at}",
         f"no broker answers at {at}, which the connection string names: start it, or correct the Endpoint",
     )
-    expires_at_ms = int(time.time() + TOKEN_S) * 1000
-    broker.headers["Authorization"] = given.token(f"sb://{given.host}/", expires_at_ms)
+    broker.authorization = lambda: given.token(f"sb://{given.host}/", int(time.time() + TOKEN_S) * 1000)
+    broker.connection_string = given
     return broker
 
 

@@ -79,34 +79,51 @@ def _repair(folder: Path, report: Report) -> int:
 
 
 @click.command()
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["config", "arm"]),
+    default="config",
+    help="A Config.json, or an ARM template, which Bicep can decompile.",
+)
 @to_a_broker_or_folder()
-def export(place: Place) -> None:
-    """Print the queues, topics, subscriptions and rules of a broker as a Config.json.
+def export(place: Place, kind: str) -> None:
+    """Print the queues, topics, subscriptions and rules of a broker as a Config.json or an ARM template.
 
-    
+    \b
     Of a data folder:     peeklock export ./data > Config.json
     On another machine:   peeklock export --connection-string "Endpoint=sb://..." > Config.json
+    For Azure:            peeklock export ./data --format arm > azuredeploy.json
 
-    Use it with `peeklock serve --config`. Changes nothing; a broker may be running on DIR. Standard error
-    names what a broker over an empty folder would refuse.
+    Use it with `peeklock serve --config` or `peeklock import`. Changes nothing; a broker may be running on
+    DIR. Standard error names what a broker over an empty folder would refuse, and what the file lacks.
 
     Exit status: 0 printed; 1 failed; 2 wrong options.
     """
     from peeklock.store.base import StoreError
 
     with reported(StoreError, BrokerError):
-        text, warnings = _exported(place)
+        text, warnings, tier = _exported(place)
+    if kind == "arm":
+        from peeklock.config.file import parse_config
+        from peeklock.templates.arm_writing import format_template
+
+        template = format_template(parse_config(text.encode())[0], tier)
+        text, warnings = template.text, [*warnings, *template.warnings]
     click.echo(text.encode(), nl=False)  # bytes: JSON is UTF-8 on every terminal
     for warning in warnings:
         click.echo(f"peeklock: {warning}", err=True)
 
 
-def _exported(place: Place) -> tuple[str, Sequence[str]]:
-    """Return the file and its warnings. Raises: StoreError, BrokerError."""
+def _exported(place: Place) -> tuple[str, Sequence[str], str]:
+    """Return the file, its warnings, and the tier, which a folder does not keep.
+
+    Raises: StoreError, BrokerError.
+    """
     if isinstance(place, RunningBroker):
         answer = place.value("GET", "/$api/v1/config")
-        return answer["config"], answer["warnings"]
+        return answer["config"], answer["warnings"], answer.get("tier", "Standard")
     from peeklock.server.export import export_config
 
     exported = export_config(place)
-    return exported.text, exported.warnings
+    return exported.text, exported.warnings, "Standard"

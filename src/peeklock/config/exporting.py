@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from peeklock.broker.vocabulary.descriptions import KINDS, Description, RuleDescription
-from peeklock.config.file import format_config
+from peeklock.broker.vocabulary.descriptions import (
+    DEFAULT_RULE_NAME,
+    KINDS,
+    Description,
+    RuleDescription,
+)
+from peeklock.config.file import Config, format_config
+from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits
 from peeklock.config.settings import FORWARDS
 
 
@@ -21,10 +27,24 @@ class Export:
 
 
 def export_of(
-    descriptions: Collection[Description], rules: Mapping[str, Iterable[RuleDescription]]
+    descriptions: Collection[Description],
+    rules: Mapping[str, Iterable[RuleDescription]],
+    limits: NamespaceLimits = NO_LIMITS,
 ) -> Export:
-    """Return the configuration of these entities; `rules` are by path of a subscription."""
-    return Export(format_config(descriptions, rules), tuple(_warnings(descriptions)))
+    """Return the configuration of these entities; `rules` are by path of a subscription, `limits` the
+    namespace's own."""
+    return Export(format_config(descriptions, rules, limits=limits), tuple(_warnings(descriptions)))
+
+
+def file_of(config: Config) -> Export:
+    """Return the file of a configuration that comes from elsewhere, with the Properties of its namespace."""
+    rules: dict[str, list[RuleDescription]] = {}
+    for entity in config.entities:
+        given = entity.rules
+        rules[entity.name] = (
+            [RuleDescription(DEFAULT_RULE_NAME)] if given is None else [each.rule for each in given]
+        )
+    return export_of([entity.description for entity in config.entities], rules, config.limits)
 
 
 def _warnings(entities: Collection[Description]) -> Iterator[str]:

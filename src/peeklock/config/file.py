@@ -32,7 +32,7 @@ from peeklock.broker.vocabulary.descriptions import (
 )
 from peeklock.config.form import ConfigError, Form, Object, Taken, load, none_of, shown
 from peeklock.config.hosts import HOST_LABEL_RULE, is_host_label
-from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits, read_limits
+from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits, read_limits, write_limits
 from peeklock.config.rules import (
     SHORT_NAME_RULE,
     is_short_name,
@@ -137,7 +137,12 @@ def parse_config(data: bytes, defaults: Mapping[str, Any] | None = None) -> tupl
 # Writing
 
 
-def format_config(entities: Iterable[Description], rules: Mapping[str, Iterable[RuleDescription]]) -> str:
+def format_config(
+    entities: Iterable[Description],
+    rules: Mapping[str, Iterable[RuleDescription]],
+    name: str = EMULATOR_NAMESPACE,
+    limits: NamespaceLimits = NO_LIMITS,
+) -> str:
     """Return the configuration file of these entities, sorted by name.
 
     Defaults are left out: the file shows what was set, and fits the emulator's schema, which allows neither
@@ -146,6 +151,8 @@ def format_config(entities: Iterable[Description], rules: Mapping[str, Iterable[
     Args:
         entities: with a subscription also its topic.
         rules: path of a subscription -> its rules; without an entry it has none.
+        name: of the namespace.
+        limits: its own; without any the file has no Properties of the namespace.
     """
     queues: list[dict[str, Any]] = []
     topics: list[dict[str, Any]] = []
@@ -164,7 +171,9 @@ def format_config(entities: Iterable[Description], rules: Mapping[str, Iterable[
                 entry = _entry(entity.subscription_name, entity, bare)
                 entry |= _rules_entry(rules.get(entity.name, ()))
                 subscriptions.setdefault(entity.topic_name.lower(), []).append(entry)
-    namespace = {"Name": EMULATOR_NAMESPACE, "Queues": queues, "Topics": topics}
+    properties = write_limits(limits)
+    shown_properties = {"Properties": properties} if properties else {}
+    namespace = {"Name": name, **shown_properties, "Queues": queues, "Topics": topics}
     user = {"Namespaces": [namespace], "Logging": {"Type": "Console"}}
     return json.dumps({"UserConfig": user}, indent=2, ensure_ascii=False) + "\n"
 

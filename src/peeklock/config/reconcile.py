@@ -120,6 +120,17 @@ def reconcile(
     Source: requirement A-02.
     """
     found = {view.description.name.lower(): view.description for view in existing}
+    return steps_from(found, config, rules, limits, hosts)
+
+
+def steps_from(
+    found: dict[str, Description],
+    config: Config,
+    rules: Mapping[str, Iterable[RuleDescription]],
+    limits: TierLimits,
+    hosts: HostNames,
+) -> list[Step]:
+    """Return what `reconcile` does; `found`: all present entities, by name in lower case."""
     steps: dict[str, EntityStep] = {}
     rule_steps: dict[str, list[Step]] = {}
     problems: list[str] = []
@@ -161,7 +172,7 @@ def _ordered(
     there = {*found}
     ordered: list[Step] = []
     last: list[Step] = []
-    for name in _targets_first(wanted):
+    for name in targets_first(wanted):
         step = steps.get(name)
         if step is not None:
             there.add(name)
@@ -316,7 +327,7 @@ def _targets(description: Description) -> list[str]:
     return [target.lower() for target in forwards_of(description)]
 
 
-def _targets_first(wanted: Mapping[str, Description]) -> Iterator[str]:
+def targets_first(wanted: Mapping[str, Description]) -> Iterator[str]:
     """Yield entities so that each comes after its topic and after those that its messages may go to.
 
     In a cycle one comes before a target; a subscription never comes before its topic.

@@ -116,6 +116,8 @@ class HttpEndpoint:
             shared.turns,
         )
         keys = KeyPages(served.keys)
+        tier = TIERS[served.settings.tier].name
+        config = ConfigPage(served.shard.definitions, lambda: served.limits, tier)
         namespaces = NamespacePages(
             shared.registry, shared.lifecycle, shared.throw_away, served, shared.endpoint_of
         )
@@ -136,7 +138,7 @@ class HttpEndpoint:
                 "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
             ),
             Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
-            Page("/$api/v1/config", Access.MANAGE, ConfigPage(served.shard.definitions).show),
+            Page("/$api/v1/config", Access.MANAGE, config.show),
             Page("/$api/v1/keys", Access.MANAGE, keys.show),
             Page("/$api/v1/keys/", Access.MANAGE, keys.add, "PUT"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
