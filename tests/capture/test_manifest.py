@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.capture import manifest as manifests
+from peeklock.capture import manifest_file
 from peeklock.capture.folder import LogFolder, LogRefused, Segment
 from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged, digest_of, parse
 from tests.capture.stores import EPOCH, enqueued, export, write_store
@@ -110,7 +110,7 @@ def test_a_removal_that_was_begun_is_ended(data: Path, log: Path, tmp_path: Path
 def test_lines_of_removed_segments_go_in_the_end(
     data: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifests, "DEAD_LINES_MAX", 3)
+    monkeypatch.setattr(manifest_file, "DEAD_LINES_MAX", 3)
     write_two(data, log)
     for number in range(3, 12):
         write_store(data, [enqueued(number)])

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged, ManifestFile
+from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged
+from peeklock.capture.manifest_file import ManifestFile
 from peeklock.store.sqlite.folder import sync
 
 LOCK_NAME = "_capture.lock"

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from peeklock.capture.manifest import MANIFEST_NAME, ManifestFile
+from peeklock.capture.manifest import MANIFEST_NAME
+from peeklock.capture.manifest_file import ManifestFile
 from peeklock.pipeline.audit.checks import NOT_PROVEN, VIOLATED, Check
 from tests.pipeline.event_rows import EventRows
 from tests.pipeline.synthetic import make_log, write_segments
