@@ -10,7 +10,7 @@ import pytest
 
 from peeklock.capture import manifest_file
 from peeklock.capture.folder import LogFolder, LogRefused, Segment
-from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged, digest_of, parse
+from peeklock.capture.manifest import MANIFEST_NAME, Manifest, ManifestDamaged, digest_of, parse
 from tests.capture.stores import EPOCH, enqueued, export, write_store
 
 
@@ -24,7 +24,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def read(log: Path) -> manifests.Manifest:
+def read(log: Path) -> Manifest:
     return parse((log / MANIFEST_NAME).read_text())
 
 
