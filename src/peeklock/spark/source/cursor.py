@@ -55,7 +55,7 @@ from peeklock.spark.source.offsets import (
     tasks_for,
 )
 from peeklock.spark.source.reader_names import new_reader, require_name
-from peeklock.spark.source.rows import record_batch
+from peeklock.spark.source.rows import record_batches
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.versions import HANDS_START_IN, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
@@ -248,13 +248,19 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in a worker
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the messages of a partition, the same in each attempt.
+        """Return the messages of a partition, the same in each attempt.
 
         Raises:
             DataLoss: some are gone.
             ServiceBusError: their claim is gone, or the broker refused.
         """
         assert isinstance(partition, CursorPartition)
+        return record_batches(self._fetched(partition), self._schema, include_body=self._options.include_body)
+
+    # Internal
+
+    def _fetched(self, partition: CursorPartition) -> Iterator[tuple[str, list[bytes]]]:
+        """Yield the messages of a partition, answer by answer, with their entity."""
         options = self._options
         connected = connection(options.settings)
         for part, payloads in fetch(
@@ -263,10 +269,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if len(payloads) < part.count:
                 gone = f"{part.count - len(payloads)} messages of claim {part.no} from the {part.skip}th on"
                 self._report_loss(part.path, gone, "they were removed from the entity")
-            if payloads:
-                yield record_batch(payloads, part.path, self._schema, include_body=options.include_body)
-
-    # Internal
+            yield part.path, payloads
 
     def _new_reader(self) -> ReaderName:
         """Return the reader that this query is if its checkpoint names none; always the same."""

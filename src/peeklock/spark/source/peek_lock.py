@@ -44,7 +44,7 @@ from peeklock.spark.source.offsets import (
     to_ranges,
     without,
 )
-from peeklock.spark.source.rows import record_batch
+from peeklock.spark.source.rows import record_batches
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.versions import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
@@ -191,13 +191,13 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in a worker
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the messages of a partition, the same in each attempt. Raises: ServiceBusError."""
+        """Return the messages of a partition, the same in each attempt. Raises: ServiceBusError."""
         assert isinstance(partition, PeekLockPartition)
         options = self._options
         entity = Entity(connection(options.settings), partition.path)
-        for found in entity.peek([*partition.ranges], options.fetch_size):
-            payloads = [payload for _, payload in found]
-            yield record_batch(payloads, partition.path, self._schema, include_body=options.include_body)
+        found = entity.peek([*partition.ranges], options.fetch_size)
+        answers = ((entity.path, [payload for _, payload in part]) for part in found)
+        return record_batches(answers, self._schema, include_body=options.include_body)
 
     # Internal
 
