@@ -4,7 +4,7 @@ They measure the broker as a process from outside: rates, latencies, CPU, memory
 command line and the wire; `stages`, `calls` and `micro_*` call its packages.
 
     run            one run: its systems, turns, sizes
-    systems        the measured brokers as processes: peeklock, RabbitMQ; artemis: Apache Artemis
+    systems        the measured brokers as processes: peeklock, RabbitMQ; artemis: Apache Artemis; kafka
     machine        the machine, the interpreter, the calibration loop
     results        rows of samples; report: writes them to bench/results/
     regressions    CPU figures that have grown since the last committed run
@@ -18,6 +18,7 @@ command line and the wire; `stages`, `calls` and `micro_*` call its packages.
     transports     TLS and WebSocket
     entities       many entities
     capture        the event log
+    spark          the Spark source beside Spark's Kafka source (spark_sources, in an environment of its own)
     crowd, floods  many connections, hostile peers
 
     loadgen        runs the load generator (loadgen.c, amqp.h, wire.h)

@@ -23,6 +23,7 @@ from bench.over_http import SCENARIOS as OVER_HTTP
 from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
 from bench.recording import SCENARIOS as RECORDING
 from bench.run import MB, Run, drive_queue, offer_1000, settle_options
+from bench.spark import SCENARIOS as SPARK
 from bench.systems import Peeklock, StartFailed, System, rss_bytes
 from bench.topics import SCENARIOS as TOPICS
 from bench.transports import SCENARIOS as TRANSPORTS
@@ -262,6 +263,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     **TOPICS,
     **CAPTURE,
     **RECORDING,
+    **SPARK,
     **TRANSPORTS,
     **CROWD,
     **ADMINISTRATION,

@@ -26,10 +26,10 @@ AIM = 30_000
 """Rows a second. Source: figures of the pipeline."""
 
 
-def fill(connection_string: str, count: int) -> None:
-    """Put messages into the queue."""
+def fill(connection_string: str, count: int, queue: str = QUEUE) -> None:
+    """Put messages into a queue."""
     connection = BlockingConnection(ConnectionString.parse(connection_string))
-    sender = connection.sender(QUEUE)
+    sender = connection.sender(queue)
     for number in range(count):
         sender.send(
             encode_message(

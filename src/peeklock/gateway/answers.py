@@ -57,7 +57,10 @@ class Answers:
         waiting, self.waiting = self.waiting, []
         for answer in waiting:
             answer.keep(self._output.payloads)
-            self._answer(answer.number, answer.effect, now_ms, answer)
+            if answer.rows_missing:
+                self.waiting.append(answer)
+            else:
+                self._answer(answer.number, answer.effect, now_ms, answer)
 
     def clear(self) -> None:
         """Forget all: the connection is over."""
@@ -71,13 +74,17 @@ class Answers:
         if answered is None:
             return
         payloads = self._output.payloads if waiting is None else waiting.payload
+        is_complete = True
         if isinstance(effect, effects.MessagesFound) and payloads is not None:
+            bodies = [payloads(view.message) for view in effect.messages]
+            is_complete = None not in bodies
             # A message whose body is damaged is in the dead-letter queue now.
-            if any(payloads(view.message) is LOST_BODY for view in effect.messages):
+            if any(body is LOST_BODY for body in bodies):
                 effect.messages = [
-                    view for view in effect.messages if payloads(view.message) is not LOST_BODY
+                    view for view, body in zip(effect.messages, bodies, strict=True) if body is not LOST_BODY
                 ]
-        if answered(effect, payloads, now_ms):
+        # Where a body is missing, what is there is not encoded in vain.
+        if is_complete and answered(effect, payloads, now_ms):
             del self._requests[number]
             return
         if waiting is None:

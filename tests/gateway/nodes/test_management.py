@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import ACCEPTED, Rejected
 from peeklock.amqp.types import Array, Int, Long, Role, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.auth import Authority, Right, SasRule
+from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.commands import (
     Address,
     CancelScheduled,
@@ -47,9 +49,9 @@ from peeklock.broker.vocabulary.errors import (
     MessageNotFound,
     QuotaExceeded,
 )
-from peeklock.broker.vocabulary.message import MessageState, Routing
+from peeklock.broker.vocabulary.message import Message, MessageState, Routing
 from peeklock.gateway.context import GatewayLimits
-from peeklock.gateway.nodes.management import OPERATIONS
+from peeklock.gateway.nodes.management import OPERATIONS, encode_found
 from tests.gateway.harness import (
     KEY,
     KEY_NAME,
@@ -100,6 +102,14 @@ def test_renew_lock_answers_an_array_of_timestamps(rig: Harness, sender: int, to
     assert (response.status, response.condition) == (200, None)
     assert response.body == {"expirations": [5, 6]}
     assert b"\xa1\x0bexpirations" + encode(Array.of(Timestamp, [5, 6])) in response.raw
+
+
+@pytest.mark.parametrize("size", [0, 1, 200, 243, 244, 255, 256, 70_000])
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_a_found_message_is_encoded_as_any_map(size: int, token: uuid.UUID | None) -> None:
+    message = bytes(size)
+    item: dict[str, Any] = {"message": message} | ({} if token is None else {"lock-token": token})
+    assert encode_found(message, None if token is None else LockToken(token.bytes_le)) == encode(item)
 
 
 def test_a_single_renewal_is_an_array_too(rig: Harness, sender: int) -> None:
@@ -287,6 +297,24 @@ def test_an_answer_whose_bodies_are_not_in_memory_waits_and_others_pass(rig: Har
     assert response.correlation_id == "m1"
     assert [item["message"][-1:] for item in response.body["messages"]] == [b"1", b"2"]
     assert rig.gateway.bodies_wanted() == set()
+
+
+def _body_of(arrived: dict[int, bytes], message: Message) -> bytes | None:
+    return arrived.get(message.body_row)
+
+
+def test_an_answer_waits_for_the_last_of_its_bodies(rig: Harness, sender: int) -> None:
+    """Req: S-11. Each read of the store brings some."""
+    ask(rig, sender, "peek-message", {"from-sequence-number": 1, "message-count": 3})
+    views = [view(message_bytes(str(number).encode()), number) for number in (1, 2, 3)]
+    rig.effect(MessagesFound(rig.take(Peek).reply_to, views))
+    for number, left in ((3, {1, 2}), (1, {2}), (2, set())):
+        assert not any(type(event) is DeliveryReceived for event in rig.events)
+        arrived = {number: message_bytes(str(number).encode())}
+        rig.gateway.bodies_arrived(partial(_body_of, arrived), rig.clock.now_ms)
+        rig.pump()
+        assert rig.gateway.bodies_wanted() == left
+    assert [item["message"][-1:] for item in rig.response().body["messages"]] == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("message_id", ["text", uuid.UUID(int=7), None])

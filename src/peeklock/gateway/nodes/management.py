@@ -6,16 +6,18 @@ answer on the wire. Source: wire contract 1.7, 5.1, 5.2.
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import Sections
-from peeklock.amqp.types import Array, Int, Long, Symbol, Timestamp
+from peeklock.amqp.types import Array, Encoded, Int, Long, Symbol, Timestamp
 from peeklock.auth import AuthorizationError, Right
 from peeklock.broker.vocabulary import commands, effects
-from peeklock.broker.vocabulary.addresses import SequenceNumber
+from peeklock.broker.vocabulary.addresses import LockToken, SequenceNumber
 from peeklock.broker.vocabulary.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -367,7 +369,9 @@ def _answer_scheduled(effect: effects.MessagesScheduled, payloads: Payloads | No
     return 200, None, {"sequence-numbers": Array.of(Long, effect.sequence_numbers)}
 
 
-def _answer_found(effect: effects.MessagesFound, payloads: Payloads | None) -> Answer | None:
+def _answer_found(
+    effect: effects.MessagesFound, payloads: Payloads | None, *, with_bodies: bool = True
+) -> Answer | None:
     if not effect.messages:
         return 204, None, {}
     found = []
@@ -375,20 +379,31 @@ def _answer_found(effect: effects.MessagesFound, payloads: Payloads | None) -> A
         payload = None if payloads is None else payloads(view.message)
         if payload is None:
             return None
-        item: dict[str, Any] = {"message": encode_for_receiver(view, payload, partitioned=effect.partitioned)}
-        if view.lock_token is not None:
-            item["lock-token"] = uuid.UUID(bytes_le=view.lock_token)
-        found.append(item)
+        message = encode_for_receiver(view, payload, partitioned=effect.partitioned)
+        found.append(encode_found(message if with_bodies else without_body(message), view.lock_token))
     return 200, None, {"messages": found}
+
+
+_LONG_FOUND = struct.Struct(">BII9sBI").pack
+_LONG_FOUND_BYTES = 4 + 9 + 5
+"""What the size of a map counts beside the message: the count of elements, the key, and a head."""
+
+
+def encode_found(message: bytes, lock_token: LockToken | None) -> Encoded:
+    """Return `{message [, lock-token]}`, encoded: long messages without a token are most of what is read."""
+    size = len(message)
+    if lock_token is None and size > 255:
+        head = _LONG_FOUND(0xD1, _LONG_FOUND_BYTES + size, 2, b"\xa1\x07message", 0xB0, size)
+        return Encoded(head + message)
+    item: dict[str, Any] = {"message": message}
+    if lock_token is not None:
+        item["lock-token"] = uuid.UUID(bytes_le=lock_token)
+    return Encoded(encode(item))
 
 
 def _answer_found_without_bodies(effect: effects.MessagesFound, payloads: Payloads | None) -> Answer | None:
     """Answer with all sections but the bodies. Source: wire contract C8."""
-    answer = _answer_found(effect, payloads)
-    if answer is not None:
-        for item in answer[2].get("messages", ()):
-            item["message"] = without_body(item["message"])
-    return answer
+    return _answer_found(effect, payloads, with_bodies=False)
 
 
 def _answer_deleted(effect: effects.MessagesDeleted, payloads: Payloads | None) -> Answer:

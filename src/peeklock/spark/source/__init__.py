@@ -8,8 +8,9 @@ deferred       Deferred messages of an entity, by their sequence numbers.
 offsets        Offsets of the streams in a checkpoint, and the budget of a batch.
 peek_lock      Mode peekLock as a stream: deferred messages as offsets.
 reader_names   How a stream in mode cursor names itself.
-rows           Encoded messages decoded into Arrow columns.
+rows           Encoded messages as batches of Arrow columns.
 schema         Columns of a message as a row.
+sections       Reads the sections of an encoded message into plain values.
 tables         The options of a table in Spark's catalog.
 tasks          How many tasks a read has, by its size, and which keys each reads.
 """

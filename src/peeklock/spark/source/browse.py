@@ -28,7 +28,7 @@ from peeklock.client.errors import OptionError
 from peeklock.client.management import Management, Ticket
 from peeklock.spark.options import EARLIEST_NUMBER, LATEST_NUMBER, Edge, Offsets, Options
 from peeklock.spark.source.deferred import PEEK
-from peeklock.spark.source.rows import enqueued, record_batch, sequence_number
+from peeklock.spark.source.rows import enqueued, record_batches, sequence_number
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.source.tasks import TASK_MESSAGES, Share, apportioned, shares, tasks_for
 
@@ -48,10 +48,6 @@ _PROBES: Final = 16
 
 _CELLS: Final = 64
 """Places at which a range is probed for holes."""
-
-_BATCH_ROWS: Final = 4096
-_BATCH_BYTES: Final = 4 << 20
-"""Size of an Arrow batch: large enough for little overhead, small against a worker's memory."""
 
 Range = tuple[int, int]
 """The first sequence number and the one past the last."""
@@ -210,26 +206,22 @@ class BrowseReader(DataSourceReader):
 
 
 def read_ranges(options: Options, schema: pa.Schema, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task in batches of bounded size."""
+    """Return the rows of a task."""
     assert isinstance(partition, BrowsePartition)
     browser = Browser(options, partition.path)
     share = partition.share
     since_ms = options.starting_time_ms
-    waiting: list[bytes] = []
-    size = 0
-    for wanted in partition.ranges:
-        for messages in browser.read(wanted, options.fetch_size):
-            if share is not None:
-                messages = [one for one in messages if share.has(one)]
-            if since_ms is not None:
-                messages = [one for one in messages if (enqueued(one)[1] or 0) >= since_ms]
-            waiting += messages
-            size += sum(map(len, messages))
-            if len(waiting) >= _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield record_batch(waiting, partition.path, schema, include_body=options.include_body)
-                waiting, size = [], 0
-    if waiting:
-        yield record_batch(waiting, partition.path, schema, include_body=options.include_body)
+
+    def answers() -> Iterator[tuple[str, list[bytes]]]:
+        for wanted in partition.ranges:
+            for messages in browser.read(wanted, options.fetch_size):
+                if share is not None:
+                    messages = [one for one in messages if share.has(one)]
+                if since_ms is not None:
+                    messages = [one for one in messages if (enqueued(one)[1] or 0) >= since_ms]
+                yield browser.path, messages
+
+    return record_batches(answers(), schema, include_body=options.include_body)
 
 
 def by_key(options: Options, spans: Sequence[tuple[str, Range]]) -> list[InputPartition]:

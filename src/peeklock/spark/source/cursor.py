@@ -54,7 +54,7 @@ from peeklock.spark.source.offsets import (
     ReaderName,
 )
 from peeklock.spark.source.reader_names import new_reader, require_name
-from peeklock.spark.source.rows import record_batch, sequence_number
+from peeklock.spark.source.rows import record_batches, sequence_number
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.source.tasks import Share, shares, tasks_for
 from peeklock.spark.versions import HANDS_START_IN, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -256,7 +256,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in a worker
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the messages of a partition, the same in each attempt.
+        """Return the messages of a partition, the same in each attempt.
 
         Raises:
             DataLoss: some are gone.
@@ -266,8 +266,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = self._fetched(partition)
         if partition.share is not None:
             parts = in_sequence(parts, partition.share)
-        for path, payloads in parts:
-            yield record_batch(payloads, path, self._schema, include_body=self._options.include_body)
+        return record_batches(parts, self._schema, include_body=self._options.include_body)
 
     # Internal
 
@@ -281,8 +280,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if len(payloads) < part.count:
                 gone = f"{part.count - len(payloads)} messages of claim {part.no} from the {part.skip}th on"
                 self._report_loss(part.path, gone, "they were removed from the entity")
-            if payloads:
-                yield part.path, payloads
+            yield part.path, payloads
 
     def _new_reader(self) -> ReaderName:
         """Return the reader that this query is if its checkpoint names none; always the same."""

@@ -43,7 +43,7 @@ from peeklock.spark.source.offsets import (
     to_ranges,
     without,
 )
-from peeklock.spark.source.rows import record_batch
+from peeklock.spark.source.rows import record_batches
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.source.tasks import Share, apportioned, shares, tasks_for
 from peeklock.spark.versions import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -193,14 +193,17 @@ class PeekLockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks, in a worker
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """Yield the messages of a partition, the same in each attempt. Raises: ServiceBusError."""
+        """Return the messages of a partition, the same in each attempt. Raises: ServiceBusError."""
         assert isinstance(partition, PeekLockPartition)
         options = self._options
         entity = Entity(connection(options.settings), partition.path)
         share = partition.share
-        for found in entity.peek([*partition.ranges], options.fetch_size):
-            payloads = [payload for _, payload in found if share is None or share.has(payload)]
-            yield record_batch(payloads, partition.path, self._schema, include_body=options.include_body)
+        found = entity.peek([*partition.ranges], options.fetch_size)
+        answers = (
+            (entity.path, [payload for _, payload in part if share is None or share.has(payload)])
+            for part in found
+        )
+        return record_batches(answers, self._schema, include_body=options.include_body)
 
     # Internal
 
