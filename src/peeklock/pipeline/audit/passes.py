@@ -248,14 +248,19 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
             )
     rows = marked(log, _taken_ids(log), horizon).join(F.broadcast(settled), "place")
     rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
-    rows = rows.join(_cancelled(log, horizon), ["key", "number"], "left")
+    rows = rows.where("detects")
     key = F.when(F.col("partitioned"), F.col("session"))
+    # Nearly all ids are taken once, and to count is cheaper than to sort: equal digests are judged below.
+    counts = rows.groupBy("key", F.xxhash64("message_id", key).alias("id")).count()
+    if counts.where(F.col("count") > 1).isEmpty():
+        return
+    rows = rows.join(_cancelled(log, horizon), ["key", "number"], "left")
     window = Window.partitionBy("key", "message_id", key).orderBy("order")
     was_free = F.coalesce(F.lag("cancelled").over(window) < F.col("order"), F.lit(False))
     back_ms = went_back_ms(log.clocks)
     found = (
         rows.withColumns({"was_ms": F.lag("at_ms").over(window), "was_free": was_free})
-        .where(F.col("detects") & (F.col("was_ms") + F.col("window_ms") > F.col("at_ms") + back_ms))
+        .where(F.col("was_ms") + F.col("window_ms") > F.col("at_ms") + back_ms)
         .where(~F.col("was_free"))
         .groupBy("key")
         .agg(F.count("*").alias("rows"), F.min(F.struct("order", "number", "message_id")).alias("sample"))
