@@ -33,6 +33,7 @@ By hand, with `python -m bench.NAME`
     micro_amqp     the AMQP engine; micro_broker: the core; micro_store: engine and store
     micro_rules    rules; micro_topics: sends to topics; rule_mix: their filters
     spark_browse   a batch read; spark_stream: a stream; spark_jobs: audit, metrics, sink
+    process_memory the peak memory of a process and its children
     three_loops    three ways to send over a slow path
 """
 

@@ -12,6 +12,7 @@ from peeklock.pipeline.audit.checks import Check
 from tests.pipeline.event_rows import (
     BEGINS,
     COMPLETED,
+    LOCK,
     SECOND,
     EventRows,
     Row,
@@ -110,14 +111,28 @@ def _session_is_delivered_after_its_lock(log: EventRows) -> None:
     """The session was free at that instant, though the log says so only later."""
     delivered = log.life(*COMPLETED, entity="carts")[1]
     locked = _lock_of(log, delivered)
-    locked["locked_until"] = delivered["event_time"]
+    _end_lock_at(locked, delivered)
 
 
 def _session_message_is_settled_after_its_lock(log: EventRows) -> None:
     """The last one: no other is delivered after it."""
     of_session = [row for row in log.rows if row["entity"] == "carts" and row["event_type"] == "completed"]
     completed = [row for row in of_session if row["session_id"] == of_session[0]["session_id"]][-1]
-    _lock_of(log, completed)["locked_until"] = completed["event_time"]
+    _end_lock_at(_lock_of(log, completed), completed)
+
+
+def _end_lock_at(locked: Row, row: Row) -> None:
+    """Let the lock of a session end at an event."""
+    locked.update(event_time=row["event_time"] - LOCK, locked_until=row["event_time"])
+
+
+def _session_lock_is_too_long(log: EventRows) -> None:
+    next(row for row in log.rows if row["event_type"] == "session_locked")["locked_until"] += SECOND
+
+
+def _session_lock_is_too_short(log: EventRows) -> None:
+    locked = [row for row in log.rows if row["event_type"] == "session_locked"][2]
+    locked["locked_until"] -= SECOND
 
 
 def _session_of_a_message_changes(log: EventRows) -> None:
@@ -309,6 +324,8 @@ LOG_FAULTS = dict(
         fault(_session_message_goes_to_a_stranger, Check.SESSION_SHARED),
         fault(_session_state_is_set_after_its_lock, Check.SESSION_SHARED),
         fault(_session_is_renewed_by_a_stranger, Check.SESSION_SHARED),
+        fault(_session_lock_is_too_long, Check.WRONG_LOCK_DURATION),
+        fault(_session_lock_is_too_short, Check.WRONG_LOCK_DURATION),
         fault(_session_message_is_overtaken, Check.SESSION_ORDER),
         fault(_first_message_of_a_session_is_overtaken, Check.SESSION_ORDER),
         fault(_message_id_is_taken_twice, Check.DUPLICATE),

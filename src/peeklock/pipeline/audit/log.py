@@ -253,10 +253,7 @@ def _kinds(events: DataFrame) -> DataFrame:
         )
     )
     is_strange = ~F.coalesce(kind, F.lit("null")).isin(*KNOWN) | (~kind.isin(*_OF_LOG) & lacks)
-    return events.groupBy(
-        "namespace", "broker_epoch", "entity", "event_type", "related_entity", place_key()
-    ).agg(
-        place_key("related_entity").alias("related"),
+    grouped = events.groupBy("namespace", "broker_epoch", "entity", "event_type", "related_entity").agg(
         F.count_if(is_strange).alias("strange"),
         F.max("event_version").alias("version"),
         F.count("*").alias("events"),
@@ -267,6 +264,7 @@ def _kinds(events: DataFrame) -> DataFrame:
         F.count("session_id").alias("sessions"),
         F.count("transaction_id").alias("transactions"),
     )
+    return grouped.select("*", place_key(), place_key("related_entity").alias("related"))
 
 
 def _add_kind(log: Log, row: Row) -> None:

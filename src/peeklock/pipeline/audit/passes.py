@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from itertools import zip_longest
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's docume
 from peeklock.capture.schema import EVENT_VERSION
 from peeklock.pipeline.audit.checks import Check, Verdict
 from peeklock.pipeline.audit.clocks import sure_ms, went_back_ms
+from peeklock.pipeline.audit.facts import gather
 from peeklock.pipeline.audit.log import (
     INDEX_BITS,
     SUB_QUEUE,
@@ -155,7 +157,28 @@ def _session_events(log: Log, horizon: dict[str, int]) -> DataFrame:
         sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
         milliseconds("locked_until").alias("until_ms"),
     )
-    return marked(log, rows, horizon).repartition("key", "session")
+    return _with_lock_durations(log, marked(log, rows, horizon), horizon).repartition("key", "session")
+
+
+def _with_lock_durations(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
+    """Add `lock_ms`, the LockDuration of the entity, to locks of sessions; null where it is unknown."""
+    durations = [
+        (key, entry.order, follows.order if follows else (1 << 63) - 1, entry.lock_ms)
+        for key, fact in gather(log, horizon).items()
+        for entry, follows in zip_longest(fact.known, fact.known[1:])
+        if entry.lock_ms is not None and log.places[key].sessions
+    ]
+    if not durations:
+        return rows.withColumn("lock_ms", F.lit(None).cast("long"))
+    kinds = "place long, from_order long, before_order long, lock_ms long"
+    known = F.broadcast(log.events.sparkSession.createDataFrame(durations, kinds)).alias("known")
+    here = (
+        (F.col("rows.place") == F.col("known.place"))
+        & (F.col("order") >= F.col("from_order"))
+        & (F.col("order") < F.col("before_order"))
+        & F.col("event_type").isin("session_locked", "session_renewed")
+    )
+    return rows.alias("rows").join(known, here, "left").select("rows.*", "lock_ms")
 
 
 def _delivered() -> Column:
@@ -205,6 +228,7 @@ def _session_code() -> Column:
         .when(by_holder & (stranger | over), int(Check.SESSION_SHARED))
         .when(settled & over, int(Check.LOCK_ENDED))
         .when(_delivered() & overtaken, int(Check.SESSION_ORDER))
+        .when(F.col("until_ms") - F.col("at_ms") != F.col("lock_ms"), int(Check.WRONG_LOCK_DURATION))
     )
 
 
@@ -224,14 +248,19 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
             )
     rows = marked(log, _taken_ids(log), horizon).join(F.broadcast(settled), "place")
     rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
-    rows = rows.join(_cancelled(log, horizon), ["key", "number"], "left")
+    rows = rows.where("detects")
     key = F.when(F.col("partitioned"), F.col("session"))
+    # Nearly all ids are taken once, and to count is cheaper than to sort: equal digests are judged below.
+    counts = rows.groupBy("key", F.xxhash64("message_id", key).alias("id")).count()
+    if counts.where(F.col("count") > 1).isEmpty():
+        return
+    rows = rows.join(_cancelled(log, horizon), ["key", "number"], "left")
     window = Window.partitionBy("key", "message_id", key).orderBy("order")
     was_free = F.coalesce(F.lag("cancelled").over(window) < F.col("order"), F.lit(False))
     back_ms = went_back_ms(log.clocks)
     found = (
         rows.withColumns({"was_ms": F.lag("at_ms").over(window), "was_free": was_free})
-        .where(F.col("detects") & (F.col("was_ms") + F.col("window_ms") > F.col("at_ms") + back_ms))
+        .where(F.col("was_ms") + F.col("window_ms") > F.col("at_ms") + back_ms)
         .where(~F.col("was_free"))
         .groupBy("key")
         .agg(F.count("*").alias("rows"), F.min(F.struct("order", "number", "message_id")).alias("sample"))
