@@ -137,11 +137,14 @@ def test_mistakes_change_nothing(target: BrokerProcess, tmp_path: Path) -> None:
     bad = {**queue, "name": "n/bad", "properties": {"lockDuration": "PT1H"}}
     astray = {**queue, "name": "n/astray", "properties": {"forwardTo": "nowhere"}}
     file = tmp_path / "t.json"
-    for wrong, said in ((bad, "LockDuration"), (astray, "there is no queue or topic 'nowhere'")):
+    for wrong, place, said in (
+        (bad, "properties", "LockDuration"),
+        (astray, "properties.forwardTo", "there is no queue or topic 'nowhere'"),
+    ):
         file.write_text(json.dumps({"contentVersion": "1", "resources": [queue, wrong]}))
         done = run("import", file, "--data", target.data)
         assert done.returncode == 1
-        assert done.stderr.startswith("peeklock: resources[1].Properties")
+        assert done.stderr.startswith(f"peeklock: resources[1].{place}: ")
         assert said in done.stderr
     assert exported(target) == before
 
