@@ -99,6 +99,20 @@ def test_a_connection_string_s_key_signs_for_the_namespace() -> None:
         assert b"secret" not in head
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "where"),
+    [
+        ("shop.servicebus.windows.net", "shop.servicebus.windows.net:443"),
+        ("shop.ServiceBus.chinacloudapi.cn", "shop.ServiceBus.chinacloudapi.cn:443"),
+        ("shop.servicebus.windows.net:5300", "shop.servicebus.windows.net:5300"),
+        ("servicebus.windows.net.example", "servicebus.windows.net.example:5671"),
+    ],
+)
+def test_azure_is_asked_over_its_port_for_https(endpoint: str, where: str) -> None:
+    text = f"Endpoint=sb://{endpoint};SharedAccessKeyName=a;SharedAccessKey=b"
+    assert find(connection_string=text).where == f"the broker at {where}"
+
+
 def test_without_a_name_the_usual_port_is_asked_also_where_the_socket_is_missing(folder: Path) -> None:
     port, sock = on_port()
     with answering(sock, http(200, b"{}")):

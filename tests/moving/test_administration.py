@@ -213,6 +213,13 @@ def test_a_tier_that_is_not_known_is_named() -> None:
         read_definitions(Scripted(gold).administration())
 
 
+def test_a_namespace_without_topics_is_not_asked_for_them() -> None:
+    basic = Reply(200, INFO.body.replace(b"Premium", b"Basic"), {})
+    service = Scripted(basic, Reply(200, b"<feed/>", {}))
+    assert read_definitions(service.administration()).entities == {}
+    assert [path.split("?")[0] for _, path in service.asked] == ["/$namespaceinfo", "/$Resources/queues"]
+
+
 def test_a_connection_that_is_cut_fails_as_it_is() -> None:
     service = Scripted(INFO, OSError("cut"))
     with pytest.raises(OSError, match="cut"):

@@ -137,11 +137,14 @@ def test_mistakes_change_nothing(target: BrokerProcess, tmp_path: Path) -> None:
     bad = {**queue, "name": "n/bad", "properties": {"lockDuration": "PT1H"}}
     astray = {**queue, "name": "n/astray", "properties": {"forwardTo": "nowhere"}}
     file = tmp_path / "t.json"
-    for wrong, said in ((bad, "LockDuration"), (astray, "there is no queue or topic 'nowhere'")):
+    for wrong, place, said in (
+        (bad, "properties", "LockDuration"),
+        (astray, "properties.forwardTo", "there is no queue or topic 'nowhere'"),
+    ):
         file.write_text(json.dumps({"contentVersion": "1", "resources": [queue, wrong]}))
         done = run("import", file, "--data", target.data)
         assert done.returncode == 1
-        assert done.stderr.startswith("peeklock: resources[1].Properties")
+        assert done.stderr.startswith(f"peeklock: resources[1].{place}: ")
         assert said in done.stderr
     assert exported(target) == before
 
@@ -166,13 +169,10 @@ def cutting(bytes_after: int, upstream: int, connections: int = 1 << 30) -> Iter
                 client.close()
                 continue
             with client, socket.create_connection(("127.0.0.1", upstream)) as beyond:
-                beyond.sendall(client.recv(65_536))
-                answer = b""
-                beyond.settimeout(1.0)  # the broker keeps the connection open
-                with suppress(TimeoutError):
-                    while len(answer) < bytes_after and (more := beyond.recv(65_536)):
-                        answer += more
-                client.sendall(answer[:bytes_after])
+                pump = threading.Thread(target=pass_on, args=(client, beyond, 1 << 30))
+                pump.start()
+                pass_on(beyond, client, bytes_after)
+                pump.join()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -182,6 +182,17 @@ def cutting(bytes_after: int, upstream: int, connections: int = 1 << 30) -> Iter
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(10)
+
+
+def pass_on(of: socket.socket, to: socket.socket, count: int) -> None:
+    """Pass bytes on until one side ends or so many have passed; then end both."""
+    with suppress(OSError):
+        while count > 0 and (data := of.recv(65_536)):
+            to.sendall(data[:count])
+            count -= len(data)
+    for each in (of, to):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_live_namespace_that_is_cut_is_named_and_nothing_changes(

@@ -321,6 +321,17 @@ def test_what_is_not_offered_is_noted() -> None:
     )
 
 
+def test_a_problem_of_the_configuration_has_the_place_in_the_source() -> None:
+    arm, state_of = read("classic.json", busName="b"), read("state.json")
+    problem = "a.b[0].Properties.DefaultMessageTimeToLive: x.Properties.Y: z"
+    assert arm.place(problem) == "a.b[0].properties.defaultMessageTimeToLive: x.Properties.Y: z"
+    assert state_of.place(problem) == "a.b[0].default_message_ttl: x.Properties.Y: z"
+    assert state_of.place("a.b.Properties.LockDuration: x") == "a.b.lock_duration: x"
+    assert state_of.place("a.b.Properties: x") == "a.b: x"
+    assert arm.place("a.b: x") == "a.b: x"
+    assert Found(()).place(problem) == problem
+
+
 def test_only_a_template_has_parameters() -> None:
     with pytest.raises(ConfigError, match="only such a template has parameters"):
         read_source(b'{"UserConfig": {"Namespaces": [{"Name": "x"}]}}', {"a": "b"})

@@ -121,7 +121,7 @@ def import_(
             _write(config, output)
             return
         target = _Target(broker)
-        plan = target.plan(config)
+        plan = target.plan(config, found)
         _note(plan.notes, "not imported")
         _apply(plan, target, dry_run=dry_run)
         if messages:
@@ -211,15 +211,22 @@ class _Target:
         self.administration = _administration(broker)
         self.tier = ""
 
-    def plan(self, config: Config) -> Plan:
-        """Return the steps to agree with a configuration. Raises: ConfigError, AdministrationError."""
+    def plan(self, config: Config, found: Found) -> Plan:
+        """Return the steps to agree with a configuration that was found.
+
+        Raises: ConfigError, AdministrationError.
+        """
+        from peeklock.config.form import ConfigError
         from peeklock.config.hosts import HostNames
         from peeklock.moving.definitions import read_definitions
         from peeklock.moving.planning import plan
 
         there = read_definitions(self.administration)
         self.tier = there.tier
-        return plan(config, there, HostNames(), _fresh_key)
+        try:
+            return plan(config, there, HostNames(), _fresh_key)
+        except ConfigError as failure:
+            raise ConfigError(*map(found.place, failure.problems)) from failure
 
 
 def _apply(plan: Plan, target: _Target, *, dry_run: bool) -> None:

@@ -62,8 +62,6 @@ class CopyError(Exception):
 class Copied:
     """What was copied from one place."""
 
-    source: str
-    target: str
     count: int
     """In this run."""
     before: int
@@ -120,7 +118,7 @@ def copy_messages(
             progress(count)
     finally:
         sender.close()
-    return Copied(place, queue, count, before)
+    return Copied(count, before)
 
 
 def queue_maker(administration: Administration, tier: str) -> Callable[[str], bool]:

@@ -51,7 +51,7 @@ def read_definitions(
 
     for queue in administration.queues():
         add(queue)
-    for topic in list(administration.topics()):
+    for topic in list(administration.topics()) if TIERS[tier].topics else ():
         add(topic)
         for subscription in list(administration.subscriptions(topic.name)):
             add(subscription)

@@ -7,6 +7,7 @@ Source: Learn, "Microsoft.ServiceBus resource types" 2024-01-01.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -101,7 +102,7 @@ def read_template(top: Mapping[str, Any], texts: Mapping[str, str], parameters: 
     walk = Resources(builder.form, builder.notes)
     for resource in walk.of_template(top, Scope(top, values, "")):
         _Reading(builder, resource).read()
-    return builder.found()
+    return builder.found(lambda place: re.sub(r"\.([A-Z])", lambda found: found[0].lower(), place))
 
 
 class _Reading:

@@ -51,10 +51,6 @@ class Scope:
         }
         """Variables that a loop makes, by name in lower case, with their places."""
 
-    def names(self) -> Iterator[str]:
-        """Yield the names of the parameters, in lower case."""
-        yield from self._parameters
-
     def evaluated(self, value: Any, path: str) -> Any:
         """Return a value with its expressions replaced by their values. Raises: Misplaced."""
         match value:
@@ -250,7 +246,8 @@ def parameter_values(
             try:
                 found[name.lower()] = json.loads(text)
             except ValueError:
-                form.problem(f"--parameter {name}", f"{shown(text)} is not JSON of the type {kind}")
+                value = "the value" if kind.startswith("secure") else shown(text)
+                form.problem(f"--parameter {name}", f"{value} is not JSON of the type {kind}")
     return found
 
 

@@ -47,6 +47,14 @@ class Found:
     """One for each namespace, in the order in which they come."""
     notes: tuple[str, ...] = ()
     """What the source has and is not offered here, each with its place and what to do."""
+    spelled: Callable[[str], str] = str
+    """Returns a place below an entity, such as `.Properties.LockDuration`, as the source spells it."""
+
+    def place(self, problem: str) -> str:
+        """Return a problem of the configuration with its place as the source spells it."""
+        path, separator, what = problem.partition(": ")
+        entity, below, keys = path.partition(".Properties")
+        return f"{entity}{self.spelled(below + keys) if below else ''}{separator}{what}"
 
 
 @dataclass(slots=True)
@@ -138,12 +146,12 @@ class Builder:
                 f"`peeklock keys add DIR {rule.name} --rights {rights or 'Send,Listen'}`",
             )
 
-    def found(self) -> Found:
-        """Return what was found. Raises: ConfigError with all problems."""
+    def found(self, spelled: Callable[[str], str]) -> Found:
+        """Return what was found; `spelled` as of `Found`. Raises: ConfigError with all problems."""
         configs = tuple(self._config(each) for each in self._namespaces.values())
         if self.form.problems:
             raise ConfigError(*self.form.problems)
-        return Found(configs, tuple(self.notes))
+        return Found(configs, tuple(self.notes), spelled)
 
     def _of(self, name: str) -> _Namespace:
         return self._namespaces.setdefault(name.lower(), _Namespace(name))

@@ -96,7 +96,14 @@ def read_state(top: Mapping[str, Any]) -> Found:
                 builder.form.problem(path, "has no object 'attributes'")
             else:
                 _Reading(builder, path, attributes).read(kind.removeprefix(_PREFIX))
-    return builder.found()
+    return builder.found(_attribute)
+
+
+def _attribute(place: str) -> str:
+    """Return the attribute of `.Properties.LockDuration`."""
+    names = {key: attribute for attribute, key in _RENAMED.items()}
+    keys = place.split(".")[2:]
+    return "".join(f".{names.get(key) or _snake(key)}" for key in keys)
 
 
 def _address(resource: Mapping[str, Any], instance: Any) -> str:
