@@ -16,7 +16,7 @@ import pytest
 import peeklock.pipeline
 from tests.pipeline.folds import fold_lives, fold_minutes
 from tests.pipeline.synthetic import make_log, write_segments
-from tests.spark.processes import Socket, sockets, tree
+from tests.spark.processes import Socket, listening
 from tests.spark_session import QUICK_JAVA
 
 pytestmark = [
@@ -35,7 +35,7 @@ def start(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
 
     use_java()
     output = folder / "output.log"
-    listening: set[Socket] = set()
+    ports: set[Socket] = set()
     with output.open("wb") as out:
         process = subprocess.Popen(
             [*map(str, command)],
@@ -48,10 +48,10 @@ def start(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
     while process.poll() is None:
         if time.monotonic() > ends_s:
             process.kill()
-        listening |= {each for pid in tree(process.pid) for each in sockets(pid) if each.is_listening}
+        ports |= listening(process.pid)
         time.sleep(1)  # the program has no clock that could be moved
-    assert listening
-    assert [each for each in listening if not each.is_on_loopback] == []
+    assert ports
+    assert [each for each in ports if not each.is_on_loopback] == []
     return subprocess.CompletedProcess([*map(str, command)], process.returncode, output.read_text(), "")
 
 

@@ -28,6 +28,7 @@ from tests.pipeline.lake import committed_rows
 from tests.pipeline.synthetic import make_log, write_segments
 from tests.pipeline.test_queue_jobs import dead_letter, ids, receive, send
 from tests.spark.connect_server import connect_server
+from tests.spark.processes import listening, tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -154,6 +155,13 @@ def bring(segment: Path, source: Path, target: Path) -> None:
 
 def life_of(row: dict[str, Any]) -> tuple[str, int]:
     return row["entity"], row["sequence_number"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sockets of other processes are read from /proc")
+def test_the_server_listens_on_loopback_alone(connected: Connected) -> None:
+    ports = set.union(*map(listening, tree(os.getpid())[1:]))
+    assert int(connected.address.rpartition(":")[2]) in {each.port for each in ports}
+    assert [each for each in ports if not each.is_on_loopback] == []
 
 
 def test_what_cannot_run_says_why(connected: Connected, tmp_path: Path) -> None:

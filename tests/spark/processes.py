@@ -58,6 +58,11 @@ def sockets(pid: int) -> list[Socket]:
     return [each for inode, each in _table() if f"socket:[{inode}]" in inodes]
 
 
+def listening(pid: int) -> set[Socket]:
+    """Return the ports on which a process and all below it listen."""
+    return {each for process in tree(pid) for each in sockets(process) if each.is_listening}
+
+
 def _table() -> Iterator[tuple[str, Socket]]:
     for name in ("tcp", "tcp6"):
         for line in Path("/proc/net", name).read_text().splitlines()[1:]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from peeklock.testing.served import ServedBroker
-from tests.spark.processes import Socket, sockets, tree
+from tests.spark.processes import Socket, listening, sockets, tree
 from tests.spark.standalone import ROOT, Standalone, standalone
 from tests.spark.streams import Namespace
 from tests.spark.test_key_order import EXPECTED, numbered_queue, numbers_by_session
@@ -101,15 +101,14 @@ def test_executors_read_and_write_over_tls_in_the_order_of_each_session(
             cluster, tmp_path, to=common | {"entity": target}, **{"from": common | read | {"entity": source}}
         ) as pid,
     ):
-        executors = [tree(worker) for worker in cluster.workers]
-        groups = [[each for process in group for each in sockets(process)] for group in executors]
-        others = [each for process in (*tree(cluster.master), *tree(pid)) for each in sockets(process)]
-    for group in groups:
-        connected = [each for each in group if each.is_connected]
-        assert broker.port in {each.peer_port for each in connected}, "an executor has not reached the broker"
-    listening = [each for group in (*groups, others) for each in group if each.is_listening]
-    assert len(listening) >= 6, "the master, both workers, the driver and both executors listen"
-    assert [each for each in listening if not each.is_on_loopback] == []
+        executors = [
+            {each.peer_port for below in tree(worker) for each in sockets(below) if each.is_connected}
+            for worker in cluster.workers
+        ]
+        ports = set.union(*map(listening, (pid, cluster.master, *cluster.workers)))
+    assert all(broker.port in peers for peers in executors), "an executor has not reached the broker"
+    assert len(ports) >= 6, "the master, both workers, the driver and both executors listen"
+    assert [each for each in ports if not each.is_on_loopback] == []
     assert numbers_by_session(namespace, target) == EXPECTED
 
 
@@ -135,6 +134,6 @@ def test_the_sockets_of_a_process_are_found() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="sockets of other processes are read from /proc")
 @pytest.mark.usefixtures("spark")
 def test_a_local_session_listens_on_loopback_alone() -> None:
-    listening = [each for pid in tree(os.getpid())[1:] for each in sockets(pid) if each.is_listening]
-    assert listening
-    assert [each for each in listening if not each.is_on_loopback] == []
+    ports = set.union(*map(listening, tree(os.getpid())[1:]))
+    assert ports
+    assert [each for each in ports if not each.is_on_loopback] == []
