@@ -37,7 +37,9 @@ num.partitions={partitions}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
+broker.session.timeout.ms=60000
 """
+"""The last one: on a busy machine the node would miss its own heartbeats and take itself out of service."""
 
 
 def kafka_missing(spark_version: str) -> str | None:
