@@ -6,6 +6,7 @@ sources         Where the value of a setting comes from: command line, environme
 operate         `health` and `connections`: what a running broker does.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
 running         How a command finds and asks a running broker.
+backups         `backup` and `restore`.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
 namespaces      `namespaces`: those of a running broker.
 keys            `keys`: the namespace's shared access keys.
@@ -24,6 +25,7 @@ from typing import Any
 import click
 
 from peeklock import __version__
+from peeklock.cli.backups import backup, restore
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.keys import keys
 from peeklock.cli.namespaces import namespaces
@@ -69,10 +71,13 @@ def main() -> None:
     See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     Verify a data folder: peeklock check ./data
     Save its entities:    peeklock export ./data > Config.json
+    Back it up:           peeklock backup --data ./data --to monday.backup
 
     `serve` reads its settings from options, from variables PEEKLOCK_... and from a file.
     """
 
 
-for _command in (serve, health, connections, namespaces, trace, check, export, demo, ca, keys, pipeline):
+for _command in (
+    serve, health, connections, namespaces, trace, check, export, backup, restore, demo, ca, keys, pipeline,
+):  # fmt: skip
     main.add_command(_command)

@@ -53,6 +53,7 @@ class Cursor:
         "owner",
         "ready",
         "takes_ready",
+        "undone",
         "unread_from_no",
         "used_at_ms",
         "yielded",
@@ -67,6 +68,7 @@ class Cursor:
         self.expires_after_ms = expires_after_ms
         self.owner: str | None = None
         self.unread_from_no: int | None = None  # claims after it go with an owner that has not read
+        self.undone: tuple[int, int] | None = None  # numbers of claims that a restore skipped
         self.yielded: list[Claim] = []  # such claims, to be given back
         self.claims: dict[int, Claim] = {}  # ascending; committed ones until they are removed
         self.leaving: list[ReplyTo] | None = None  # to be answered at its end; None = it stays

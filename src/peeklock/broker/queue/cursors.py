@@ -245,6 +245,7 @@ class Cursors:
             cursor.expires_after_ms,
             cursor.owner,
             cursor.unread_from_no,
+            cursor.undone,
         )
 
     # Reading
@@ -446,6 +447,7 @@ class Cursors:
         cursor.used_at_ms = stored.used_at_ms
         cursor.owner = stored.owner
         cursor.unread_from_no = stored.unread_from_no
+        cursor.undone = stored.undone
         for each in claims:
             claim = cursor.claims[each.no] = Claim(cursor, each.no)
             for first, count in each.positions:
