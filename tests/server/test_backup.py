@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -38,6 +39,12 @@ def refused(*arguments: object) -> str:
     result = run(*arguments)
     assert result.exit_code == 1, result.output
     return result.output
+
+
+@pytest.fixture(autouse=True)
+def priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests keeps its priority."""
+    monkeypatch.setattr(os, "nice", lambda increment: 0)
 
 
 async def fill(data: Path) -> None:

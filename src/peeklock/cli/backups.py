@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 STDOUT = Path("-")
 
+NICENESS = 10
+"""The broker's clients come first. Our choice: as the exporter of the event log."""
+
 _SHOWN_S = 0.2
 """How often the line of progress is written anew."""
 
@@ -72,6 +75,7 @@ def backup(data: Path, target: Path, since: Path | None, namespace: str | None) 
     from peeklock.server.backup import back_up, read_backup
     from peeklock.store.base import StoreError
 
+    os.nice(NICENESS)
     with reported(StoreError, OutputFailed):
         _require_apart(data, target)
         base = None if since is None else read_backup(since)
