@@ -1,8 +1,8 @@
 """`python -m bench.backup`: a back-up beside clients that send, and a restore.
 
 Sends are compared with those of a quiet moment of the same run; the back-up with its compressor alone over
-the same bytes; the restore with a copy of the folder and a start on it. Other programs on the machine make all
-of it slower, so the ratios count.
+the same bytes; the restore with a copy of the folder and a start on it. Other programs on the machine make
+all of it slower, so the ratios count.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _restores(folder: Path, broker: BrokerProcess, file: Path) -> None:
     restart_s = again.start()
     again.stop()
     _say(
-        f"restore {restore_s:.1f} s, and a start {restart_s:.1f} s; a copy of the folder {copy_s:.1f} s and a "
-        f"start {start_s:.1f} s: the restore takes {restore_s / (copy_s + start_s):.2f} times as long"
+        f"restore {restore_s:.1f} s, and a start {restart_s:.1f} s; a copy of the folder {copy_s:.1f} s and "
+        f"a start {start_s:.1f} s: the restore takes {restore_s / (copy_s + start_s):.2f} times as long"
     )
 
 

@@ -55,7 +55,7 @@ def renumbered_entries(entries: Iterable[Entry], found: Definitions, skipped: in
 def _later(cursor: CursorStored, skipped: int) -> CursorStored:
     last_no = cursor.last_no + skipped
     unread_from_no = None if cursor.unread_from_no is None else last_no
-    undone = cursor.last_no + 1, last_no
+    undone = cursor.last_no + 1, last_no - 1  # the last one is where a reader may stand
     return replace(cursor, last_no=last_no, unread_from_no=unread_from_no, undone=undone)
 
 

@@ -75,6 +75,10 @@ class Cursor:
         self.ready: dict[str, MessageSession] = {}  # its sessions with available messages
         self.takes_ready = False  # its next claim begins with one of those
 
+    def has_undone(self, no: int) -> bool:
+        """Return whether a claim was made in a life that a restore has undone."""
+        return self.undone is not None and self.undone[0] <= no <= self.undone[1]
+
     def use(self, now_ms: int, instant_ms: int) -> None:
         self.used_at_ms = instant_ms
         self.idle_since_ms = now_ms
