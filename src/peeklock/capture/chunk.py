@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from peeklock.broker.queue.session_ids import folded
-from peeklock.broker.vocabulary.events import Event, EventType
+from peeklock.broker.vocabulary.events import EventType
 from peeklock.broker.vocabulary.message import MessageState
 from peeklock.capture.message_fields import content, message_id
 from peeklock.capture.schema import EVENT_VERSION, EVENTS
 from peeklock.store.base import StoreDamaged
 from peeklock.store.encoding import event_rows
-from peeklock.store.encoding.event_rows import BINARIES, INTEGERS, TEXTS, Columns
+from peeklock.store.encoding.event_rows import BINARIES, BLANK, INTEGERS, TEXTS, Columns
 
 TIME_MS_MIN, TIME_MS_MAX = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999: few programs can show later times, such as the ends of the longest time-to-lives."""
@@ -57,6 +57,7 @@ _OF_NO_MESSAGE = frozenset(
         EventType.ENTITY_DELETED,
         EventType.EPOCH_STARTED,
         EventType.GAP,
+        EventType.RESTORED,
     }
 )
 _BEGINNINGS = frozenset(
@@ -71,15 +72,13 @@ def _by_type(true: Callable[[int], bool]) -> pa.Array:
 _IS_OF_MESSAGE = _by_type(lambda number: number not in _OF_NO_MESSAGE)
 _HAS_STATE = _by_type(lambda number: number not in _OF_NO_MESSAGE | _BEGINNINGS)
 
-_BLANK = Event._make(0 if name in INTEGERS else None for name in Event._fields)
-
 _ROOT = re.compile(r"/subscriptions/|/\$", re.IGNORECASE)
 """The start of the part of a path that names a subscription or a sub-queue."""
 
 
 def gap_row(first: int, last: int, reason: str, at_ms: int) -> bytes:
     """Return the event row of a gap: batches `first` to `last` are not in the log."""
-    gap = _BLANK._replace(
+    gap = BLANK._replace(
         type=EventType.GAP, at_ms=at_ms, sequence_number=first, related_number=last, reason=reason
     )
     return event_rows.seal(first, event_rows.pack([gap]))

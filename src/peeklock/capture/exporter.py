@@ -58,6 +58,7 @@ LOCK_S = 0.5
 HOUR_MS = 3_600_000
 
 NOT_CAPTURED = "capture was off"
+RESTORED = "undone, or never written: the store was restored from a back-up"
 GIVEN_UP = "given up: more waited to be exported than --capture-backlog allows"
 
 
@@ -320,7 +321,10 @@ class Exporter:
     def _add_gap(self, chunk: Chunk, first: int, last: int, follows: Columns) -> None:
         """Record a gap before a batch."""
         kinds = bytes(follows.integers["type"])
-        reason = NOT_CAPTURED if EventType.EPOCH_STARTED in kinds else GIVEN_UP
+        if EventType.RESTORED in kinds:
+            reason = RESTORED
+        else:
+            reason = NOT_CAPTURED if EventType.EPOCH_STARTED in kinds else GIVEN_UP
         at_ms = follows.integers["at_ms"][0] if follows.count else _now_ms()
         self._listener.note(
             "warning", "batches are missing from the event log", first=first, last=last, reason=reason

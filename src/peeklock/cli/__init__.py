@@ -6,6 +6,7 @@ sources         Where the value of a setting comes from: command line, environme
 operate         `health` and `connections`: what a running broker does.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
 running         How a command finds and asks a running broker.
+backups         `backup` and `restore`.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
 importing       `import`: definitions of another namespace, from a file or live.
 namespaces      `namespaces`: those of a running broker.
@@ -25,6 +26,7 @@ from typing import Any
 import click
 
 from peeklock import __version__
+from peeklock.cli.backups import backup, restore
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
 from peeklock.cli.keys import keys
@@ -72,12 +74,16 @@ def main() -> None:
     Verify a data folder: peeklock check ./data
     Save its entities:    peeklock export ./data > Config.json
     Move from Azure:      peeklock import --from "Endpoint=sb://..." --data ./data
+    Back it up:           peeklock backup --data ./data --to monday.backup
 
     `serve` reads its settings from options, from variables PEEKLOCK_... and from a file.
     """
 
 
-_COMMANDS = (serve, health, connections, namespaces, trace, check, export, import_, demo, ca, keys, pipeline)
+_COMMANDS = (
+    serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
+    pipeline,
+)  # fmt: skip
 
 for _command in _COMMANDS:
     main.add_command(_command)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from peeklock.amqp.types import Long, Timestamp
@@ -85,11 +86,29 @@ class Cursor:
         """The open claims by number, ascending."""
         self.lag: Lag | None = None
         """Of the cursor when it was listed; None = it does not exist."""
+        self.undone: tuple[int, int] | None = None
+        """The first and the last number of claims that a restore has undone; None = there was no restore."""
         self._node = connection.management(path)
         self._is_unsure = False
         """The answer to a claim was lost."""
         self._commit: Ticket | None = None
         self._committing = 0
+
+    # What is there
+
+    def lacks(self, after: int, to: int) -> list[int]:
+        """Return the numbers above `after`, up to `to`, of claims that were made and are not open."""
+        first, last = self.undone or (to + 1, to)
+        made = chain(range(after + 1, min(first, to + 1)), range(max(after, last) + 1, to + 1))
+        return [no for no in made if no not in self.claims]
+
+    def has_all_up_to(self, no: int) -> bool:
+        """Return whether no open claim comes after a number."""
+        return no >= next(reversed(self.claims), 0)
+
+    def has_undone(self, no: int) -> bool:
+        """Return whether a claim was made in a life that a restore has undone."""
+        return self.undone is not None and self.undone[0] <= no <= self.undone[1]
 
     # Taking and listing
 
@@ -131,9 +150,8 @@ class Cursor:
         """Find the claims of requests whose answers were lost."""
         last, _, claims = self._read_list(self._node.request("peeklock:cursor-list", {}))
         self._is_unsure = False
-        for no in range(self.last + 1, last + 1):
-            if no in claims:
-                self.claims[no] = claims[no]
+        for no in [no for no in claims if no > self.last]:
+            self.claims[no] = claims[no]
         self.last = max(self.last, last)
 
     def _read_list(self, response: Response) -> tuple[int, int, dict[int, Claim]]:
@@ -145,6 +163,8 @@ class Cursor:
                 self.lag = Lag(
                     int(found.get("backlog", 0)), None if oldest_ms is None else self.now_ms - int(oldest_ms)
                 )
+                undone = found.get("undone")
+                self.undone = None if undone is None else (int(undone[0]), int(undone[1]))
                 claims = sorted(tuple(int(part) for part in claim) for claim in found["claims"])
                 return (
                     int(found["last-claim"]),

@@ -17,8 +17,9 @@ from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut
 from peeklock.engine.engine import Engine
 from peeklock.store import check as store_check
-from peeklock.store.base import Store
+from peeklock.store.base import Store, StoreUnfinished
 from peeklock.store.check import Report
+from peeklock.store.sqlite.folder import require_finished
 from peeklock.store.sqlite.store import SqliteStore
 
 ROWS_A_TIME = 16
@@ -27,6 +28,12 @@ ROWS_A_TIME = 16
 
 def check(folder: Path, *, repair_follows: bool = False) -> Report:
     """Verify the store in a folder; `repair_follows`: do not report that nothing was changed."""
+    try:
+        require_finished(folder)
+    except StoreUnfinished as unfinished:
+        report = Report(is_gone=True)
+        report.damage(str(unfinished))
+        return report
     return store_check.check(folder, is_bodiless, repair_follows=repair_follows)
 
 

@@ -5,7 +5,8 @@ A store has no rules: it keeps batches, whole or not at all, in order, and retur
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,6 +50,10 @@ class StoreInUse(StoreError):
 
 class StoreTooNew(StoreError):
     """A newer release wrote the store; the message names both formats."""
+
+
+class StoreUnfinished(StoreError):
+    """A restore into the store did not end; the message says what to do."""
 
 
 @dataclass(slots=True)
@@ -127,6 +132,86 @@ class Definitions:
     """Of the process that uses the store, by key, in the order of the keys."""
 
 
+Entry = tuple[str, str, int]
+"""A fact kept apart from the journal, as it is stored: key, text and checksum."""
+
+Blob = tuple[int, bytes]
+"""A frame or a body row as it is stored: its number and its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a store begins and ends; 0 = it has no frame, no body row."""
+
+    first_no: int
+    """Of the oldest frame."""
+    last_no: int
+    """Of the newest frame."""
+    last_row: int
+    """The highest body row."""
+
+
+class StoreReader(Protocol):
+    """Reads what is committed, as it is stored, while commits go on; for one thread, of any process.
+
+    Each call sees the state of its own instant, and no commit waits for it. Frames and body rows are never
+    changed, only added with higher numbers, and dropped.
+    """
+
+    def ends(self) -> Ends:
+        """Return where the store begins and ends. Raises: StoreDamaged, StoreFailed, as all calls."""
+
+    def frames(self, after: int, bytes_max: int) -> list[Blob]:
+        """Return the frames above a number, ascending, until `bytes_max` is reached; one at least."""
+
+    def body_rows(self, after: int, bytes_max: int) -> list[Blob]:
+        """Return the body rows above a number, likewise."""
+
+    def body_row(self, no: int) -> bytes | None:
+        """Return one body row, None if there is none."""
+
+    def body_row_numbers(self) -> list[int]:
+        """Return the numbers of all body rows, ascending."""
+
+    def entries(self) -> list[Entry]:
+        """Return all facts that are kept apart from the journal, by key."""
+
+    def at_one_instant(self) -> AbstractContextManager[None]:
+        """Return a context in which all calls see the same state."""
+
+    def writer_name(self) -> str:
+        """Return who writes to the store: while this stays the same, no number of a row is used again."""
+
+    def close(self) -> None:
+        """End the reading."""
+
+
+class StoreFiller(Protocol):
+    """Makes a new store of what `StoreReader` has read. Until `finish` ends it is no store: opening it raises
+    `StoreUnfinished`."""
+
+    def add_body_rows(self, rows: Iterable[Blob]) -> None:
+        """Add body rows. Raises: StoreFailed, as all calls."""
+
+    def add_frames(self, frames: Iterable[Blob]) -> None:
+        """Add frames, in the order of their numbers."""
+
+    def add_entries(self, entries: Iterable[Entry]) -> None:
+        """Add facts that are kept apart from the journal."""
+
+    def add_event_row(self, no: int, data: bytes) -> None:
+        """Add the events of a batch."""
+
+    def write(self) -> None:
+        """Make all durable; what follows is `finish` or `abandon`."""
+
+    def finish(self) -> None:
+        """Make it a store."""
+
+    def abandon(self) -> None:
+        """Leave it as it is, unfinished."""
+
+
 class Store(Protocol):
     """Durable facts of one namespace. One writer; commits become durable in the order of the calls."""
 
@@ -179,6 +264,9 @@ class Store(Protocol):
 
     def free_bytes(self) -> int | None:
         """Return the bytes of the volume that new messages may take, None = no limit."""
+
+    def reader(self) -> StoreReader:
+        """Return a reader of what is committed, for a back-up. Raises: StoreFailed."""
 
     async def close(self) -> None:
         """Close the store and release the folder."""

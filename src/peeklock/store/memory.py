@@ -8,9 +8,21 @@ are staged but not flushed.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, StoreFailed
+from peeklock.store.base import (
+    Batch,
+    Blob,
+    Definitions,
+    Ends,
+    Entry,
+    Frame,
+    FrameKeys,
+    LiveFacts,
+    StoreFailed,
+    StoreUnfinished,
+)
 from peeklock.store.encoding import body_rows, definitions, event_rows, frames
 from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.event_backlog import EventBacklog
@@ -22,16 +34,19 @@ class MemoryStore:
     def __init__(self) -> None:
         self._journal: dict[int, bytes] = {}
         self._bodies: dict[int, bytes] = {}
-        self._entries: dict[str, definitions.Entry] = {}
+        self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []  # of the entries, sorted
         self._next_entity_id = 1
         self._last_no = 0
         self._staged: list[tuple[Batch, bytes, definitions.Entries | None]] = []
         self.event_rows: dict[int, bytes] = {}  # by batch number
         self.event_backlog = EventBacklog(())
+        self._is_unfinished = False
 
     async def open(self) -> None:
-        """Do nothing."""
+        """Do nothing. Raises: StoreUnfinished."""
+        if self._is_unfinished:
+            raise StoreUnfinished("a restore into this store in memory did not end: restore into a new one")
 
     async def load_definitions(self) -> Definitions:
         found = definitions.read_all(self._entries[key] for key in self._keys)
@@ -144,8 +159,100 @@ class MemoryStore:
     def free_bytes(self) -> int | None:
         return None
 
+    def reader(self) -> MemoryReader:
+        return MemoryReader(self._journal, self._bodies, self._entries)
+
+    def filler(self) -> MemoryFiller:
+        """Return a filler of this store, which is new."""
+        self._is_unfinished = True
+        return MemoryFiller(self)
+
+    def fill(self, frames: dict[int, bytes], bodies: dict[int, bytes], entries: dict[str, Entry]) -> None:
+        """Take over what a filler has; event rows are there."""
+        self._journal, self._bodies, self._entries = frames, bodies, entries
+        self._keys = sorted(entries)
+        self._last_no = max(frames, default=0)
+        self.event_backlog = EventBacklog((no, len(data)) for no, data in sorted(self.event_rows.items()))
+        self._is_unfinished = False
+
     async def close(self) -> None:
         """Do nothing."""
+
+
+class MemoryReader:
+    """See `store.base.StoreReader`; it is called by the thread that commits."""
+
+    def __init__(self, frames: dict[int, bytes], bodies: dict[int, bytes], entries: dict[str, Entry]) -> None:
+        self._frames, self._bodies, self._entries = frames, bodies, entries
+
+    def ends(self) -> Ends:
+        return Ends(next(iter(self._frames), 0), max(self._frames, default=0), max(self._bodies, default=0))
+
+    def frames(self, after: int, bytes_max: int) -> list[Blob]:
+        return _above(self._frames, after, bytes_max)
+
+    def body_rows(self, after: int, bytes_max: int) -> list[Blob]:
+        return _above(self._bodies, after, bytes_max)
+
+    def body_row(self, no: int) -> bytes | None:
+        return self._bodies.get(no)
+
+    def body_row_numbers(self) -> list[int]:
+        return sorted(self._bodies)
+
+    def entries(self) -> list[Entry]:
+        return [entry for _, entry in sorted(self._entries.items())]
+
+    def at_one_instant(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def writer_name(self) -> str:
+        return "this process"
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class MemoryFiller:
+    """See `store.base.StoreFiller`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._frames: dict[int, bytes] = {}
+        self._bodies: dict[int, bytes] = {}
+        self._entries: dict[str, Entry] = {}
+
+    def add_body_rows(self, rows: Iterable[Blob]) -> None:
+        self._bodies.update(rows)
+
+    def add_frames(self, frames: Iterable[Blob]) -> None:
+        self._frames.update(frames)
+
+    def add_entries(self, entries: Iterable[Entry]) -> None:
+        self._entries.update((entry[0], entry) for entry in entries)
+
+    def add_event_row(self, no: int, data: bytes) -> None:
+        self._store.event_rows[no] = data
+
+    def write(self) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        self._store.fill(self._frames, self._bodies, self._entries)
+
+    def abandon(self) -> None:
+        """Do nothing."""
+
+
+def _above(blobs: dict[int, bytes], after: int, bytes_max: int) -> list[Blob]:
+    found: list[Blob] = []
+    size_bytes = 0
+    for no in sorted(no for no in blobs if no > after):
+        if size_bytes >= bytes_max:
+            break
+        found.append((no, blobs[no]))
+        size_bytes += len(blobs[no])
+    return found
 
 
 async def _done(size_bytes: int) -> int:

@@ -15,35 +15,29 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peeklock.broker.vocabulary.addresses import SequenceNumber
-from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, Change, NumbersIssued
+from peeklock.broker.vocabulary.changes import MessageStored
 from peeklock.broker.vocabulary.message import Message
-from peeklock.store.base import Batch, Definitions, LiveFacts, StoreDamaged, StoreFailed, StoreGone
-from peeklock.store.encoding import body_rows, definitions, entities, event_rows, frames
+from peeklock.store.base import Definitions, Entry, LiveFacts, StoreDamaged, StoreFailed, StoreGone
+from peeklock.store.encoding import body_rows, definitions, event_rows, frames
 from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.losses import Losses
+from peeklock.store.renumbering import renumbered_entries, renumbered_frames
 from peeklock.store.sqlite import tail, wal, witness
 from peeklock.store.sqlite.errors import store_errors
+from peeklock.store.sqlite.filler import make_store
 from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock, sync
-from peeklock.store.sqlite.format import SCHEMA, schema_damages
+from peeklock.store.sqlite.format import schema_damages
 from peeklock.store.sqlite.read_only import open_read_only
 
 SKIPPED_NUMBERS = 1_000_000_000
 """Sequence and claim numbers that are skipped. Our choice: a log of 40 MB has under a million records."""
 
 SKIPPED_BATCHES = 1_000_000
-"""Numbers of batches and of entities that are skipped, likewise."""
-
-NUMBER_MAX = 2**63 - 1
-"""The last sequence number. A queue counts by its next position; the number is for readers of the journal."""
-
-PIECE_CHANGES = 20_000
-"""Facts of a new frame."""
+"""Numbers of batches that are skipped, likewise."""
 
 
 def accept_loss(folder: Path, is_bodiless: Callable[[Message], bool] = lambda message: False) -> list[str]:
@@ -114,34 +108,27 @@ def _copy(
         db.text_factory = lambda data: data.decode(errors="replace")  # checksums find what is wrong
         for damage in schema_damages(db):
             raise StoreDamaged(f"{damage}; nothing can be read: restore your last copy of the folder")
-        _make(to)
+        make_store(to)
         losses = Losses(doubts=_damaged_tables(db))
         found = _copy_definitions(db, to, losses)
         bodies = _Bodies(losses, is_bodiless)
         rows = _copy_rows(db, to, "body", "data", bodies.read)
         live = _fold(db, seen, losses)
         first_no = max(0 if seen is None else seen.no, losses.last_no) + SKIPPED_BATCHES
-        messages = _write_journal(to, live, found, first_no, bodies)
+        to.executemany(
+            "INSERT INTO journal VALUES (?, ?)",
+            renumbered_frames(live, found, first_no, SKIPPED_NUMBERS, bodies.look),
+        )
         events = _copy_rows(db, to, "event", "data", partial(_read_events, losses))
         to.execute("COMMIT")
     sync(new)
     names = {entity.entity_id: entity.description.name for entity in found.entities}
     return [
         *losses.lines(None if seen is None else seen.no, names),
-        f"kept: {len(found.entities):,} entities, {len(found.rules):,} rules, {messages:,} messages, "
+        f"kept: {len(found.entities):,} entities, {len(found.rules):,} rules, {bodies.messages:,} messages, "
         f"{rows:,} body rows, {events:,} event rows, {len(found.facts):,} facts",
         f"sequence numbers continue {SKIPPED_NUMBERS:,} higher, batch numbers at {first_no:,}",
     ]
-
-
-def _make(to: sqlite3.Connection) -> None:
-    """Create an empty store, in a transaction that stays open."""
-    to.execute("PRAGMA page_size = 4096")
-    to.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    to.execute("PRAGMA journal_mode = OFF").fetchall()
-    to.execute("BEGIN")
-    for statement in SCHEMA:
-        to.execute(statement)
 
 
 # Reading
@@ -196,6 +183,8 @@ class _Bodies:
 
     def __init__(self, losses: Losses, is_bodiless: Callable[[Message], bool]) -> None:
         self.losses = losses
+        self.messages = 0
+        """Those that are kept."""
         self._is_bodiless = is_bodiless
         self._counts: dict[int, int] = {}  # payloads, by row
         self._damaged: set[tuple[int, int]] = set()
@@ -206,15 +195,21 @@ class _Bodies:
         self._counts[row] = len(payloads)
         self._damaged.update((row, slot) for slot in damaged)
 
-    def look(self, queue_id: int, message: Message) -> None:
-        """Count a message as lost if its body cannot be read."""
-        row, slot = message.body_row, message.body_slot
-        if slot < self._counts.get(row, 0) and (row, slot) not in self._damaged:
+    def look(self, queue_id: int, stored: list[MessageStored], is_known: bool) -> None:
+        """Count the messages of a queue: as orphans, or as kept, and those that lack their body."""
+        if not is_known:
+            self.losses.orphans += len(stored)
             return
-        if self._is_bodiless(message):
-            self.losses.bodies_known += 1
-        else:
-            self.losses.bodies.append((queue_id, message.sequence_number))
+        self.messages += len(stored)
+        for change in stored:
+            message = change.message
+            row, slot = message.body_row, message.body_slot
+            if slot < self._counts.get(row, 0) and (row, slot) not in self._damaged:
+                continue
+            if self._is_bodiless(message):
+                self.losses.bodies_known += 1
+            else:
+                self.losses.bodies.append((queue_id, message.sequence_number))
 
 
 def _read_events(losses: Losses, no: int, data: bytes) -> None:
@@ -266,7 +261,7 @@ def _fold(db: sqlite3.Connection, seen: witness.Seen | None, losses: Losses) -> 
     return fold.finish()
 
 
-def _entries(db: sqlite3.Connection) -> dict[str, definitions.Entry]:
+def _entries(db: sqlite3.Connection) -> dict[str, Entry]:
     """Return the readable entries, from either end."""
     found = {}
     for order in ("ASC", "DESC"):
@@ -298,66 +293,10 @@ def _copy_definitions(db: sqlite3.Connection, to: sqlite3.Connection, losses: Lo
         if not gone:
             break
     found = reader.read()
-    last_id = max((entity.entity_id for entity in found.entities), default=0)
-    next_id = max(found.next_entity_id, last_id + 1) + SKIPPED_BATCHES
-    changed = {definitions.NEXT_ENTITY_ID_KEY: str(next_id)}
-    for cursor in found.cursors:
-        higher = replace(cursor, last_no=cursor.last_no + SKIPPED_NUMBERS)
-        changed[entities.cursor_key(cursor.queue_id, cursor.name)] = entities.encode_cursor(higher)
     if definitions.CREATED_AT_KEY not in entries:
-        changed[definitions.CREATED_AT_KEY] = str(time.time_ns() // 1_000_000)
-    entries.update((key, definitions.entry(key, text)) for key, text in changed.items())
-    to.executemany("INSERT INTO kv VALUES (?, ?, ?)", entries.values())
-    return found
-
-
-# Writing
-
-
-def _write_journal(
-    to: sqlite3.Connection, live: LiveFacts, found: Definitions, first_no: int, bodies: _Bodies
-) -> int:
-    """Write the live facts as new frames; return the number of messages."""
-    known = {entity.entity_id for entity in found.entities}
-    numbers = {each.queue_id: each for _, each in live.numbers if each.queue_id // QUEUES_PER_ENTITY in known}
-    last: dict[int, int] = {}  # position, by queue
-    previous, no, count = 0, first_no, 0
-
-    def write(changes: list[Change]) -> None:
-        nonlocal previous, no
-        meta = frames.encode(Batch(no, changes), previous)
-        to.execute("INSERT INTO journal VALUES (?, ?)", (no, meta))
-        previous, no = frames.checksum_of(meta), no + 1
-
-    changes: list[Change] = []
-    for queue_id, stored in live.messages:
-        if queue_id // QUEUES_PER_ENTITY not in known:
-            bodies.losses.orphans += len(stored)
-            continue
-        count += len(stored)
-        for change in stored:
-            bodies.look(queue_id, change.message)
-        last[queue_id] = max(last.get(queue_id, 0), *(change.message.position for change in stored), 0)
-        changes += stored
-        if len(changes) >= PIECE_CHANGES:
-            write(changes)
-            changes = []
-    ids = [seen for seen in live.ids if seen.queue_id // QUEUES_PER_ENTITY in known]
-    for entity in found.entities:
-        queue_id = entity.entity_id * QUEUES_PER_ENTITY
-        partitions = (1,) * frames.PARTITIONS if entity.description.enable_partitioning else ()
-        numbers.setdefault(queue_id, NumbersIssued(queue_id, 1, SequenceNumber(1), 0, partitions))
-    changes += [_higher(each, last.get(queue_id, 0)) for queue_id, each in sorted(numbers.items())]
-    write([*changes, *ids])
-    return count
-
-
-def _higher(numbers: NumbersIssued, last_position: int) -> NumbersIssued:
-    next_position = max(numbers.next_position, last_position + 1) + SKIPPED_NUMBERS
-    return NumbersIssued(
-        numbers.queue_id,
-        next_position,
-        SequenceNumber(min(numbers.next_sequence_number + SKIPPED_NUMBERS, NUMBER_MAX)),
-        numbers.last_enqueued_at_ms,
-        tuple(number + SKIPPED_NUMBERS for number in numbers.partitions),
+        now_ms = str(time.time_ns() // 1_000_000)
+        entries[definitions.CREATED_AT_KEY] = definitions.entry(definitions.CREATED_AT_KEY, now_ms)
+    to.executemany(
+        "INSERT INTO kv VALUES (?, ?, ?)", renumbered_entries(entries.values(), found, SKIPPED_NUMBERS)
     )
+    return found

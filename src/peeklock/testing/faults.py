@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 
-from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store, StoreFailed
+from peeklock.store.base import (
+    Batch,
+    Definitions,
+    Frame,
+    FrameKeys,
+    LiveFacts,
+    Store,
+    StoreFailed,
+    StoreReader,
+)
 from peeklock.store.event_backlog import EventBacklog
 
 
@@ -81,6 +90,9 @@ class FaultyStore:
     def free_bytes(self) -> int | None:
         """Return `free` if it is set, else the inner store's free space."""
         return self.free if self.free is not None else self._inner.free_bytes()
+
+    def reader(self) -> StoreReader:
+        return self._inner.reader()
 
     async def close(self) -> None:
         await self._inner.close()

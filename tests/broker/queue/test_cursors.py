@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -1100,6 +1101,24 @@ def test_what_an_owner_claimed_and_never_read_goes_back_when_another_takes_the_c
     assert broker.read(1, owner="second") == [1, 2, 3]
     assert [message.delivery_count for message in broker.peek()] == [0] * 5
     assert isinstance(broker.refused(broker.asks_take("third")), CursorOwned)
+
+
+def test_a_claim_that_a_restore_has_undone_is_refused_by_name(broker: Reader) -> None:
+    """The fact is what a restore writes; it stays when the cursor changes. Req: X-06."""
+    broker.fill(5)
+    assert broker.claim(2).no == 1
+    stored = next(fact for fact in reversed(broker.facts) if isinstance(fact, CursorStored))
+    broker.facts.append(replace(stored, last_no=100, undone=(2, 99)))
+    for _ in range(2):
+        broker.restart()
+        for command in (broker.asks_read(2), CommitClaims(Address("orders"), "lake", 99, broker.reply_to())):
+            error = broker.refused(command)
+            assert isinstance(error, ClaimNotFound)
+            assert "the store was restored from an older back-up" in str(error)
+        assert broker.claim(1).no in (101, 102)
+    assert broker.commit(100) == 0
+    assert broker.commit(101) == 0
+    assert [view.undone for view in broker.cursors()] == [(2, 99)]
 
 
 def test_a_read_of_no_claim_makes_an_owner_sure_before_there_are_messages(broker: Reader) -> None:

@@ -149,7 +149,9 @@ def test_list_shows_cursors_with_their_claims(rig: Harness) -> None:
     command = rig.take(ListCursors)
     assert command.address == Address("orders", SubQueue.DEAD_LETTER)
     views = [
-        CursorView("lake", 3, 1, 99, 60_000, [(2, 5, 500), (3, 1, 2**33)], "host:1", False, 2**33, 77),
+        CursorView(
+            "lake", 3, 1, 99, 60_000, [(2, 5, 500), (3, 1, 2**33)], "host:1", False, 2**33, 77, (4, 9)
+        ),
         CursorView("new", 0, 0, 1, 2, []),
     ]
     rig.effect(CursorsFound(command.reply_to, views, 1234))
@@ -168,9 +170,10 @@ def test_list_shows_cursors_with_their_claims(rig: Harness) -> None:
         "has-read": False,
         "backlog": Long(2**33),
         "oldest-enqueued": Timestamp(77),
+        "undone": [Long(4), Long(9)],
     }
     assert type(lake["last-used"]) is Timestamp
-    assert (new["claims"], new["owner"], new["oldest-enqueued"]) == ([], None, None)
+    assert (new["claims"], new["owner"], new["oldest-enqueued"], new["undone"]) == ([], None, None, None)
     ask(rig, sender, LIST, {})
     rig.effect(CursorsFound(rig.take(ListCursors).reply_to, [], 5))
     assert rig.response().body == {"cursors": [], "now": 5}

@@ -53,6 +53,7 @@ class Cursor:
         "owner",
         "ready",
         "takes_ready",
+        "undone",
         "unread_from_no",
         "used_at_ms",
         "yielded",
@@ -67,11 +68,16 @@ class Cursor:
         self.expires_after_ms = expires_after_ms
         self.owner: str | None = None
         self.unread_from_no: int | None = None  # claims after it go with an owner that has not read
+        self.undone: tuple[int, int] | None = None  # numbers of claims that a restore skipped
         self.yielded: list[Claim] = []  # such claims, to be given back
         self.claims: dict[int, Claim] = {}  # ascending; committed ones until they are removed
         self.leaving: list[ReplyTo] | None = None  # to be answered at its end; None = it stays
         self.ready: dict[str, MessageSession] = {}  # its sessions with available messages
         self.takes_ready = False  # its next claim begins with one of those
+
+    def has_undone(self, no: int) -> bool:
+        """Return whether a claim was made in a life that a restore has undone."""
+        return self.undone is not None and self.undone[0] <= no <= self.undone[1]
 
     def use(self, now_ms: int, instant_ms: int) -> None:
         self.used_at_ms = instant_ms

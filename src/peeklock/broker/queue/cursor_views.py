@@ -34,6 +34,7 @@ def view_of_cursor(queue: MessageQueue, cursor: Cursor) -> CursorView:
         cursor.unread_from_no is None,
         len(queue.active) - claimed + sum(count for _, count, _ in claims),
         _oldest_ms(queue, cursor),
+        cursor.undone,
     )
 
 

@@ -245,6 +245,7 @@ class Cursors:
             cursor.expires_after_ms,
             cursor.owner,
             cursor.unread_from_no,
+            cursor.undone,
         )
 
     # Reading
@@ -283,6 +284,8 @@ class Cursors:
 
     def _no_claim(self, cursor: Cursor, no: int) -> ServiceBusError:
         made = f"the last one is {cursor.last_no}" if cursor.last_no else "it has made none yet"
+        if cursor.has_undone(no):
+            made = "the store was restored from an older back-up"
         return ClaimNotFound(f"cursor '{cursor.name}' of '{self._queue.name}' has no claim {no}: {made}")
 
     # Committing
@@ -294,7 +297,7 @@ class Cursors:
         """
         cursor = self.find(name)
         self._require_owner(cursor, owner, out.now_ms)
-        if not 0 <= up_to_no <= cursor.last_no:
+        if not 0 <= up_to_no <= cursor.last_no or cursor.has_undone(up_to_no):
             raise self._no_claim(cursor, up_to_no)
         cursor.use(out.now_ms, self._queue.shared.wall.instant_ms(out.now_ms))
         self._reads(cursor, owner, out)
@@ -446,6 +449,7 @@ class Cursors:
         cursor.used_at_ms = stored.used_at_ms
         cursor.owner = stored.owner
         cursor.unread_from_no = stored.unread_from_no
+        cursor.undone = stored.undone
         for each in claims:
             claim = cursor.claims[each.no] = Claim(cursor, each.no)
             for first, count in each.positions:

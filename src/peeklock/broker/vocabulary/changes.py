@@ -114,6 +114,8 @@ class CursorStored:
     """The reader that it belongs to; None = the next one that reads."""
     unread_from_no: int | None = None
     """The owner has not read yet: until it does, another reader takes over, and later claims are released."""
+    undone: tuple[int, int] | None = None
+    """The first and the last number that the last restore skipped: claims under them were undone by it."""
 
 
 @dataclass(slots=True)

@@ -251,6 +251,8 @@ class CursorView:
     """Messages that it claimed and has not committed, and those that no other cursor holds."""
     oldest_enqueued_at_ms: int | None = None
     """Of the backlog, UTC ms; None = there is none. If others hold most of the queue, it may be earlier."""
+    undone: tuple[int, int] | None = None
+    """The first and the last number of claims that a restore has undone; None = there was no restore."""
 
 
 @dataclass(slots=True)

@@ -93,6 +93,10 @@ class EventType(IntEnum):
     """The wall clock was set, or an operator accepted it. `reason` is, as JSON, `step_ms` (0 = accepted), and
     how far the clock is ahead of the time since the start: `ahead_ms`, and `due_ahead_ms` for instants. The
     two differ while a step is not believed."""
+    RESTORED = 33
+    """The store was restored from a back-up, which ends with batch `sequence_number`: what later batches
+    did, up to this one, is undone, and their numbers are not used again. The new life begins with batch
+    `related_number`. `reason` is, as JSON, `backed_up_at`, `skipped_batches` and `skipped_numbers`."""
 
 
 NUMBERED_AHEAD = "numbered ahead"

@@ -123,6 +123,7 @@ def answer_cursors(effect: CursorsFound, payloads: Payloads | None) -> Answer:
             "oldest-enqueued": None
             if view.oldest_enqueued_at_ms is None
             else Timestamp(view.oldest_enqueued_at_ms),
+            "undone": None if view.undone is None else [Long(no) for no in view.undone],
         }
         for view in effect.cursors
     ]

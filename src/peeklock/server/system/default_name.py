@@ -12,15 +12,15 @@ from peeklock.server.system import keys
 from peeklock.server.system.store import SystemStore
 from peeklock.store.base import StoreDamaged
 
-_FACT = "default-namespace"
+FACT = "default-namespace"
 
 
 def default_name(system: SystemStore) -> str | None:
     """Return the name at the last start; None = there was none. Raises: StoreDamaged."""
-    found = system.get(_FACT)
+    found = system.get(FACT)
     if found is None or (isinstance(found, str) and is_name(found)):
         return found
-    raise StoreDamaged(f"the fact {_FACT} of the process cannot be read: it must be a name")
+    raise StoreDamaged(f"the fact {FACT} of the process cannot be read: it must be a name")
 
 
 async def set_default_name(system: SystemStore, name: str) -> None:
@@ -28,7 +28,7 @@ async def set_default_name(system: SystemStore, name: str) -> None:
     before = default_name(system)
     if before == name:
         return
-    values: dict[str, Any] = {_FACT: name}
+    values: dict[str, Any] = {FACT: name}
     if before is not None and before.lower() != name.lower():
         old, new = keys.fact_key(before), keys.fact_key(name)
         if system.get(new) is None and (kept := system.get(old)) is not None:

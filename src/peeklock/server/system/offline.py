@@ -23,6 +23,7 @@ from peeklock.server.tls.contexts import (
     KEY_FILE,
 )
 from peeklock.store.base import StoreInUse
+from peeklock.store.sqlite.folder import require_finished
 from peeklock.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ async def make_authority(data: Path, *, replaces: bool) -> None:
 
 async def opened(data: Path) -> SystemStore:
     """Open the system store of a data folder. Raises: StoreInUse, with a text for a command; StoreError."""
+    require_finished(data)
     try:
         return await SystemStore.open(SqliteStore(folder_of(data)))
     except StoreInUse as failure:

@@ -8,7 +8,7 @@ from peeklock.server.system.default_name import set_default_name
 from peeklock.server.system.migration import MigrationRefused, migrate
 from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.store.base import Store, StoreError, StoreInUse
-from peeklock.store.sqlite.folder import holder
+from peeklock.store.sqlite.folder import holder, require_finished
 
 
 async def open_system(settings: Settings, default: str, disk: Disk | None) -> SystemStore:
@@ -17,6 +17,8 @@ async def open_system(settings: Settings, default: str, disk: Disk | None) -> Sy
     `disk`: None = all is in memory. Raises: StartFailed.
     """
     try:
+        if settings.data is not None:
+            require_finished(settings.data)  # before anything is made there
         system = await SystemStore.open(_store(settings, disk))
     except StoreInUse as failure:  # of its own folder, which nobody has named
         assert settings.data is not None

@@ -211,8 +211,11 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin = Position(0, stop.life)
             elif begin.life != stop.life:
                 begin = Position(0, stop.life)
-            elif lost := [no for no in range(begin.claim + 1, stop.claim + 1) if no not in cursor.claims]:
-                self._lost(cursor, begin, f"claims {lost[0]} to {lost[-1]} of its next batch")
+            elif cursor.has_undone(begin.claim):  # after `resumed_offset`
+                self._lost(cursor, begin, "the claims of the checkpoint")
+            elif lost := cursor.lacks(begin.claim, stop.claim):
+                at = stop if cursor.has_undone(stop.claim) else begin
+                self._lost(cursor, at, f"claims {lost[0]} to {lost[-1]} of its next batch")
             claims += (
                 (cursor.path, claim) for no, claim in cursor.claims.items() if begin.claim < no <= stop.claim
             )
@@ -232,7 +235,9 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cursors = self._cursors or self._opened(offset.reader)
         for path, position in offset.positions.items():
             cursor = cursors.get(path)
-            if cursor is not None and position.life == self._lives.get(path, position.life):
+            if cursor is None or cursor.has_undone(position.claim):
+                continue
+            if position.life == self._lives.get(path, position.life):
                 cursor.start_commit(position.claim)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802  # Spark's name
@@ -342,7 +347,10 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions: dict[str, Position] = {}
         for path, cursor in self._cursors.items():
             position = offset.positions.get(path, Position(cursor.committed))
-            if position.claim > cursor.last:
+            if cursor.undone is not None and cursor.has_undone(position.claim):
+                self._lost(cursor, position, "the claims of the checkpoint")
+                position = Position(cursor.undone[1] + 1, position.life)
+            elif position.claim > cursor.last:
                 self._lost(cursor, position, f"the claims of the checkpoint; the last claim is {cursor.last}")
                 position = Position(cursor.committed, position.life + 1)
                 self._lives[path] = position.life
@@ -353,13 +361,17 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return positions
 
     def _lost(self, cursor: Cursor, position: Position, what: str) -> None:
-        self._report_loss(
-            cursor.path,
-            what,
-            f"the checkpoint is at claim {position.claim}, and the broker has cursor '{cursor.name}' at "
-            f"claim {cursor.last}, committed {cursor.committed}: the cursor was released or has expired, the "
-            f"entity was created again, or the checkpoint is older than the last commit",
+        why = (
+            f"the broker has cursor '{cursor.name}' at claim {cursor.last}, committed {cursor.committed}: "
+            f"the cursor was released or has expired, the entity was created again, the broker was restored "
+            f"from a back-up without the cursor, or the checkpoint is older than the last commit"
         )
+        if cursor.undone is not None and cursor.has_undone(position.claim):
+            why = (
+                f"the broker was restored from a back-up that ends with claim {cursor.undone[0] - 1} of "
+                f"cursor '{cursor.name}'. What the query has read since then comes again"
+            )
+        self._report_loss(cursor.path, what, f"the checkpoint is at claim {position.claim}, and {why}")
 
     def _report_loss(self, path: str, what: str, why: str) -> None:
         if self._options.fail_on_data_loss:
@@ -402,7 +414,7 @@ class CursorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         windows = {
             path: 1
             for path in paths[self._turn :] + paths[: self._turn]
-            if ends[path] == self._cursors[path].last and len(self._cursors[path].claims) < CLAIMS_MAX
+            if self._cursors[path].has_all_up_to(ends[path]) and len(self._cursors[path].claims) < CLAIMS_MAX
         }
         while windows and not budget.is_spent:
             asked = [

@@ -32,6 +32,11 @@ def pack(row: int, payloads: Sequence[bytes]) -> bytes:
     return b"".join((stated, checked, *payloads))
 
 
+def checksum_of(data: bytes) -> int:
+    """Return the checksum that a row states, 0 if it is too short for one. It names the row's content."""
+    return int.from_bytes(data[1:_CHECKED_FROM], "little")
+
+
 def unpack(row: int, data: bytes) -> list[bytes]:
     """Return the payloads of body row `row`, by slot. Raises: StoreDamaged."""
     payloads, damaged = read(row, data)

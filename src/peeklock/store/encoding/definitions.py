@@ -26,7 +26,7 @@ from peeklock.broker.vocabulary.changes import (
     RuleStored,
 )
 from peeklock.broker.vocabulary.descriptions import SubscriptionDescription, TopicDescription
-from peeklock.store.base import Definitions, StoreDamaged
+from peeklock.store.base import Definitions, Entry, StoreDamaged
 from peeklock.store.encoding import entities, rules
 
 NEXT_ENTITY_ID_KEY = "next_entity_id"
@@ -48,9 +48,6 @@ KINDS = frozenset(
     )
 )
 """The types of these facts."""
-
-Entry = tuple[str, str, int]
-"""Key, text and checksum."""
 
 
 @dataclass(slots=True)

@@ -118,9 +118,15 @@ def decode_cursor(key: str, text: str) -> CursorStored:
             expires_after_ms,
             record.get("owner"),
             record.get("unread_from_no"),
+            None if "undone" not in record else _pair(record["undone"]),
         )
     check_key("cursor", key, cursor_key(stored.queue_id, stored.name))
     return stored
+
+
+def _pair(numbers: list[Any]) -> tuple[int, int]:
+    first, last = map(int, numbers)
+    return first, last
 
 
 def encode_claim(stored: ClaimStored) -> str:

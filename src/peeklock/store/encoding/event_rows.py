@@ -57,6 +57,9 @@ TEXTS = ("queue_name", "related_entity", "session_id", "reason", "link_name")
 BINARIES = ("transaction_id", "lock_token", "head")
 """Columns of bytes."""
 
+BLANK = Event._make(0 if name in INTEGERS else None for name in Event._fields)
+"""An event of nothing, from which others are made."""
+
 _PLACE_OF_FIELD = {name: place for place, name in enumerate(Event._fields)}
 _INTEGERS = [(_PLACE_OF_FIELD[name], code) for name, code in INTEGERS.items()]
 _CODES = sorted({*INTEGERS.values(), "I"})

@@ -292,6 +292,15 @@ def runs(no: int, meta: bytes) -> list[tuple[int, int, bytes]]:
     return cut
 
 
+def read_rows(no: int, meta: bytes) -> set[int]:
+    """Return the body rows that the stored records of frame `no` name. Raises: StoreDamaged."""
+    rows: set[int] = set()
+    for kind, _, data in runs(no, meta):
+        if kind in STORED_PAIRS:
+            rows.update(record[records.BODY_ROW] for record in _RECORDS[kind].iter_unpack(data))
+    return rows
+
+
 def read_positions(data: bytes) -> tuple[int, ...]:
     """Return the positions of removed messages."""
     return struct.unpack(f"<{len(data) // _REMOVED_RECORD.size}Q", data)

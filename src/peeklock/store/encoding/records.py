@@ -18,6 +18,8 @@ from peeklock.store.base import StoreDamaged
 # number, body slot, size, bare offset, delivery count, flags; the position comes first.
 _FIELDS = "qqqqqqqqIIIIB"
 _TEXT_FIELDS = "II"  # places of session id and dead-letter source, after all others
+BODY_ROW = 7
+"""The place of the body row among the fields of a record, the position included."""
 PLACES = struct.Struct("<" + _TEXT_FIELDS)
 STORED_RECORD = struct.Struct("<Q" + _FIELDS)
 STORED_REST = struct.Struct("<" + _FIELDS)

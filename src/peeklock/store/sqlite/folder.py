@@ -10,7 +10,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from peeklock.store.base import StoreFailed, StoreInUse
+from peeklock.store.base import StoreFailed, StoreInUse, StoreUnfinished
+
+UNFINISHED_NAME = "restore-unfinished"
+"""Is in a folder from the beginning of a restore to its end."""
 
 LOCK_NAME = "peeklock.lock"
 DATABASE_NAME = "peeklock.db"
@@ -40,6 +43,15 @@ def _remedy(error: OSError, folder: Path) -> str:
                     f"`chown -R {ours} {folder}` where the folder is, or run the broker as user {owner}"
                 )
     return "check the folder's owner and mode"
+
+
+def require_finished(folder: Path) -> None:
+    """Raise StoreUnfinished if a restore into a folder has not ended."""
+    if (folder / UNFINISHED_NAME).exists():
+        raise StoreUnfinished(
+            f"{folder} is not whole: a restore into it runs, or was interrupted. Delete what is in the data "
+            "folder, and restore again"
+        )
 
 
 class FolderLock:

@@ -10,7 +10,7 @@ from pathlib import Path
 from peeklock.store.base import Definitions, StoreFailed
 from peeklock.store.encoding import definitions
 from peeklock.store.sqlite.errors import store_errors
-from peeklock.store.sqlite.folder import DATABASE_NAME, is_held
+from peeklock.store.sqlite.folder import DATABASE_NAME, is_held, require_finished
 from peeklock.store.sqlite.format import check_header, read_format
 
 
@@ -35,10 +35,11 @@ def open_read_only(path: Path, *, is_ours: bool = False) -> Iterator[sqlite3.Con
 
 
 def read_definitions(folder: Path) -> Definitions:
-    """Return the definitions of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew."""
+    """Return the definitions of a folder. Raises: StoreFailed, StoreDamaged, StoreTooNew, StoreUnfinished."""
     path = folder / DATABASE_NAME
     if not path.is_file():
         raise StoreFailed(f"there is no store in {folder}: {path} does not exist")
+    require_finished(folder)
     check_header(path)
     with store_errors(f"read the definitions of {path}"), open_read_only(path) as db:
         read_format(db, path)

@@ -47,7 +47,7 @@ from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.event_backlog import EventBacklog
 from peeklock.store.sqlite.checkpointer import WAL_PAGES_MAX, Checkpointer, checkpoint
 from peeklock.store.sqlite.errors import store_error, store_errors
-from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock, make_folder
+from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock, make_folder, require_finished
 from peeklock.store.sqlite.opening import (
     PAGE_BYTES,
     Connect,
@@ -58,6 +58,7 @@ from peeklock.store.sqlite.opening import (
 )
 from peeklock.store.sqlite.pace import Pace
 from peeklock.store.sqlite.packed import PackedBatch, pack
+from peeklock.store.sqlite.reader import SqliteReader
 from peeklock.store.sqlite.space import CACHE_KEPT_S, Ballast, Space, free_cache
 from peeklock.store.sqlite.threads import StoreThreads
 from peeklock.store.sqlite.witness import Witness
@@ -139,6 +140,7 @@ class SqliteStore:
     async def open(self) -> None:
         """Take the folder and open the database; see `Store`."""
         make_folder(self._folder)
+        require_finished(self._folder)
         self._lock.take()
         threads = self._threads = self._shared_threads or StoreThreads(writers=1, readers=1, checkpointers=1)
         self._writer = Worker(
@@ -333,6 +335,9 @@ class SqliteStore:
         """Return the space of the volume that unprivileged processes may use, less that of the WAL."""
         volume = os.statvfs(self._folder)
         return max(0, volume.f_bavail * volume.f_frsize - self._wal_bytes_max)
+
+    def reader(self) -> SqliteReader:
+        return SqliteReader(self._folder)
 
     # Reading
 
