@@ -7,6 +7,7 @@ command line and the wire; `stages`, `calls` and `micro_*` call its packages.
     systems        the measured brokers as processes: peeklock, RabbitMQ; artemis: Apache Artemis; kafka
     machine        the machine, the interpreter, the calibration loop
     results        rows of samples; report: writes them to bench/results/
+    process_memory the peak memory of a process and its children
     regressions    CPU figures that have grown since the last committed run
     against        compares this work tree with a commit
 
@@ -34,7 +35,6 @@ By hand, with `python -m bench.NAME`
     micro_amqp     the AMQP engine; micro_broker: the core; micro_store: engine and store
     micro_rules    rules; micro_topics: sends to topics; rule_mix: their filters
     spark_browse   a batch read; spark_stream: a stream; spark_jobs: audit, metrics, sink
-    process_memory the peak memory of a process and its children
     three_loops    three ways to send over a slow path
 """
 
