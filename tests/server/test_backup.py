@@ -111,6 +111,32 @@ def test_one_namespace_takes_its_keys_along_and_no_others(tmp_path: Path, data: 
     assert said == f"peeklock: {file} has no namespace 'shop'; it has bank\n"
 
 
+def test_namespaces_beside_the_default_one_come_along_if_they_are_whole(tmp_path: Path, data: Path) -> None:
+    async def add() -> None:
+        system = await SystemStore.open(SqliteStore(folder_of(data)))
+        for name, is_whole in (("Shop", True), ("Half", False)):
+            record = {"name": name, "properties": {}, "whole": is_whole}
+            await system.put({f"namespace/{name.lower()}": record})
+            store = SqliteStore(data / "namespaces" / name.lower())
+            await store.open()
+            await store.commit(Batch(1, []))
+            await store.close()
+        await system.close()
+
+    asyncio.run(add())
+    said = done("backup", "--data", data, "--to", tmp_path / "all")
+    assert [line.partition(":")[0] for line in said.splitlines()[:-1]] == [
+        "the default namespace 'bank'",
+        "the namespace 'Shop'",
+    ]
+    done("restore", tmp_path / "all", "--data", tmp_path / "target")
+    assert [path.name for path in (tmp_path / "target" / "namespaces").iterdir()] == ["shop"]
+    assert "no damage found" in done("check", tmp_path / "target" / "namespaces" / "shop")
+    done("restore", tmp_path / "all", "--namespace", "shop", "--data", tmp_path / "one")
+    assert asyncio.run(facts_of(tmp_path / "one")) == {"default-namespace": "Shop"}
+    assert not (tmp_path / "one" / "namespaces").exists()
+
+
 def test_a_dry_run_reads_a_back_up_and_writes_nothing(tmp_path: Path, file: Path) -> None:
     said = done("restore", file, "--dry-run", "--data", tmp_path / "target")
     assert "the default namespace 'bank': up to batch 1, of 20" in said

@@ -30,7 +30,7 @@ from peeklock.store.base import Entry, StoreDamaged, StoreFailed, StoreReader
 from peeklock.store.check import check
 from peeklock.store.encoding import definitions, entities
 from peeklock.store.sqlite.filler import SqliteFiller
-from peeklock.store.sqlite.folder import DATABASE_NAME, UNFINISHED_NAME
+from peeklock.store.sqlite.folder import DATABASE_NAME, UNFINISHED_NAME, require_finished
 from peeklock.store.sqlite.format import FORMAT
 from peeklock.store.sqlite.reader import SqliteReader
 
@@ -111,6 +111,7 @@ def _stores(
     data: Path, namespace: str | None, readers: ExitStack
 ) -> Iterator[tuple[Path, StoreHead, StoreReader]]:
     """Yield folder, head and reader of each store; a reader is open until the next one."""
+    require_finished(data)
     system_folder = folder_of(data)
     if not (system_folder / DATABASE_NAME).is_file():
         raise StoreFailed(
