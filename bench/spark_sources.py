@@ -146,7 +146,10 @@ def measure(
                     fill(broker.connection_string, messages, f"{QUEUE}-by-cursor")
                 before = processes.cpu_us()
                 rate = messages / kinds[name]()
-                spent = {each: (us - before[each]) / messages for each, us in processes.cpu_us().items()}
+                # Less than before: a worker has ended for which nobody waited, so its time is lost.
+                spent = {
+                    each: max(0.0, us - before[each]) / messages for each, us in processes.cpu_us().items()
+                }
                 found[-1][name] = {"rate": rate, **spent}
                 if verbose:
                     show(f"pass {number + 1}: {name}", found[-1][name], reads.progress)
