@@ -3,10 +3,12 @@
 Read limits, the trigger AvailableNow and the start of a batch came to Python data sources with 4.2; Arrow
 batches for the writer of a stream with 4.1. An older Spark asks `latestOffset()` without saying where the
 stream is, so `OlderStreamReader` remembers it. All else imports these names from here, and from nowhere else.
+Another Spark is refused: the order of its calls, on which the promises rest, is not tested.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -75,14 +77,35 @@ __all__ = [
     "ReadMaxBytes",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "UnsupportedSpark",
     "arrow_batches",
+    "require_supported",
     "stream_reader",
 ]
+
+OLDEST, NEWEST = (4, 0), (4, 3)
+"""The range of the extra `spark-any`, for which the matrix of versions is run."""
 
 _BATCH_ROWS = 1000
 """Rows that become an Arrow batch at a time, where Spark hands rows in. Our choice."""
 
 Json = dict[str, Any]
+
+
+class UnsupportedSpark(Exception):
+    """The data source does not run on this Spark; the text says on which it does."""
+
+
+def require_supported(version: str) -> None:
+    """Require a Spark of the range. Raises: UnsupportedSpark."""
+    major, minor, *_ = (int(part) for part in re.findall(r"\d+", version))
+    if not OLDEST <= (major, minor) <= NEWEST:
+        oldest, newest = (".".join(map(str, end)) for end in (OLDEST, NEWEST))
+        raise UnsupportedSpark(
+            f"the data source servicebus runs on Spark {oldest} to {newest}, not on {version}: "
+            f"run pip install 'peeklock[spark-any]' 'pyspark=={newest}.*', or install a release of peeklock "
+            "that supports this Spark"
+        )
 
 
 class Reader(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import (
 from peeklock.spark.options import Mode, Options, Use, read_options
 from peeklock.spark.source.schema import row_ddl
 from peeklock.spark.source.tables import created_table, table_ddl, table_options
-from peeklock.spark.versions import stream_reader
+from peeklock.spark.versions import require_supported, stream_reader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -29,6 +30,7 @@ class ServiceBusSource(DataSource):
     """Reads and writes messages: `spark.read.format("servicebus")`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        require_supported(pyspark.__version__)
         self.options = options
 
     @classmethod
