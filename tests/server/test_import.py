@@ -265,7 +265,6 @@ def test_an_import_that_broke_off_goes_on(target: BrokerProcess, tmp_path: Path)
     ]  # fmt: skip
 
 
-@pytest.mark.kill
 def test_a_copy_that_was_killed_goes_on_without_a_gap_or_a_copy_twice(
     broker: BrokerProcess, target: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -1,9 +1,13 @@
-"""The Spark tutorial: its Python blocks in this environment, all its lines in a new one made from a wheel."""
+"""The Spark tutorial: its Python blocks in this environment, all its lines in a new one made from a wheel.
+
+The page about Delta and Iceberg too: its lines in a new environment.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +16,8 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from peeklock import __version__
 from peeklock.demo.broker import READY, BrokerProcess
@@ -21,6 +27,8 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 NAME = "docs/tutorials/spark.md"
 PAGE = (ROOT / NAME).read_text(encoding="utf-8")
+
+TABLES = (ROOT / "docs/how-to/tables.md").read_text(encoding="utf-8")
 
 INSTALL = "    pip install 'peeklock[spark,demo]'\n"
 SERVE = "    peeklock serve --data ./data --capture ./events\n"
@@ -67,16 +75,19 @@ def test_the_tutorial_does_what_it_says(
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the programs in a new environment, installed from a wheel as the page says."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder)
     subprocess.run(build, cwd=ROOT, check=True)
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    assert INSTALL in PAGE
-    install = INSTALL.strip().replace("peeklock", f"{folder}/peeklock-{__version__}-py3-none-any.whl")
-    subprocess.run(install, shell=True, env=environment(folder / "venv/bin"), check=True)
-    return folder / "venv/bin"
+    return folder / f"peeklock-{__version__}-py3-none-any.whl"
+
+
+def install(wheel: Path, command: str, folder: Path) -> Path:
+    """Return the folder of the programs in a new environment, installed from a wheel as a page says."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    line = command.strip().replace("peeklock[", f"{wheel}[")
+    subprocess.run(line, shell=True, env=environment(folder / "bin"), check=True)
+    return folder / "bin"
 
 
 def environment(programs: Path) -> dict[str, str]:
@@ -132,8 +143,10 @@ def run_block(block: str, stdin: IO[str], stdout: IO[str]) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1500)  # it installs Spark, and starts it for each command of the page
-def test_each_line_does_what_it_says_from_a_wheel(programs: Path, tmp_path: Path) -> None:
+def test_each_line_does_what_it_says_from_a_wheel(wheel: Path, tmp_path: Path) -> None:
+    assert INSTALL in PAGE
     assert SERVE in PAGE
+    programs = install(wheel, INSTALL, tmp_path / "venv")
     page = PAGE.replace(INSTALL, "").replace(SERVE, "")
     page = page.replace("    pip install 'peeklock[spark]'\n", "")  # is a part of the first installation
     page = page.replace("spark://head:7077", "'local[2]'").replace("s3a://bucket", str(tmp_path))
@@ -156,3 +169,59 @@ def test_each_line_does_what_it_says_from_a_wheel(programs: Path, tmp_path: Path
                 )
                 assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
     assert (tmp_path / "metrics.png").exists()
+
+
+LOOK = {
+    ("Delta", False): "spark.read.format('delta').load('lake/orders').count()",
+    ("Delta", True): "spark.read.format('delta').load('lake/totals').agg({'messages': 'sum'}).head()[0]",
+    ("Iceberg", False): "spark.table('lake.shop.orders').count()",
+    ("Iceberg", True): "spark.table('lake.shop.totals').agg({'messages': 'sum'}).head()[0]",
+}
+"""How many messages are in the tables of a format, streamed and merged."""
+
+
+@pytest.fixture(scope="module")
+def tables_programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the programs of an environment for both formats, whose lines are equal."""
+    [line] = set(re.findall(r"^    (pip install .*)\n", TABLES, re.M))
+    return install(wheel, line, tmp_path_factory.mktemp("tables") / "venv")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)  # it installs Spark, and starts it
+@pytest.mark.skipif(shutil.which("mvn") is None, reason="the jars come by Maven")
+@pytest.mark.parametrize(("format_name", "merged"), LOOK)
+def test_a_table_has_each_message_as_its_page_says(
+    tables_programs: Path, format_name: str, merged: bool, tmp_path: Path
+) -> None:
+    section = re.split(r"^## ", TABLES.partition(f"\n## {format_name}\n")[2], maxsplit=1, flags=re.M)[0]
+    stream, _, merge = section.partition("\n### ")
+    [jars] = re.findall(r"((?:^    mvn .*\n)+)", stream, re.M)
+    subprocess.run(["sh", "-eu"], input=jars, text=True, cwd=tmp_path, check=True)
+    blocks = re.findall(r"^```python\n(.*?)^```", stream, re.M | re.S)
+    if merged:
+        blocks[-1] = blocks[-1].partition("query = ")[0]
+        blocks += re.findall(r"^```python\n(.*?)^```", merge, re.M | re.S)
+    with BrokerProcess(tmp_path) as broker, notebook(tables_programs, tmp_path) as shell:
+        send_orders(broker, 7)
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        run_block(f"CONNECTION = {broker.connection_string!r}", shell.stdin, shell.stdout)
+        for block in [
+            *blocks,
+            "query.processAllAvailable()\nquery.stop()",
+            f"found = {LOOK[format_name, merged]}\nassert found == 7, found",
+        ]:
+            run_block(block, shell.stdin, shell.stdout)
+
+
+def send_orders(broker: BrokerProcess, count: int) -> None:
+    administration = ServiceBusAdministrationClient.from_connection_string(
+        broker.connection_string, connection_verify=str(broker.authority())
+    )
+    administration.create_queue("orders")
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        sender.send_messages([ServiceBusMessage(f"customer-{number % 3}") for number in range(count)])
