@@ -47,7 +47,7 @@ KINDS = (
 
 _INCARNATIONS = ("entity_created", "entity_deleted")
 _OF_ENTITIES = (*_INCARNATIONS, "entity_present", "entity_updated")
-_OF_LOG = ("epoch_started", "gap", "clock_stepped", "connection_lost")
+_OF_LOG = ("epoch_started", "gap", "clock_stepped", "connection_lost", "restored")
 _OF_SESSIONS = ("session_locked", "session_renewed", "session_released", "session_state_set")
 KNOWN = (*KINDS, "duplicate_dropped", *_OF_SESSIONS, *_OF_ENTITIES, *_OF_LOG)
 """All types of events."""
