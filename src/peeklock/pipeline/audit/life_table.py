@@ -153,11 +153,10 @@ class LifeTable:
         """The row of the beginning, where `has_begun`."""
         self.has_ended: Truths = ended < rows
         self.was_completed: Truths = first(self.is_a("completed")) < rows
-        batch, moves = self.batch(), self.is_any(PASSES_ON)
+        moves = self.is_any(PASSES_ON)
         passes: Truths = self.is_a("enqueued") & self.has_next & np.append(moves[1:], False)[:count]
-        passes[:-1] &= batch[1:] == batch[:-1]
         self.passes = passes
-        """It arrived and moved on in one commit, and was never kept here: its times are not of this place."""
+        """It arrived and moved on at once, maybe some commits later: its times are not of this place."""
         self.is_last: Truths = self.is_event & ~(self.has_next & np.append(self.is_event[1:], False)[:count])
 
     def _add_facts(self) -> None:
