@@ -39,6 +39,11 @@ def test_what_fails_by_a_jar_of_another_spark_is_a_result() -> None:
     assert cause(text) == "NoSuchMethodError: 'void Some.method()'"
 
 
+def test_a_signature_alone_is_a_method_that_is_missing() -> None:
+    text = "'void org.apache.LogicalRDD.<init>(scala.Seq, boolean)'\n=== Streaming Query ==="
+    assert cause(text) == "NoSuchMethodError: 'void org.apache.LogicalRDD.<init>(scala.Seq, boolean)'"
+
+
 def test_any_other_failure_breaks_the_run() -> None:
     with pytest.raises(Broken, match="DataLoss"):
         cause("peeklock.spark.source.offsets.DataLoss: claims are missing")

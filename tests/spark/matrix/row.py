@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -213,6 +214,9 @@ def cause(text: str) -> str:
         for known in MISSING:
             if known in line:
                 return f"{known}{line.partition(known)[2]}"[:300]
+    # A query passes on only the message of its error: of NoSuchMethodError, a signature in quotes.
+    if method := re.search(r"^'\S+ [\w.$<>]+\(.*\)'", text, re.MULTILINE):
+        return f"NoSuchMethodError: {method[0]}"[:300]
     raise Broken(f"a query ended: {text[:1500]} ... {text[-1500:]}")
 
 
