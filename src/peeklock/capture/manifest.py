@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from peeklock.store.sqlite.folder import sync
-
 MANIFEST_NAME = "_manifest.jsonl"
 
 DEAD_LINES_MAX = 1_000
@@ -214,9 +212,18 @@ class ManifestFile:
             file.flush()
             os.fsync(file.fileno())
         draft.rename(self._path)
-        sync(self._folder)
+        _sync(self._folder)
 
 
 def _line(entry: Entry, chain: str) -> str:
     told = {"segment": entry.name, "bytes": entry.size_bytes, "sha256": entry.sha256, "chain": chain}
     return json.dumps(told) + "\n"
+
+
+def _sync(folder: Path) -> None:
+    """Make the names in a folder durable; not the store's, since readers of logs import this module."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
