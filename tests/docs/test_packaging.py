@@ -21,7 +21,16 @@ WHEEL = f"peeklock-{__version__}-py3-none-any.whl"
 SDIST = f"peeklock-{__version__}.tar.gz"
 
 LEFT_OUT = shutil.ignore_patterns(
-    ".git", ".venv", ".interop", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "target"
+    ".git",
+    ".venv",
+    ".environments",
+    ".interop",
+    ".*_cache",
+    ".hypothesis",
+    "__pycache__",
+    "build",
+    "dist",
+    "target",
 )
 
 

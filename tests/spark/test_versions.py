@@ -11,6 +11,7 @@ pytest.importorskip("pyspark")
 
 from peeklock.spark.source.data_source import ServiceBusSource
 from peeklock.spark.versions import NEWEST, OLDEST, UnsupportedSpark, require_supported
+from tests.spark.matrix.environments import TABLES
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +30,9 @@ def test_others_are_refused_by_name(version: str, monkeypatch: pytest.MonkeyPatc
         ServiceBusSource({})
 
 
-def test_extra_and_check_have_the_same_range() -> None:
+def test_extra_matrix_and_check_have_the_same_range() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (pin,) = (one for one in extras["spark-any"] if one.startswith("pyspark"))
     assert pin == f"pyspark[sql]>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
+    tested = [tuple(map(int, version.split(".")[:2])) for version in TABLES]
+    assert tested == [(OLDEST[0], minor) for minor in range(OLDEST[1], NEWEST[1] + 1)]
