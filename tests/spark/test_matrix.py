@@ -40,7 +40,7 @@ def test_what_fails_by_a_jar_of_another_spark_is_a_result() -> None:
 
 
 def test_a_signature_alone_is_a_method_that_is_missing() -> None:
-    text = "'void org.apache.LogicalRDD.<init>(scala.Seq, boolean)'\n=== Streaming Query ==="
+    text = "exception: 'void org.apache.LogicalRDD.<init>(scala.Seq, boolean)'\n=== Streaming Query ==="
     assert cause(text) == "NoSuchMethodError: 'void org.apache.LogicalRDD.<init>(scala.Seq, boolean)'"
 
 

@@ -215,7 +215,7 @@ def cause(text: str) -> str:
             if known in line:
                 return f"{known}{line.partition(known)[2]}"[:300]
     # A query passes on only the message of its error: of NoSuchMethodError, a signature in quotes.
-    if method := re.search(r"^'\S+ [\w.$<>]+\(.*\)'", text, re.MULTILINE):
+    if method := re.search(r"'\S+ [\w.$<>]+\([\w.$, ]*\)'", text):
         return f"NoSuchMethodError: {method[0]}"[:300]
     raise Broken(f"a query ended: {text[:1500]} ... {text[-1500:]}")
 
