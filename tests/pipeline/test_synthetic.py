@@ -31,6 +31,7 @@ def test_every_kind_of_life_is_in_it(log: pa.Table) -> None:
         EventType.CONNECTION_LOST,
         EventType.CLOCK_STEPPED,
         EventType.GAP,
+        EventType.RESTORED,
     }
     assert there == {kind.name.lower() for kind in set(EventType) - silent}
 

@@ -126,7 +126,7 @@ def test_a_message_expires_by_the_instants_that_are_believed(ms: int, *, expires
             story.commit(gone)
 
 
-@pytest.mark.parametrize("seed", [6, 7, 15])
+@pytest.mark.parametrize("seed", [6, 7, 16])
 def test_a_seed_in_which_the_clock_is_set_keeps_every_promise(seed: int) -> None:
     """Req: L-02, E-01, D-01, S-04, S-07, R-02"""
     assert sets_clocks(seed)

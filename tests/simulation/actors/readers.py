@@ -103,12 +103,12 @@ class Reader(Actor):
             if answer != (200, None):
                 return answer[1] == "com.microsoft:server-busy" and releases > 0
             [own] = found["cursors"]
+            if owner != self._owner:
+                return True  # it has lost that name since
             if asked.releases == releases and (
                 stored is None or stored.owner != owner or own["owner"] != owner
             ):
                 raise Violation(f"{self.name}: it took its cursor, and stable storage has {stored}")
-            if owner != self._owner:
-                return True  # it has lost that name since
             self._must_take = False
             self._known[queue_id] = [no for no, _, _ in own["claims"]]
             if self._lives % 3 == 1:
