@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from docs.matrix import PAGE, RESULTS, table
-from tests.spark.matrix.results import tested
+from tests.spark.matrix import results
 
 
 def test_the_page_is_current() -> None:
@@ -14,16 +14,16 @@ def test_the_page_is_current() -> None:
     assert page == PAGE.written(page)
 
 
-def test_the_results_are_those_of_the_versions_that_are_tested() -> None:
+def test_the_results_are_those_of_the_versions_that_are_results.tested() -> None:
     """Run `./run soak spark` when this fails."""
     rows = json.loads(RESULTS.read_text(encoding="utf-8"))
-    assert [(row["spark"], row["format"], row["jars"]) for row in rows] == tested()
+    assert [(row["spark"], row["format"], row["jars"]) for row in rows] == results.tested()
 
 
 def test_each_spark_has_a_table_format_that_works_and_was_killed() -> None:
     rows = json.loads(RESULTS.read_text(encoding="utf-8"))
     killed = {row["spark"] for row in rows if row["kills"] and set(row["cells"].values()) == {"works"}}
-    assert killed == {spark for spark, _, _ in tested()}
+    assert killed == {spark for spark, _, _ in results.tested()}
 
 
 def test_equal_failures_share_a_footnote() -> None:
