@@ -14,7 +14,7 @@ def test_the_page_is_current() -> None:
     assert page == PAGE.written(page)
 
 
-def test_the_results_are_those_of_the_versions_that_are_results.tested() -> None:
+def test_the_results_are_those_of_the_versions_that_are_tested() -> None:
     """Run `./run soak spark` when this fails."""
     rows = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert [(row["spark"], row["format"], row["jars"]) for row in rows] == results.tested()
