@@ -103,6 +103,9 @@ def test_a_message_that_only_passes_may_have_other_times() -> None:
     """It is stamped where it is kept, and may be forwarded some commits after it arrived."""
     passed = row(3, "forwarded", expires_ms=9_000, enqueued_ms=1_004)
     assert found([row(1, "enqueued"), passed], facts()) == []
+    expired = row(3, "expired", expires_ms=2_000, enqueued_ms=1_004)
+    assert found([row(1, "enqueued"), expired], facts()) == []
+    assert found([row(1, "enqueued", expires_ms=1_500), expired], facts()) == [(Check.IDENTITY_CHANGED, 1)]
     changed = row(3, "purged", expires_ms=9_000)
     assert found([row(1, "enqueued"), changed], facts()) == [(Check.IDENTITY_CHANGED, 1)]
 

@@ -153,10 +153,12 @@ class LifeTable:
         """The row of the beginning, where `has_begun`."""
         self.has_ended: Truths = ended < rows
         self.was_completed: Truths = first(self.is_a("completed")) < rows
-        moves = self.is_any(PASSES_ON)
-        passes: Truths = self.is_a("enqueued") & self.has_next & np.append(moves[1:], False)[:count]
+        moves = np.append(self.is_any(PASSES_ON)[1:], False)[:count]
+        waits = (self.expires_ms == NONE) & np.append(self.is_a("expired")[1:], False)[:count]
+        passes: Truths = self.is_a("enqueued") & self.has_next & (moves | waits)
         self.passes = passes
-        """It arrived and moved on at once, maybe some commits later: its times are not of this place."""
+        """It arrived and moved on, maybe some commits later, or expired before that: its times are not of this
+        place."""
         self.is_last: Truths = self.is_event & ~(self.has_next & np.append(self.is_event[1:], False)[:count])
 
     def _add_facts(self) -> None:
