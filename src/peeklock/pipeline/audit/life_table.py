@@ -157,8 +157,8 @@ class LifeTable:
         waits = (self.expires_ms == NONE) & np.append(self.is_a("expired")[1:], False)[:count]
         passes: Truths = self.is_a("enqueued") & self.has_next & (moves | waits)
         self.passes = passes
-        """It arrived and moved on, maybe some commits later, or expired before that: its times are not of this
-        place."""
+        """It arrived and moved on, maybe some commits later, or expired before that: its times are not
+        of this place."""
         self.is_last: Truths = self.is_event & ~(self.has_next & np.append(self.is_event[1:], False)[:count])
 
     def _add_facts(self) -> None:
