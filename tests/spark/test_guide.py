@@ -149,7 +149,10 @@ def test_each_line_does_what_it_says_from_a_wheel(wheel: Path, tmp_path: Path) -
     programs = install(wheel, INSTALL, tmp_path / "venv")
     page = PAGE.replace(INSTALL, "").replace(SERVE, "")
     page = page.replace("    pip install 'peeklock[spark]'\n", "")  # is a part of the first installation
-    page = page.replace("spark://head:7077", "'local[2]'").replace("s3a://bucket", str(tmp_path))
+    page = page.replace("spark://head:7077", "'local[2]'").replace(
+        "s3a://bucket/metrics", f"{tmp_path}/of-cluster"
+    )
+    page = page.replace("s3a://bucket", str(tmp_path))
     with served(programs, tmp_path) as (connection_string, port), notebook(programs, tmp_path) as shell:
         assert shell.stdin is not None
         assert shell.stdout is not None
@@ -169,6 +172,7 @@ def test_each_line_does_what_it_says_from_a_wheel(wheel: Path, tmp_path: Path) -
                 )
                 assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
     assert (tmp_path / "metrics.png").exists()
+    assert (tmp_path / "of-cluster.png").exists()
 
 
 LOOK = {
