@@ -176,12 +176,10 @@ def test_each_line_does_what_it_says_from_a_wheel(wheel: Path, tmp_path: Path) -
 
 
 LOOK = {
-    ("Delta", False): "spark.read.format('delta').load('lake/orders').count()",
-    ("Delta", True): "spark.read.format('delta').load('lake/totals').agg({'messages': 'sum'}).head()[0]",
-    ("Iceberg", False): "spark.table('lake.shop.orders').count()",
-    ("Iceberg", True): "spark.table('lake.shop.totals').agg({'messages': 'sum'}).head()[0]",
+    "Delta": "spark.read.format('delta').load('lake/orders').count()",
+    "Iceberg": "spark.table('lake.shop.orders').count()",
 }
-"""How many messages are in the tables of a format, streamed and merged."""
+"""How many messages are in the table of a format. The merges of the page run in `tests.spark.matrix`."""
 
 
 @pytest.fixture(scope="module")
@@ -194,18 +192,15 @@ def tables_programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.mark.soak
 @pytest.mark.timeout(900)  # it installs Spark, and starts it
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="the jars come by Maven")
-@pytest.mark.parametrize(("format_name", "merged"), LOOK)
+@pytest.mark.parametrize("format_name", LOOK)
 def test_a_table_has_each_message_as_its_page_says(
-    tables_programs: Path, format_name: str, merged: bool, tmp_path: Path
+    tables_programs: Path, format_name: str, tmp_path: Path
 ) -> None:
     section = re.split(r"^## ", TABLES.partition(f"\n## {format_name}\n")[2], maxsplit=1, flags=re.M)[0]
-    stream, _, merge = section.partition("\n### ")
+    stream = section.partition("\n### ")[0]
     [jars] = re.findall(r"((?:^    mvn .*\n)+)", stream, re.M)
     subprocess.run(["sh", "-eu"], input=jars, text=True, cwd=tmp_path, check=True)
     blocks = re.findall(r"^```python\n(.*?)^```", stream, re.M | re.S)
-    if merged:
-        blocks[-1] = blocks[-1].partition("query = ")[0]
-        blocks += re.findall(r"^```python\n(.*?)^```", merge, re.M | re.S)
     with BrokerProcess(tmp_path) as broker, notebook(tables_programs, tmp_path) as shell:
         send_orders(broker, 7)
         assert shell.stdin is not None
@@ -214,7 +209,7 @@ def test_a_table_has_each_message_as_its_page_says(
         for block in [
             *blocks,
             "query.processAllAvailable()\nquery.stop()",
-            f"found = {LOOK[format_name, merged]}\nassert found == 7, found",
+            f"found = {LOOK[format_name]}\nassert found == 7, found",
         ]:
             run_block(block, shell.stdin, shell.stdout)
 
