@@ -176,10 +176,17 @@ def test_each_line_does_what_it_says_from_a_wheel(wheel: Path, tmp_path: Path) -
 
 
 LOOK = {
-    "Delta": "spark.read.format('delta').load('lake/orders').count()",
-    "Iceberg": "spark.table('lake.shop.orders').count()",
+    ("Delta", False): "spark.read.format('delta').load('lake/orders').count()",
+    (
+        "Delta",
+        True,
+    ): "spark.read.format('delta').load('lake/totals').agg({'messages': 'sum'}).head()[0]",
+    ("Iceberg", False): "spark.table('lake.shop.orders').count()",
+    ("Iceberg", True): "spark.table('lake.shop.totals').agg({'messages': 'sum'}).head()[0]",
 }
-"""How many messages are in the table of a format. The merges of the page run in `tests.spark.matrix`."""
+"""How many messages are in the tables of a format, streamed and merged."""
+REFRESH = 'spark.catalog.refreshTable("lake.shop.totals")'
+"""What the page says to call before the merged Iceberg table is read."""
 
 
 @pytest.fixture(scope="module")
@@ -192,26 +199,30 @@ def tables_programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.mark.soak
 @pytest.mark.timeout(900)  # it installs Spark, and starts it
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="the jars come by Maven")
-@pytest.mark.parametrize("format_name", LOOK)
+@pytest.mark.parametrize(("format_name", "merged"), LOOK)
 def test_a_table_has_each_message_as_its_page_says(
-    tables_programs: Path, format_name: str, tmp_path: Path
+    tables_programs: Path, format_name: str, merged: bool, tmp_path: Path
 ) -> None:
     section = re.split(r"^## ", TABLES.partition(f"\n## {format_name}\n")[2], maxsplit=1, flags=re.M)[0]
-    stream = section.partition("\n### ")[0]
+    stream, _, merge = section.partition("\n### ")
     [jars] = re.findall(r"((?:^    mvn .*\n)+)", stream, re.M)
     subprocess.run(["sh", "-eu"], input=jars, text=True, cwd=tmp_path, check=True)
     blocks = re.findall(r"^```python\n(.*?)^```", stream, re.M | re.S)
+    if merged:
+        blocks[-1] = blocks[-1].partition("query = ")[0]
+        blocks += re.findall(r"^```python\n(.*?)^```", merge, re.M | re.S)
+    after = ["query.processAllAvailable()\nquery.stop()"]
+    if format_name == "Iceberg" and merged:
+        assert REFRESH in merge
+        after.append(REFRESH)
+    after.append(f"found = {LOOK[format_name, merged]}\nassert found == 7, found")
     with BrokerProcess(tmp_path) as broker, notebook(tables_programs, tmp_path) as shell:
         send_orders(broker, 7)
         assert shell.stdin is not None
         assert shell.stdout is not None
         run_block(f"CONNECTION = {broker.connection_string!r}", shell.stdin, shell.stdout)
-        for block in [
-            *blocks,
-            "query.processAllAvailable()\nquery.stop()",
-            f"found = {LOOK[format_name]}\nassert found == 7, found",
-        ]:
-            run_block(block, shell.stdin, shell.stdout)
+        for block in (*blocks, *after):
+            run_block(block.replace("/data/lake", f"{tmp_path}/lake"), shell.stdin, shell.stdout)
 
 
 def send_orders(broker: BrokerProcess, count: int) -> None:

@@ -194,7 +194,7 @@ class Work:
 
     def _merge(self, texts: DataFrame) -> Callable[[DataFrame, int], None]:
         """Return the merge of the how-to page, into this table."""
-        places = {"lake/totals": self.table, "lake.shop.totals": self.table}
+        places = {"/data/lake/totals": self.table, "lake.shop.totals": self.table}
         names_of_page(self._plan.format, 2, places, spark=self._spark)
         merge = names_of_page(self._plan.format, 3, places)["merge"]
 
