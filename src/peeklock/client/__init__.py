@@ -6,6 +6,7 @@ connection_string  `ConnectionString`: a parsed connection string.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
 links              `Receiver` and its outcomes; what all links have in common.
 management         Requests to the `$management` and `$cbs` nodes.
+overrides          An encoded message with some parts replaced.
 sender             `Sender`: many messages under way at a time.
 token_file         A JSON web token in a file that another program replaces.
 

@@ -25,9 +25,9 @@ from peeklock.broker.vocabulary.descriptions import (
 )
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.client.connection import BlockingConnection
+from peeklock.client.overrides import Overrides, override
 from peeklock.moving.administration import Administration
 from peeklock.moving.definitions import Definitions
-from peeklock.spark.sink.overrides import Overrides, override
 
 ROOT: Final = "browse"
 DEAD_LETTERS: Final = "$DeadLetterQueue"

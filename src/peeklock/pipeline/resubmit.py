@@ -23,9 +23,9 @@ from peeklock.amqp.messaging import scan
 from peeklock.client.connection import BlockingConnection
 from peeklock.client.errors import MESSAGE_LOCK_LOST, ServiceBusError
 from peeklock.client.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
+from peeklock.client.overrides import Overrides, override
 from peeklock.spark.options import SubQueue
 from peeklock.spark.sink.outgoing import ID_LENGTH_MAX
-from peeklock.spark.sink.overrides import Overrides, override
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -2,6 +2,5 @@
 
 columns    Columns of a table that can be written: their names, types and places.
 outgoing   Rows encoded as messages, an Arrow batch at a time.
-overrides  An encoded message with some parts replaced.
 writer     The writers that Spark calls: rows in batches of messages to their entities.
 """

@@ -20,8 +20,7 @@ from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import APPLICATION_PROPERTIES, HEADER, MESSAGE_ANNOTATIONS
 from peeklock.amqp.types import Described, Symbol, UInt
-from peeklock.spark.sink.columns import Columns
-from peeklock.spark.sink.overrides import (
+from peeklock.client.overrides import (
     NO_SESSION,
     NULL,
     TTL_MS_MAX,
@@ -31,6 +30,7 @@ from peeklock.spark.sink.overrides import (
     override,
     text_field,
 )
+from peeklock.spark.sink.columns import Columns
 
 ID_LENGTH_MAX: Final = 128
 """Characters of a message id, session id or partition key. Source: Learn "Service Bus quotas"."""
