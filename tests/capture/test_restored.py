@@ -14,22 +14,29 @@ from tests.capture.stores import EPOCH, enqueued, export, rows, write_store
 from tests.store.backup.files import NOW_MS, back_up, restore
 
 
-def test_the_log_goes_on_behind_a_restore_and_says_what_was_undone(tmp_path: Path) -> None:
-    """Batch 3 is in the log and in no store any more. Req: X-03."""
-    data, log, target = tmp_path / "data", tmp_path / "log", tmp_path / "target"
+def restored_log(folder: Path, number: int) -> tuple[Path, int]:
+    """Write a log with a restore; return its folder, and the first batch of the new life.
+
+    It has two messages before, the second one later than the back-up, and one with `number` after.
+    """
+    data, log, target = folder / "data", folder / "log", folder / "target"
     write_store(data, [EPOCH], [enqueued(1)])
     reader = SqliteReader(data)
-    backup = back_up(reader, tmp_path / "file")
+    backup = back_up(reader, folder / "file")
     reader.close()
     write_store(data, [enqueued(2)])
     export(data, log)
     assert [row["batch_no"] for row in rows(log)] == [1, 2, 3]
-
-    filler = SqliteFiller(target)
-    first_no = restore([backup], filler).first_no
+    first_no = restore([backup], SqliteFiller(target)).first_no
     (target / STORE_MARK_NAME).write_bytes((data / STORE_MARK_NAME).read_bytes())
-    write_store(target, [EPOCH], [enqueued(3)])
+    write_store(target, [EPOCH], [enqueued(number)])
     export(target, log)
+    return log, first_no
+
+
+def test_the_log_goes_on_behind_a_restore_and_says_what_was_undone(tmp_path: Path) -> None:
+    """Batch 3 is in the log and in no store any more. Req: X-03."""
+    log, first_no = restored_log(tmp_path, 3)
     gap, restored, epoch, later = rows(log)[3:]
     assert first_no == 2 + SKIPPED_BATCHES
     assert (gap["event_type"], gap["reason"]) == ("gap", RESTORED)

@@ -7,30 +7,15 @@ from typing import Any
 
 import pytest
 
-from peeklock.capture.folder import STORE_MARK_NAME
 from peeklock.pipeline.audit.checks import NOT_PROVEN
-from peeklock.store.sqlite.filler import SqliteFiller
-from peeklock.store.sqlite.reader import SqliteReader
-from tests.capture.stores import EPOCH, enqueued, export, write_store
+from tests.capture.test_restored import restored_log
 from tests.pipeline.audit.test_files import audit
-from tests.store.backup.files import back_up, restore
 
 pytestmark = pytest.mark.spark
 
 
 def test_both_sides_of_a_restore_are_judged_and_nothing_between(spark: Any, tmp_path: Path) -> None:
-    data, log, target = tmp_path / "data", tmp_path / "log", tmp_path / "target"
-    write_store(data, [EPOCH], [enqueued(1)])
-    reader = SqliteReader(data)
-    backup = back_up(reader, tmp_path / "file")
-    reader.close()
-    write_store(data, [enqueued(2)])
-    export(data, log)
-    filler = SqliteFiller(target)
-    restore([backup], filler)
-    (target / STORE_MARK_NAME).write_bytes((data / STORE_MARK_NAME).read_bytes())
-    write_store(target, [EPOCH], [enqueued(10**12 + 2)])
-    export(target, log)
+    log, _ = restored_log(tmp_path, 10**12 + 2)
     verdict = audit(spark, log)
     assert verdict.findings == {}
     assert verdict.exit_status == NOT_PROVEN
