@@ -66,18 +66,6 @@ _NAMESPACE_DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 """Properties of a namespace -> values that need no note."""
 
-_NAMESPACE_FIGURES: Final = frozenset(
-    {
-        "accessedat",
-        "countdetails",
-        "createdat",
-        "messagecount",
-        "sizeinbytes",
-        "subscriptioncount",
-        "updatedat",
-    }
-)
-
 
 def is_template(top: Any) -> bool:
     """Return whether a JSON value is a deployment template."""
@@ -152,7 +140,7 @@ class _Reading:
         self._builder.namespace(readable(name), f"{self._path}.sku.name", tier)
         for key, value in self._properties.items():
             known = _NAMESPACE_DEFAULTS.get(key.lower(), ())
-            if key.lower() not in _NAMESPACE_FIGURES and value not in known:
+            if key.lower() not in _FIGURES and value not in known:
                 self._builder.note(f"{self._path}.properties.{key}", "is not offered for a namespace")
 
     def _entity(self, namespace: str, kind: type[Description], names: tuple[str, ...]) -> None:
