@@ -16,12 +16,12 @@ import pytest
 import peeklock.pipeline
 from tests.pipeline.folds import fold_lives, fold_minutes
 from tests.pipeline.synthetic import make_log, write_segments
-from tests.spark.processes import Socket, listening
+from tests.spark.processes import Socket, listening, needs_proc
 from tests.spark_session import QUICK_JAVA
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(sys.platform != "linux", reason="sockets of other processes are read from /proc"),
+    needs_proc,
 ]
 
 EXAMPLES = Path(__file__).parents[2] / "examples/pipeline"

@@ -28,7 +28,7 @@ from tests.pipeline.lake import committed_rows
 from tests.pipeline.synthetic import make_log, write_segments
 from tests.pipeline.test_queue_jobs import dead_letter, ids, receive, send
 from tests.spark.connect_server import connect_server
-from tests.spark.processes import listening, tree
+from tests.spark.processes import listening, needs_proc, tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -157,7 +157,7 @@ def life_of(row: dict[str, Any]) -> tuple[str, int]:
     return row["entity"], row["sequence_number"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sockets of other processes are read from /proc")
+@needs_proc
 def test_the_server_listens_on_loopback_alone(connected: Connected) -> None:
     ports = set.union(*map(listening, tree(os.getpid())[1:]))
     assert int(connected.address.rpartition(":")[2]) in {each.port for each in ports}

@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 _LISTENING: Final = "0A"
 _ESTABLISHED: Final = "01"
+
+needs_proc: Final = pytest.mark.skipif(
+    sys.platform != "linux", reason="sockets of other processes are read from /proc"
+)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from peeklock.testing.served import ServedBroker
-from tests.spark.processes import Socket, listening, sockets, tree
+from tests.spark.processes import Socket, listening, needs_proc, sockets, tree
 from tests.spark.standalone import ROOT, Standalone, standalone
 from tests.spark.streams import Namespace
 from tests.spark.test_key_order import EXPECTED, numbered_queue, numbers_by_session
@@ -80,7 +80,7 @@ def driver(cluster: Standalone, folder: Path, **plan: Any) -> Iterator[int]:
 
 @pytest.mark.long
 @pytest.mark.timeout(480)  # six starts of Java, on cores that others use
-@pytest.mark.skipif(sys.platform != "linux", reason="sockets of other processes are read from /proc")
+@needs_proc
 def test_executors_read_and_write_over_tls_in_the_order_of_each_session(
     namespace: Namespace, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ def test_what_is_on_loopback(address: str, is_on_loopback: bool) -> None:
     assert Socket(ipaddress.ip_address(address), 1, 0, "0A").is_on_loopback is is_on_loopback
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sockets of other processes are read from /proc")
+@needs_proc
 def test_the_sockets_of_a_process_are_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -131,7 +131,7 @@ def test_the_sockets_of_a_process_are_found() -> None:
     assert all(each.is_on_loopback for each in found)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="sockets of other processes are read from /proc")
+@needs_proc
 @pytest.mark.usefixtures("spark")
 def test_a_local_session_listens_on_loopback_alone() -> None:
     ports = set.union(*map(listening, tree(os.getpid())[1:]))
