@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 MESSAGES_PER_TRIGGER = 100
 """Few, so that there are many batches to kill."""
 
-FINISH_S_MAX = 400.0
+FINISH_S_MAX = 120.0
 """Only a hang takes as long: on a quiet machine the last driver needs 20 s."""
 STARTS_MAX = 40
 """How often queries may be started again; a run that needs more has another defect."""
-SLOW = "Python worker failed to connect back"
-"""Spark's own limit, 10 s to start Python: on a machine with much else to do it fails without any kill."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def copies_of(lane: Lane) -> str:
 def start(spark: SparkSession, plan: Plan, folder: Path, lane: Lane) -> StreamingQuery:
     """Start the query of a lane from its checkpoint, and wait until its source has a Python.
 
-    Without the wait, queries start one each at once, and on a busy machine none is in time (`SLOW`).
+    Without the wait, all start one at once, and may miss the 10 s that Spark gives to each.
     """
     rows = (
         spark.readStream.format("servicebus")
@@ -141,7 +139,7 @@ def run(plan: Plan, folder: Path) -> None:
             if len(text) > 4000:
                 text = f"{text[:1500]} ... {text[-2500:]}"  # what failed, and which query
             tell(f"again {lane.name}: {json.dumps(text)}")
-            starts += SLOW not in text
+            starts += 1
             if starts > STARTS_MAX:
                 raise SystemExit(f"started again {starts} times")
             queries[lane] = start(spark, plan, folder, lane)
