@@ -78,13 +78,13 @@ class TestNumber:
         ("messages", "size_bytes", "tasks"),
         [
             (0, 0, 1),
-            (6250, 0, 1),
-            (6251, 0, 2),
-            (50_000, 50_000 << 10, 8),
+            (25_000, 0, 1),
+            (25_001, 0, 2),
+            (200_000, 200_000 << 10, 8),
             (256, 256 << 20, 8),
             (1, TASK_BYTES, 1),
             (1, TASK_BYTES + 1, 2),
-            (6250 * TASKS_MAX + 1, 0, TASKS_MAX),
+            (25_000 * TASKS_MAX + 1, 0, TASKS_MAX),
         ],
     )
     def test_it_follows_from_the_size(self, messages: int, size_bytes: int, tasks: int) -> None:

@@ -65,12 +65,12 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("peeklock.spark")
 
-MESSAGES_PER_TRIGGER: Final = 50_000
+MESSAGES_PER_TRIGGER: Final = 200_000
 """Default of maxMessagesPerTrigger. Our choice: some seconds of work, large against the overhead of a batch
 (0.3 s), small enough to read again after a crash."""
 
 BYTES_PER_TRIGGER: Final = 256 << 20
-"""Default of maxBytesPerTrigger: five times the size of 50,000 messages of 1 KiB."""
+"""Default of maxBytesPerTrigger: 200,000 messages of 1 KiB."""
 
 UNLIMITED: Final = 1 << 62
 """The budget if Spark requests all that is available."""

@@ -19,10 +19,11 @@ from zlib import crc32
 from peeklock.spark.options import Key, Mode, Options
 from peeklock.spark.source.rows import key_of, sequence_number
 
-TASK_MESSAGES: Final = {Mode.CURSOR: 6250, Mode.PEEK_LOCK: 1000, Mode.BROWSE: 25_000}
-"""Messages of a task; a task costs some 10 ms beside its messages. Our choice: a full batch of mode cursor
-makes 8 tasks, which 2, 4 or 8 cores share evenly; one of mode peekLock makes 2 to 10; a task of mode browse
-reads for a quarter of a second. With other numbers, batches that are in a checkpoint get other tasks."""
+TASK_MESSAGES: Final = {Mode.CURSOR: 25_000, Mode.PEEK_LOCK: 1000, Mode.BROWSE: 25_000}
+"""Messages of a task. Our choice: a full batch of mode cursor makes 8 tasks, which 2, 4 or 8 cores share
+evenly (each opens a connection: 32 tasks take half as much CPU again in Spark); one of mode peekLock makes 2 to
+10; a task of mode browse reads for a quarter of a second. With other numbers, batches that are in a checkpoint
+get other tasks."""
 
 TASK_BYTES: Final = 32 << 20
 """Bytes of a task's messages, where they are known. Our choice: 8 tasks in 256 MiB, as above."""
