@@ -147,8 +147,7 @@ AUDITS = (
 )
 
 SPARK_QUERIES = (
-    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 300),
-    # In an environment of its own, whose making takes most of it where pip has no wheel of pyspark yet.
+    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 180),
     Step("oldest Spark", (*MODULE, "tests.spark.matrix", "--oldest"), 120),
 )
 """One session of Spark, which leaves half of the cores to others."""

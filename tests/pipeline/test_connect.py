@@ -29,7 +29,7 @@ from tests.pipeline.test_queue_jobs import dead_letter, ids, receive, send
 from tests.spark.connect_server import connect_server
 from tests.spark.processes import listening, needs_proc, tree
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 PROGRAM = """
 import json, sys

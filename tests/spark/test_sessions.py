@@ -15,7 +15,7 @@ from peeklock.testing.served import ServedBroker
 from tests.spark.sink.test_sink import arrived
 from tests.spark_session import QUICK_JAVA
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/spark.md").read_text(encoding="utf-8")
 

@@ -78,7 +78,7 @@ def driver(cluster: Standalone, folder: Path, **plan: Any) -> Iterator[int]:
         process.wait(60)
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(480)  # six starts of Java, on cores that others use
 @needs_proc
 def test_executors_read_and_write_over_tls_in_the_order_of_each_session(

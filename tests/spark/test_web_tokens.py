@@ -16,7 +16,7 @@ from peeklock.client.connection import connection
 from peeklock.client.connection_string import ConnectionString
 from tests.client.test_token_file import QUEUE, TokenBroker, token_broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 __all__ = ["token_broker"]
 

@@ -21,9 +21,9 @@ from peeklock.spark.source.rows import key_of, sequence_number
 
 TASK_MESSAGES: Final = {Mode.CURSOR: 25_000, Mode.PEEK_LOCK: 1000, Mode.BROWSE: 25_000}
 """Messages of a task. Our choice: a full batch of mode cursor makes 8 tasks, which 2, 4 or 8 cores share
-evenly (each opens a connection: 32 tasks take half as much CPU again in Spark); one of mode peekLock makes 2 to
-10; a task of mode browse reads for a quarter of a second. With other numbers, batches that are in a checkpoint
-get other tasks."""
+evenly (each opens a connection: 32 tasks take half as much CPU again in Spark); one of mode peekLock makes 2
+to 10; a task of mode browse reads for a quarter of a second. With other numbers, batches that are in a
+checkpoint get other tasks."""
 
 TASK_BYTES: Final = 32 << 20
 """Bytes of a task's messages, where they are known. Our choice: 8 tasks in 256 MiB, as above."""
