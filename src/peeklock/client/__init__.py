@@ -4,6 +4,7 @@ claims             One entity's cursor: claims made, read and committed (peekloc
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
+found              Messages in an answer, taken from its bytes.
 links              `Receiver` and its outcomes; what all links have in common.
 management         Requests to the `$management` and `$cbs` nodes.
 overrides          An encoded message with some parts replaced.

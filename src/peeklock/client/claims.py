@@ -311,8 +311,7 @@ def fetch(
         if not under_way:
             return
         part, ticket = under_way.popleft()
-        found = connected.management(part.path).wait(ticket).body.get("messages") or []
-        payloads = [message["message"] for message in found]
+        payloads = connected.management(part.path).wait(ticket).messages
         if 0 < len(payloads) < part.count:  # the answer was full: the rest comes next
             rest = Slice(
                 part.path, part.no, part.skip + len(payloads), part.count - len(payloads), part.mean_bytes

@@ -13,10 +13,11 @@ from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.events import DeliveryReceived, Event, LinkFlow
 from peeklock.amqp.message_writing import encode_message
-from peeklock.amqp.messaging import Properties, scan
+from peeklock.amqp.messaging import Properties, Sections, scan
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Encoded, Role
 from peeklock.client.errors import UNAUTHORIZED, ServiceBusError, condition_of_status
+from peeklock.client.found import found_messages
 from peeklock.client.links import Link
 
 if TYPE_CHECKING:
@@ -31,10 +32,24 @@ _CREDIT: Final = 4 * UNDER_WAY_MAX
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The answer to a request: a status from 200 to 299, and the body, a map."""
+    """The answer to a request: a status from 200 to 299, and the body, a map or only messages."""
 
     status: int
-    body: dict[str, Any]
+    _body: dict[str, Any] | list[bytes]
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body as it is decoded."""
+        if isinstance(self._body, dict):
+            return self._body
+        return {"messages": [{"message": message} for message in self._body]}
+
+    @property
+    def messages(self) -> list[bytes]:
+        """The encoded messages of an answer to a peek, or to a read of a claim."""
+        if isinstance(self._body, list):
+            return self._body
+        return [found["message"] for found in self._body.get("messages") or ()]
 
 
 class Ticket:
@@ -127,13 +142,12 @@ class Node(Link):
             sections = scan(event.payload)
             properties = sections.decode_application_properties()
             number = sections.decode_properties().correlation_id
-            bodies = sections.decode_body() if sections.body is not None else []
+            body = _body(sections)
         except DecodeError:
             return  # its request times out
         ticket = self._waiting.pop(number, None) if isinstance(number, str) else None
         if ticket is None:
             return
-        body = bodies[0][1] if bodies and isinstance(bodies[0][1], dict) else {}
         self._conclude(ticket, properties, body)
         if self._queue:
             self._send()
@@ -142,7 +156,9 @@ class Node(Link):
         """Return the application properties of a request."""
         return {"operation": operation}
 
-    def _conclude(self, ticket: Ticket, properties: dict[str, Any], body: dict[str, Any]) -> None:
+    def _conclude(
+        self, ticket: Ticket, properties: dict[str, Any], body: dict[str, Any] | list[bytes]
+    ) -> None:
         status, condition, description = map(properties.get, self.keys)
         known = int(status) if isinstance(status, int) else 500
         if 200 <= known < 300:
@@ -268,3 +284,17 @@ class TokenNode(Node):
             "type": "servicebus.windows.net:sastoken",
             "name": self._audience,
         }
+
+
+def _body(sections: Sections) -> dict[str, Any] | list[bytes]:
+    """Return the body of an answer: its messages, or the decoded map; empty if it is neither.
+
+    Raises: DecodeError.
+    """
+    if sections.body is None:
+        return {}
+    messages = found_messages(sections.payload, sections.body[0])
+    if messages is not None:
+        return messages
+    value = sections.decode_body()[0][1]
+    return value if isinstance(value, dict) else {}

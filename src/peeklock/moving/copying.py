@@ -133,8 +133,7 @@ def queue_maker(administration: Administration, tier: str) -> Callable[[str], bo
 def peek(connection: BlockingConnection, place: str, number: int, count: int) -> list[bytes]:
     """Return up to `count` messages from a sequence number on. Raises: ServiceBusError."""
     wanted = {"from-sequence-number": Long(number), "message-count": Int(count)}
-    body = connection.management(place).request("com.microsoft:peek-message", wanted).body
-    return [bytes(each["message"]) for each in body.get("messages") or []]
+    return connection.management(place).request("com.microsoft:peek-message", wanted).messages
 
 
 def last_number(is_there: Callable[[int], bool], largest: int = NUMBER_MAX) -> int:

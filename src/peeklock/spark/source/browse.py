@@ -81,8 +81,7 @@ class Browser:
 
     def answer(self, ticket: Ticket) -> list[bytes]:
         """Return the requested messages. Raises: ServiceBusError."""
-        found = self._management.wait(ticket, self._timeout_s).body.get("messages", ())
-        return [one["message"] for one in found]
+        return self._management.wait(ticket, self._timeout_s).messages
 
     def probe(self, numbers: Sequence[int]) -> list[Probe | None]:
         """Return the first message at or after each number."""

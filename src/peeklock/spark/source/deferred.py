@@ -256,10 +256,10 @@ class Entity:
         while start < end:
             count = Int(min(end - start, fetch_size))
             body = {"from-sequence-number": Long(start), "message-count": count}
-            found = self._management.request(PEEK, body).body.get("messages") or []
+            found = self._management.request(PEEK, body).messages
             if not found:
                 return
-            payloads = [(sequence_number(one["message"]), one["message"]) for one in found]
+            payloads = [(sequence_number(message), message) for message in found]
             start = payloads[-1][0] + 1
             yield payloads
 
