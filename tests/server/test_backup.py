@@ -212,7 +212,9 @@ def test_an_interrupted_restore_says_that_it_is_not_whole(
 def test_a_folder_without_a_store_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     said = refused("backup", "--data", tmp_path / "empty", "--to", tmp_path / "file")
-    assert said.startswith(f"peeklock: there is no store in {tmp_path}/empty, or one of an earlier release")
+    assert said.startswith(
+        f"peeklock: there is no store in {tmp_path}/empty: name the folder that a broker was"
+    )
 
 
 # While a broker runs

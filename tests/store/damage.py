@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 
@@ -53,3 +54,10 @@ def frames_of(path: Path) -> dict[int, bytes]:
 def format_of(path: Path) -> int:
     """Give the format that the header of the file itself names."""
     return int.from_bytes(path.read_bytes()[60:64], "big")
+
+
+def release_of(path: Path) -> str | None:
+    """Give the release that a store names as the one that wrote its format."""
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT v FROM kv WHERE k = 'release'").fetchall()
+    return str(found[0][0]) if found else None

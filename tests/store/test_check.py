@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from peeklock import __version__
 from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import (
     Change,
@@ -486,7 +487,7 @@ def test_a_store_that_a_newer_release_took_over_and_was_killed_is_not_checked(pa
     assert format_of(left) == FORMAT
     report = checked(left)
     assert report.exit_status == NOT_CHECKED
-    assert f"has format {FORMAT + 1}, written by a newer release" in report.lines[-1]
+    assert f"has format {FORMAT + 1}, written by release {__version__}; this release" in report.lines[-1]
 
 
 def test_a_running_store_is_checked_without_disturbing_it(path: Path) -> None:
@@ -512,8 +513,8 @@ def test_what_is_no_store_is_not_checked(path: Path, tmp_path: Path) -> None:
     report = checked(path)
     assert report.exit_status == NOT_CHECKED
     assert (
-        f"has format {FORMAT + 1}, written by a newer release; this one reads up to {FORMAT}"
-        in report.lines[0]
+        f"has format {FORMAT + 1}, written by release {__version__}; this release, {__version__}, reads up "
+        f"to {FORMAT}: start" in report.lines[0]
     )
     path.write_bytes(b"\0" * 5000)
     report = checked(path)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from peeklock import __version__
 from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import MessageIdSeen, NumbersIssued, RuleStored
 from peeklock.broker.vocabulary.events import Event
@@ -44,7 +45,7 @@ from tests.golden.stores.make import (
     STATE,
     UNUSED,
 )
-from tests.store.damage import format_of
+from tests.store.damage import format_of, release_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "stores"
 
@@ -133,8 +134,10 @@ def test_a_store_of_an_older_format_is_this_formats_once_it_was_opened(folder: P
             assert stat.S_IMODE((folder / "peeklock.db").stat().st_mode) == 0o600
         await store.close()
 
+    before = release_of(folder / "peeklock.db")
     asyncio.run(test())
     assert check(folder).lines[0].endswith(f"format {FORMAT}")
+    assert release_of(folder / "peeklock.db") == (before if number == FORMAT else __version__)
 
 
 async def reads_all(folder: Path, number: int) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from peeklock import __version__
 from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.store.base import Batch, StoreDamaged
 from peeklock.store.check import SOUND, check
 from peeklock.store.rescue import accept_loss, readable
 from peeklock.store.sqlite.store import SqliteStore
-from tests.store.damage import meddle
+from tests.store.damage import meddle, release_of
 
 PAGE_BYTES = 4096
 LEAF_OF_TABLE = 0x0D
@@ -68,3 +69,4 @@ def test_facts_of_the_process_are_kept_except_the_unreadable_one(tmp_path: Path)
     assert any(line.endswith(" 2 facts") for line in said)
     assert asyncio.run(facts()) == {"a": "value of a", "é": "value of é"}
     assert check(tmp_path).exit_status == SOUND
+    assert release_of(tmp_path / "peeklock.db") == __version__

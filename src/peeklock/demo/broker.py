@@ -35,6 +35,8 @@ class BrokerProcess:
         """`folder` gets the data (`data/`) and the log (`broker.log`); `arguments` go to `peeklock serve`."""
         self.data = folder / "data"
         self.log = folder / "broker.log"
+        self.executable: Path | None = None
+        """The `peeklock` of another installation, for the next start; None = of this one."""
         self.connection_string = ""
         self.amqp_port = 0
         self.http_port = 0
@@ -63,7 +65,7 @@ class BrokerProcess:
         """Start it and wait until it is ready; return the seconds that took. Raises: BrokerFailed."""
         assert self._process is None
         command = [
-            program(),
+            str(self.executable or program()),
             "serve",
             f"--data={self.data}",
             f"--amqp-port={self.amqp_port}",

@@ -26,12 +26,14 @@ from peeklock.store.backup.format import BackupUnusable, Header, Kind, Role, Sto
 from peeklock.store.backup.restoring import Restored, restore_store
 from peeklock.store.backup.taking import take_store, why_full
 from peeklock.store.backup.verifying import Backup, Source, chained, key_of, verify
-from peeklock.store.base import Entry, StoreDamaged, StoreFailed, StoreReader
+from peeklock.store.base import Entry, StoreDamaged, StoreError, StoreFailed, StoreReader
 from peeklock.store.check import check
 from peeklock.store.encoding import definitions, entities
+from peeklock.store.sqlite.errors import store_errors
 from peeklock.store.sqlite.filler import SqliteFiller
 from peeklock.store.sqlite.folder import DATABASE_NAME, UNFINISHED_NAME, require_finished
-from peeklock.store.sqlite.format import FORMAT
+from peeklock.store.sqlite.format import FORMAT, check_header, read_format
+from peeklock.store.sqlite.read_only import open_read_only
 from peeklock.store.sqlite.reader import SqliteReader
 
 EVENT_LOG_MARK = "event-log.json"
@@ -114,10 +116,7 @@ def _stores(
     require_finished(data)
     system_folder = folder_of(data)
     if not (system_folder / DATABASE_NAME).is_file():
-        raise StoreFailed(
-            f"there is no store in {data}, or one of an earlier release: name the folder that a broker was "
-            "started on with --data, by this release; with --durability memory there is none"
-        )
+        raise _nothing_to_back_up(data)
     system = readers.enter_context(closing(SqliteReader(system_folder)))
     facts = definitions.read_all(system.entries()).facts
     default = _fact(facts, default_name.FACT) or "default"
@@ -133,6 +132,23 @@ def _stores(
     for folder, head in found:
         with closing(SqliteReader(folder)) as reader:
             yield folder, head, reader
+
+
+def _nothing_to_back_up(data: Path) -> StoreError:
+    """Return why a folder without facts of the process cannot be backed up."""
+    path = data / DATABASE_NAME
+    if not path.is_file():
+        return StoreFailed(
+            f"there is no store in {data}: name the folder that a broker was started on with --data; with "
+            "--durability memory there is none"
+        )
+    check_header(path)
+    with store_errors(f"read {path}"), open_read_only(path) as db:
+        number = read_format(db, path)
+    return StoreFailed(
+        f"{path} has format {number}, of an earlier release, and this one backs up format {FORMAT}: copy the "
+        "folder while no broker runs on it, or start the broker of this release on it once"
+    )
 
 
 def _others(data: Path, facts: dict[str, str]) -> Iterator[tuple[Path, StoreHead]]:

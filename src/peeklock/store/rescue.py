@@ -30,7 +30,7 @@ from peeklock.store.sqlite import tail, wal, witness
 from peeklock.store.sqlite.errors import store_errors
 from peeklock.store.sqlite.filler import make_store
 from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock, sync
-from peeklock.store.sqlite.format import schema_damages
+from peeklock.store.sqlite.format import release_entry, schema_damages
 from peeklock.store.sqlite.read_only import open_read_only
 
 SKIPPED_NUMBERS = 1_000_000_000
@@ -296,6 +296,7 @@ def _copy_definitions(db: sqlite3.Connection, to: sqlite3.Connection, losses: Lo
     if definitions.CREATED_AT_KEY not in entries:
         now_ms = str(time.time_ns() // 1_000_000)
         entries[definitions.CREATED_AT_KEY] = definitions.entry(definitions.CREATED_AT_KEY, now_ms)
+    entries[definitions.RELEASE_KEY] = release_entry()
     to.executemany(
         "INSERT INTO kv VALUES (?, ?, ?)", renumbered_entries(entries.values(), found, SKIPPED_NUMBERS)
     )

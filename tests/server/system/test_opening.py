@@ -13,8 +13,20 @@ import pytest
 from peeklock.server.disk import Disk
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.system.keys import NamespaceKeys
-from peeklock.server.system.opening import open_system
+from peeklock.server.system.opening import open_system, take_over_files
+from peeklock.server.system.store import SystemStore
 from tests.kept_keys import write_keys
+
+
+async def started(settings: Settings, default: str, disk: Disk) -> SystemStore:
+    """Open the store and take over files, as a start does."""
+    system = await open_system(settings, default, disk)
+    try:
+        await take_over_files(system, settings, default)
+    except StartFailed:
+        await system.close()
+        raise
+    return system
 
 
 def test_keys_that_are_not_needed_may_have_a_fault_and_a_renamed_namespace_keeps_its_keys(
@@ -27,13 +39,13 @@ def test_keys_that_are_not_needed_may_have_a_fault_and_a_renamed_namespace_keeps
     async def story() -> None:
         disk = Disk(tmp_path)
         file.chmod(0o644)
-        await (await open_system(open_to_all, "shop", disk)).close()
+        await (await started(open_to_all, "shop", disk)).close()
         assert file.exists()
         with pytest.raises(StartFailed, match="chmod 600"):
-            await open_system(with_keys, "shop", disk)
+            await started(with_keys, "shop", disk)
         file.chmod(0o600)
-        await (await open_system(with_keys, "shop", disk)).close()
-        system = await open_system(with_keys, "store", disk)
+        await (await started(with_keys, "shop", disk)).close()
+        system = await started(with_keys, "store", disk)
         assert NamespaceKeys(system, "store").rules() == rules
         assert NamespaceKeys(system, "shop").rules() == []
         await system.close()

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from peeklock import __version__
 from peeklock.broker.vocabulary.changes import EntityStored, MessageStored
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.message import LOST_BODY, Message
@@ -168,9 +169,24 @@ def test_a_newer_format_is_refused_naming_both(tmp_path: Path) -> None:
     opening_fails(
         tmp_path,
         StoreTooNew,
-        f"has format {FORMAT + 1}, written by a newer release; this one reads up to {FORMAT}",
+        f"has format {FORMAT + 1}, written by release {__version__}; this release, {__version__}, reads up "
+        f"to {FORMAT}: start release {__version__} or a newer one, or restore a back-up that was made before "
+        "the upgrade$",
     )
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("unknown", ["DROP TABLE kv", "DELETE FROM kv", "UPDATE kv SET v = 'a b'"])
+def test_a_newer_format_is_refused_also_where_its_release_is_not_known(tmp_path: Path, unknown: str) -> None:
+    """Req: R-07."""
+    path = made(tmp_path, batch(1))
+    meddle(path, unknown, f"PRAGMA user_version = {FORMAT + 1}")
+    opening_fails(
+        tmp_path,
+        StoreTooNew,
+        f"has format {FORMAT + 1}, written by a newer release; this release, {__version__}, reads up to "
+        f"{FORMAT}: start a newer release, or restore a back-up that was made before the upgrade$",
+    )
 
 
 def test_another_programs_database_is_refused(tmp_path: Path) -> None:

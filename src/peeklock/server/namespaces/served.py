@@ -35,6 +35,7 @@ from peeklock.server.shard.definitions import DefinitionLog
 from peeklock.server.shard.housekeeping import Housekeeping
 from peeklock.server.shard.shard import Shard
 from peeklock.server.system.keys import NamespaceKeys
+from peeklock.server.system.opening import take_over_files
 from peeklock.server.system.store import SystemStore
 from peeklock.store.base import StoreError
 
@@ -166,10 +167,16 @@ class ServedNamespace:
         return self.authority_manager.authority
 
     async def open(self) -> None:
-        """Make its first key, open the store, recover, and begin to serve. Raises: StartFailed."""
+        """Open the store, make its first key, recover, and begin to serve. Raises: StartFailed."""
         process, settings = self._process, self.settings
-        await self._open_keys()
         store = await storage.open_store(settings, process.disk)
+        try:
+            if self.is_default:
+                await take_over_files(process.system, settings, self.name)
+            await self._open_keys()
+        except StartFailed:
+            await store.close()
+            raise
         namespace = self._make_namespace()
         engine = Engine(namespace, BodyCache() if self.is_default else BodyCache(FURTHER_CACHE_BYTES))
         await storage.recover(engine, store, settings, self.now_ms())

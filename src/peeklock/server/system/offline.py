@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from peeklock.server.keys.keys import FILE as KEYS_FILE
 from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.system import authority
 from peeklock.server.system.default_name import default_name
@@ -35,6 +36,11 @@ async def with_keys(data: Path, namespace: str | None, do: Callable[[NamespaceKe
     Raises: KeysRefused, StoreError, what `do` raises.
     """
     missing = KeysRefused(f"{data} has no keys; start the broker on it once with --auth sas to make them")
+    if (data / KEYS_FILE).exists():
+        missing = KeysRefused(
+            f"the keys of {data} are in {data / KEYS_FILE}, where earlier releases keep them; start the "
+            "broker of this release on it once with --auth sas to take them over"
+        )
     if not folder_of(data).is_dir():
         raise missing
     system = await opened(data)

@@ -1,4 +1,4 @@
-"""Opens the system store of a process that starts, with what earlier releases kept in files."""
+"""Opens the system store of a process that starts, and takes over what earlier releases kept in files."""
 
 from __future__ import annotations
 
@@ -28,18 +28,30 @@ async def open_system(settings: Settings, default: str, disk: Disk | None) -> Sy
         raise StartFailed(str(failure)) from failure
     try:
         await set_default_name(system, default)
-        if settings.data is not None:
-            await migrate(
-                system,
-                settings.data,
-                default,
-                takes_keys="sas" in settings.auth and settings.keys is None,
-                takes_authority=settings.tls_cert is None and settings.tls_pfx_base64 is None,
-            )
-    except (StoreError, MigrationRefused) as failure:
+    except StoreError as failure:
         await system.close()
         raise StartFailed(str(failure)) from failure
     return system
+
+
+async def take_over_files(system: SystemStore, settings: Settings, default: str) -> None:
+    """Take over what earlier releases kept in files of the data folder, for the default namespace.
+
+    Call it once the store of this namespace is open. It has this release's format then, so that an earlier
+    release, which would miss its files and make new keys, refuses the folder. Raises: StartFailed.
+    """
+    if settings.data is None:
+        return
+    try:
+        await migrate(
+            system,
+            settings.data,
+            default,
+            takes_keys="sas" in settings.auth and settings.keys is None,
+            takes_authority=settings.tls_cert is None and settings.tls_pfx_base64 is None,
+        )
+    except (StoreError, MigrationRefused) as failure:
+        raise StartFailed(str(failure)) from failure
 
 
 def _store(settings: Settings, disk: Disk | None) -> Store:

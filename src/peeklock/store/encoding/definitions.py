@@ -32,6 +32,8 @@ from peeklock.store.encoding import entities, rules
 NEXT_ENTITY_ID_KEY = "next_entity_id"
 CREATED_AT_KEY = "created_at_ms"
 """When the namespace was created, UTC ms; written with the tables."""
+RELEASE_KEY = "release"
+"""The release that gave the store its format: an older one, which cannot read the store, names it."""
 
 KINDS = frozenset(
     (
@@ -135,7 +137,7 @@ class Reader:
             self._facts[key.removeprefix(entities.FACT_PREFIX)] = text
         elif key == NEXT_ENTITY_ID_KEY and text.isdecimal():
             self._next_entity_id = int(text)
-        elif key == CREATED_AT_KEY and text.isdecimal():
+        elif (key == CREATED_AT_KEY and text.isdecimal()) or key == RELEASE_KEY:
             pass  # read when the store is opened
         else:
             raise StoreDamaged(f"the entry {key} is of an unknown kind: {text[:80]!r}")

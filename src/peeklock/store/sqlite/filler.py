@@ -16,7 +16,7 @@ from peeklock.store.base import Blob, Entry, StoreFailed
 from peeklock.store.encoding import definitions
 from peeklock.store.sqlite.errors import store_errors
 from peeklock.store.sqlite.folder import DATABASE_NAME, UNFINISHED_NAME, FolderLock, make_folder, sync
-from peeklock.store.sqlite.format import SCHEMA
+from peeklock.store.sqlite.format import SCHEMA, release_entry
 from peeklock.store.sqlite.opening import PAGE_BYTES
 
 
@@ -65,7 +65,7 @@ class SqliteFiller:
             self._db.executemany("INSERT INTO journal VALUES (?, ?)", frames)
 
     def add_entries(self, entries: Iterable[Entry]) -> None:
-        found = list(entries)
+        found = [entry for entry in entries if entry[0] != definitions.RELEASE_KEY]
         self._has_created_at |= any(key == definitions.CREATED_AT_KEY for key, _, _ in found)
         with store_errors(self._doing):
             self._db.executemany("INSERT INTO kv VALUES (?, ?, ?)", found)
@@ -79,6 +79,7 @@ class SqliteFiller:
             created_at = str(time.time_ns() // 1_000_000)
             self.add_entries([definitions.entry(definitions.CREATED_AT_KEY, created_at)])
         with store_errors(self._doing):
+            self._db.execute("INSERT INTO kv VALUES (?, ?, ?)", release_entry())
             self._db.execute("COMMIT")
             self._db.close()
         try:

@@ -5,10 +5,14 @@ Source: sqlite.org/fileformat.html, 1.3: user version at byte 60 of a file, appl
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
-from peeklock.store.base import StoreDamaged, StoreFailed, StoreTooNew
+from peeklock import __version__
+from peeklock.store.base import Entry, StoreDamaged, StoreFailed, StoreTooNew
+from peeklock.store.encoding import definitions
 
 EVENTS_SINCE = 4
 """The first format with the table of events."""
@@ -27,6 +31,8 @@ missing and writing the new number; older releases refuse the store from then on
 
 APPLICATION_ID = 0x706B6C6B
 """`pklk`: identifies our files among SQLite databases."""
+
+_RELEASE = re.compile(r"[0-9A-Za-z.+-]{1,40}")
 
 EVENT_TABLE = "CREATE TABLE event(no INTEGER PRIMARY KEY, data BLOB NOT NULL)"  # since format 4
 
@@ -102,7 +108,28 @@ def _check_identity(path: Path, application_id: int, version: int, *, empty_is_n
             f"not {APPLICATION_ID:#010x}"
         )
     if version > FORMAT:
+        release = _release_of(path)
+        writer, wanted = "a newer release", "a newer release"
+        if release is not None:
+            writer, wanted = f"release {release}", f"release {release} or a newer one"
         raise StoreTooNew(
-            f"{path} has format {version}, written by a newer release; this one reads up to {FORMAT}: "
-            "start a newer release"
+            f"{path} has format {version}, written by {writer}; this release, {__version__}, reads up to "
+            f"{FORMAT}: start {wanted}, or restore a back-up that was made before the upgrade"
         )
+
+
+def release_entry() -> Entry:
+    """Return the entry that names this release as the writer of the format."""
+    return definitions.entry(definitions.RELEASE_KEY, __version__)
+
+
+def _release_of(path: Path) -> str | None:
+    """Return the release that wrote the format of a file, as far as this one can read it."""
+    query = "SELECT v FROM kv WHERE k = ?"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as db:
+            rows = db.execute(query, (definitions.RELEASE_KEY,)).fetchall()
+    except sqlite3.Error:
+        return None
+    text = str(rows[0][0]) if rows else ""
+    return text if _RELEASE.fullmatch(text) else None

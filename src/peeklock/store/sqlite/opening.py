@@ -26,6 +26,7 @@ from peeklock.store.sqlite.format import (
     check_header,
     is_new,
     read_format,
+    release_entry,
     schema_damages,
 )
 
@@ -94,7 +95,7 @@ def read_created_at(db: sqlite3.Connection) -> int:
 
 
 def _write_schema(db: sqlite3.Connection, path: Path, statements: tuple[str, ...] | list[str]) -> None:
-    """Write tables and the time when the namespace was created: that of its first entity, or now."""
+    """Write tables, this release, and when the namespace was created: with its first entity, or now."""
     # The file holds keys: no other user may read it. The WAL gets the mode of its file. Source: wal.html.
     for file in path.parent.glob(f"{path.name}*"):
         with contextlib.suppress(PermissionError):  # another user's file, or a file system without modes
@@ -107,8 +108,8 @@ def _write_schema(db: sqlite3.Connection, path: Path, statements: tuple[str, ...
     ).fetchall()
     is_known = isinstance(first_ms, int) and first_ms > 0
     created_at_ms = first_ms if is_known else time.time_ns() // 1_000_000
-    entry = definitions.entry(definitions.CREATED_AT_KEY, str(created_at_ms))
-    db.execute("REPLACE INTO kv VALUES (?, ?, ?)", entry)
+    created = definitions.entry(definitions.CREATED_AT_KEY, str(created_at_ms))
+    db.executemany("REPLACE INTO kv VALUES (?, ?, ?)", [created, release_entry()])
     db.execute("COMMIT")
     # Into the header of the file itself, which is read first at the next start.
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
