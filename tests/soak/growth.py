@@ -30,6 +30,9 @@ SAMPLES_MIN = 6
 LIFE_S_MIN = 120.0
 """A life within which growth is judged."""
 
+RUN_S_MIN = 600.0
+"""A run over whose lives growth is judged: shorter ones have a few lives, which do different things."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -86,7 +89,8 @@ def compare(samples: Sequence[Sample], span_s: float) -> list[Comparison]:
     same_age = [sample for sample in samples if AGES_S[0] <= sample.age_s <= AGES_S[1]]
     longest = _longest_life(samples)
     for figure in BOUNDS:
-        found.append(_compare(figure, "across lives", [(s.at_s / span_s, s) for s in same_age]))
+        placed = [(s.at_s / span_s, s) for s in same_age] if span_s >= RUN_S_MIN else []
+        found.append(_compare(figure, "across lives", placed))
         if longest:
             age_s = longest[-1].age_s
             found.append(_compare(figure, "within a life", [(s.age_s / age_s, s) for s in longest]))
