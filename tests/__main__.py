@@ -63,7 +63,7 @@ LOGS = "{logs}"
 
 FOLDERS = {
     "simulation": ("tests/simulation",),
-    "kill": ("tests/kill", "tests/capture"),
+    "kill": ("tests/kill", "tests/capture", "tests/soak"),
     "interop": ("tests/interop", "tests/admin", "tests/demo"),
     "spark": ("tests/demo", "tests/pipeline", "tests/spark", "tests/client"),  # the longest test first
 }

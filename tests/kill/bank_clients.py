@@ -24,6 +24,7 @@ from tests.kill.bank import Bank, States, Steps, Transfer
 from tests.kill.clients import Client
 from tests.kill.ledger import Broken
 from tests.simulation.actors.peer import CoordinatorLink, ReceiveLink, SendLink, error_condition
+from tests.simulation.world.accounts import USUAL, Account
 
 ACCOUNTS = ("savings", "current", "cash")
 FORWARDING = "forwarding"
@@ -129,8 +130,10 @@ class Running:
 class Transferer(Client):
     """Makes transfers, several at once; some are rolled back. Now and then it disconnects."""
 
-    def __init__(self, name: str, bank: Bank, random: Random, session_id: str) -> None:
-        super().__init__(name)
+    def __init__(
+        self, name: str, bank: Bank, random: Random, session_id: str, account: Account = USUAL
+    ) -> None:
+        super().__init__(name, account)
         self._bank = bank
         self._random = random
         self._session_id = session_id
@@ -265,8 +268,10 @@ class Transferer(Client):
 class Planner(Client):
     """Holds one session of the plans, and does one step after the other; some are rolled back first."""
 
-    def __init__(self, name: str, steps: Steps, random: Random, session_id: str) -> None:
-        super().__init__(name)
+    def __init__(
+        self, name: str, steps: Steps, random: Random, session_id: str, account: Account = USUAL
+    ) -> None:
+        super().__init__(name, account)
         self._steps = steps
         self._random = random
         self._session_id = session_id
@@ -386,8 +391,8 @@ class Planner(Client):
 class StateSetter(Client):
     """Holds one session of the book and sets its state again and again, several requests in flight."""
 
-    def __init__(self, name: str, states: States, session_id: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, states: States, session_id: str, account: Account = USUAL) -> None:
+        super().__init__(name, account)
         self._states = states
         self._session_id = session_id
         self._held = False
@@ -432,8 +437,8 @@ class StateSetter(Client):
 class Auditor(Client):
     """Brings the first notes, sends markers, and reads what is left; the broker lives meanwhile."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, account: Account = USUAL) -> None:
+        super().__init__(name, account)
         self.connected = asyncio.get_running_loop().create_future()
 
     def ready(self) -> None:

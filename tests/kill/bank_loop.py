@@ -33,9 +33,10 @@ from tests.kill.bank_clients import (
     task_of,
     uid_of,
 )
+from tests.kill.clients import Client
 from tests.kill.ledger import Broken
 from tests.kill.loop import DELIVERIES_MAX, NAMESPACE, Loop
-from tests.simulation.world.accounts import KEY, KEY_NAME
+from tests.simulation.world.accounts import USUAL, Account
 
 ACCOUNT: dict[str, Any] = {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX}
 QUEUES: dict[str, dict[str, Any]] = {
@@ -73,6 +74,7 @@ class BankLoop(Loop):
         self, folder: Path, seed: int, *, options: Sequence[str] = (), namespace: str = NAMESPACE
     ) -> None:
         super().__init__(folder, seed, QUEUES, options, namespace)
+        self.account: Account = USUAL
         self.bank = Bank()
         self._states = {name: States() for name in STATE_SESSIONS}
         self._steps = {name: Steps() for name in PLAN_SESSIONS}
@@ -80,21 +82,15 @@ class BankLoop(Loop):
 
     async def round(self, *, polite: bool) -> None:
         """Send markers for the round before; then work for a random time."""
-        await self._audit()
-        clients = [
-            *(
-                Transferer(self.name("transferer"), self.bank, self.random, name)
-                for name in TRANSFER_SESSIONS
-            ),
-            *(StateSetter(self.name("state-setter"), states, name) for name, states in self._states.items()),
-            *(Planner(self.name("planner"), steps, self.random, name) for name, steps in self._steps.items()),
-        ]
-        for client in clients:
-            await client.connect(self.broker.amqp_port)
+        await self.audit()
+        clients = await self.connect()
         await asyncio.sleep(self.random.uniform(0.05, 0.6))
         if self.random.random() < 0.6:
             await change_lock_duration(
-                self.broker.http_port, self.random.choice(ACCOUNTS), self.random.randint(100, 300)
+                self.broker.http_port,
+                self.random.choice(ACCOUNTS),
+                self.random.randint(100, 300),
+                self.account,
             )
             await asyncio.sleep(self.random.uniform(0.0, 0.3))
         if polite:
@@ -102,8 +98,29 @@ class BankLoop(Loop):
         else:
             await self.kill(clients)
 
-    async def _audit(self) -> None:
-        auditor = Auditor(self.name("auditor"))
+    async def connect(self) -> list[Client]:
+        """Connect clients, which begin at once."""
+        clients: list[Client] = [
+            *(
+                Transferer(self.name("transferer"), self.bank, self.random, name, self.account)
+                for name in TRANSFER_SESSIONS
+            ),
+            *(
+                StateSetter(self.name("state-setter"), states, name, self.account)
+                for name, states in self._states.items()
+            ),
+            *(
+                Planner(self.name("planner"), steps, self.random, name, self.account)
+                for name, steps in self._steps.items()
+            ),
+        ]
+        for client in clients:
+            await client.connect(self.broker.amqp_port)
+        return clients
+
+    async def audit(self) -> None:
+        """Send markers, and first of all the notes and the tasks."""
+        auditor = Auditor(self.name("auditor"), self.account)
         await auditor.connect(self.broker.amqp_port)
         await asyncio.wait_for(auditor.connected, 10)
         if not self.bank.notes:
@@ -128,8 +145,8 @@ class BankLoop(Loop):
 
     async def finish(self) -> None:
         """Read accounts and book, and check them."""
-        await self._audit()
-        auditor = Auditor(self.name("auditor"))
+        await self.audit()
+        auditor = Auditor(self.name("auditor"), self.account)
         await auditor.connect(self.broker.amqp_port)
         await asyncio.wait_for(auditor.connected, 10)
         accounts = {}
@@ -174,9 +191,10 @@ class BankLoop(Loop):
         return {**self._figures, "states": sum(states.count for states in self._states.values())}
 
 
-async def change_lock_duration(http_port: int, queue: str, seconds: int) -> None:
+async def change_lock_duration(http_port: int, queue: str, seconds: int, account: Account = USUAL) -> None:
     """Change an account by the administration: all locks in it are lost (L-12)."""
-    token = generate("http://localhost/", KEY_NAME, KEY, time.time_ns() // 1_000_000 + 60_000)
+    expires_ms = time.time_ns() // 1_000_000 + 3_600_000
+    token = generate(f"http://{account.host}/", account.key_name, account.key, expires_ms)
     namespace = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
     body = (
         '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
@@ -185,7 +203,7 @@ async def change_lock_duration(http_port: int, queue: str, seconds: int) -> None
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", http_port)
     writer.write(
-        f"PUT /{queue}?api-version=2021-05 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n"
+        f"PUT /{queue}?api-version=2021-05 HTTP/1.1\r\nHost: {account.host}\r\nAuthorization: {token}\r\n"
         f"If-Match: *\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
     )
     answer = await reader.read()

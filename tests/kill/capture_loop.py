@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from tests.kill.ledger import Broken, Ledger
 from tests.kill.loop import QUEUE, MessageLoop
 
-_NAME = re.compile(r"events-(\d{20})-(\d{20})\.parquet")
+SEGMENT = re.compile(r"events-(\d{20})-(\d{20})\.parquet")
+"""File name of a segment: its first and its last batch."""
 _COLUMNS = ["batch_no", "index", "event_type", "entity", "sequence_number"]
 
 
@@ -69,7 +70,7 @@ def read_log(log: Path) -> tuple[list[dict[str, Any]], int]:
     paths = sorted(log.glob("event_date=*/event_hour=*/*"), key=lambda path: path.name)
     next_no = 1
     for path in paths:
-        found = _NAME.fullmatch(path.name)
+        found = SEGMENT.fullmatch(path.name)
         if found is None or int(found[1]) != next_no:
             raise Broken(f"batch {next_no} should be the first of the segment {path}")
         rows += pq.ParquetFile(path).read(columns=_COLUMNS).to_pylist()

@@ -19,6 +19,7 @@ from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Modified
 from tests.kill.ledger import Ledger
 from tests.simulation.actors.peer import Peer, ReceiveLink, SendLink, error_condition
 from tests.simulation.oracle.records import uid_of
+from tests.simulation.world.accounts import USUAL, Account
 
 IN_FLIGHT_MAX = 64
 LARGE_SHARE = 0.01
@@ -36,8 +37,8 @@ def now_ms() -> int:
 class Client(asyncio.Protocol):
     """One connection that is not made again when it breaks."""
 
-    def __init__(self, name: str) -> None:
-        self.peer = Peer(name, self._write, now_ms)
+    def __init__(self, name: str, account: Account = USUAL) -> None:
+        self.peer = Peer(name, self._write, now_ms, account=account)
         self.peer.on_ready = self.ready
         self.peer.on_lost = self._lost
         self.condition: str | None = None
@@ -120,6 +121,12 @@ class Sender(Client):
     def ready(self) -> None:
         self._link = self.peer.attach_sender(self._queue)
         self._link.on_credit = self._go
+
+    def allow(self, sends: int) -> None:
+        """Let it send so many more, at once if it can."""
+        self._left += sends
+        if self._link is not None and not self.peer.lost:
+            self._go()
 
     def _go(self) -> None:
         link = self._link

@@ -24,9 +24,11 @@ class HttpLoop(MessageLoop):
         self._web: list[WebClient] = []
         self.answers = 0
 
-    async def connect(self, *, senders: int, receivers: int) -> tuple[list[Sender], list[Receiver]]:
+    async def connect(
+        self, *, senders: int, receivers: int, sends_max: int = 1 << 30
+    ) -> tuple[list[Sender], list[Receiver]]:
         """Connect one AMQP client of each kind, and two HTTP clients."""
-        amqp = await super().connect(senders=1, receivers=1)
+        amqp = await super().connect(senders=1, receivers=1, sends_max=sends_max)
         while not all(client.peer.ready or client.peer.lost for client in (*amqp[0], *amqp[1])):  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # a stop informs only connections that the broker knows
         self._web = [

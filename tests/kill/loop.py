@@ -182,14 +182,17 @@ class MessageLoop(Loop):
             await asyncio.sleep(self.random.uniform(0.0, 0.4))
         await self.kill([*senders, *receivers])
 
-    async def connect(self, *, senders: int, receivers: int) -> tuple[list[Sender], list[Receiver]]:
-        """Connect clients, which begin at once."""
+    async def connect(
+        self, *, senders: int, receivers: int, sends_max: int = 1 << 30
+    ) -> tuple[list[Sender], list[Receiver]]:
+        """Connect clients, which begin at once; `sends_max`: of each sender."""
         sending = [
             Sender(
                 self.name("sender"),
                 self.ledger,
                 self.random,
                 FORWARDING if number % 2 else QUEUE,
+                sends_max=sends_max,
                 repeats=True,
                 large=self._large,
             )

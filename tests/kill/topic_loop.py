@@ -18,6 +18,7 @@ from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties, scan
 from peeklock.amqp.types import Int, Symbol, Timestamp
+from peeklock.demo.broker import BrokerProcess
 from tests.kill.clients import Browser, Client, Consumer, Sender, now_ms
 from tests.kill.copies import (
     PLACES,
@@ -70,15 +71,9 @@ class TopicLoop(Loop):
         """Work for a random time."""
         if not self._made:
             # Not by the configuration file, which would restore what was lost.
-            await asyncio.to_thread(_make_topic, self.broker.connection_string)
+            await asyncio.to_thread(make_topic, self.broker)
             self._made = True
-        clients: list[Client] = [
-            Editor(self.name("editor"), self.rules),
-            *(Publisher(self.name("sender"), self.sends, self.random, TOPIC, repeats=True) for _ in range(2)),
-            *(Reader(self.name("reader"), self.copies, self.random, place) for place in PLACES),
-        ]
-        for client in clients:
-            await client.connect(self.broker.amqp_port)
+        clients = await self.connect()
         await asyncio.sleep(self.random.uniform(0.05, 0.6))
         if self.random.random() < 0.5:
             for client in clients:
@@ -89,6 +84,22 @@ class TopicLoop(Loop):
             await self.stop(clients)
         else:
             await self.kill(clients)
+
+    async def connect(self, *, sends_max: int = 1 << 30, changes_max: int = 1 << 30) -> list[Client]:
+        """Connect clients, which begin at once; with the limits of a publisher and of the editor."""
+        clients: list[Client] = [
+            Editor(self.name("editor"), self.rules, changes_max=changes_max),
+            *(
+                Publisher(
+                    self.name("sender"), self.sends, self.random, TOPIC, repeats=True, sends_max=sends_max
+                )
+                for _ in range(2)
+            ),
+            *(Reader(self.name("reader"), self.copies, self.random, place) for place in PLACES),
+        ]
+        for client in clients:
+            await client.connect(self.broker.amqp_port)
+        return clients
 
     def is_enough(self) -> bool:
         """Return whether rules were changed often enough."""
@@ -138,9 +149,10 @@ class TopicLoop(Loop):
         return {**self.copies.finish(), "changes of rules": self.rules.count}
 
 
-def _make_topic(connection_string: str) -> None:
+def make_topic(broker: BrokerProcess, key: str = "") -> None:
+    """Create the topic with its subscriptions and rules; `key` is what the connection string lacks."""
     with ServiceBusAdministrationClient.from_connection_string(
-        connection_string, connection_verify=False
+        broker.connection_string + key, connection_verify=str(broker.authority())
     ) as administration:
         administration.create_topic(TOPIC, requires_duplicate_detection=True)
         for name, rules in RULES.items():

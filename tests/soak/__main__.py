@@ -1,0 +1,90 @@
+"""`python -m tests.soak --minutes N --seed S`: soak a broker, and write picture and page."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.soak.conductor import Conductor, Outcome
+from tests.soak.growth import compare
+from tests.soak.picture import draw
+from tests.soak.summary import markdown, verdict
+
+RESULTS = Path(__file__).parents[2] / "docs" / "explanation"
+MARK = "<!-- From here on written by `./run soak --minutes N`. -->\n"
+MINUTES_MIN = 0.3
+
+
+def main(arguments: list[str]) -> int:
+    """Run; exit status 1 when a promise was broken, or something grows."""
+    parser = argparse.ArgumentParser(
+        prog="./run soak",
+        description="Load one broker with all it can do, and kill, restart, reload and back it up meanwhile.",
+    )
+    parser.add_argument("--minutes", type=float, required=True, help="length of the run, 2 or more")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the plan (default: %(default)s)")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=RESULTS,
+        metavar="DIR",
+        help="where soak.svg and soak.md go (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
+    if options.minutes < MINUTES_MIN:
+        parser.error(f"--minutes must be at least {MINUTES_MIN}")
+    logging.getLogger("azure").setLevel(logging.CRITICAL)  # of breaks, which are meant
+    folder = Path(tempfile.mkdtemp(prefix="peeklock-soak-"))
+    outcome = asyncio.run(_run(folder, options.seed, options.minutes))
+    if not outcome.failures:
+        outcome.failures += audit(folder)
+    comparisons = compare(outcome.samples, outcome.seconds)
+    options.to.mkdir(parents=True, exist_ok=True)
+    draw(outcome, options.to / "soak.svg")
+    page = markdown(outcome, comparisons, "soak.svg")
+    file = options.to / "soak.md"
+    above = file.read_text().partition(MARK)[0] if file.exists() else ""
+    file.write_text(f"{above}{MARK}\n{page}")
+    print(f"\n{page}\n{file}, {options.to / 'soak.svg'}")
+    if failed := verdict(outcome, comparisons):
+        print(f"FAILED: the folder of the run is kept, with the broker's log: {folder}")
+    else:
+        shutil.rmtree(folder)
+    return int(bool(failed))
+
+
+def audit(folder: Path) -> list[str]:
+    """Audit the event logs on Spark, in a process of its own; return what is wrong."""
+    print("auditing the event log on Spark", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.audit", str(folder)], capture_output=True, text=True, check=False
+    )
+    print(done.stdout)
+    return [f"the audit of the event log has failed:\n{done.stdout[-4000:]}{done.stderr[-2000:]}"] * bool(
+        done.returncode
+    )
+
+
+async def _run(folder: Path, seed: int, minutes: float) -> Outcome:
+    conductor = Conductor(folder, seed, minutes, _say)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, conductor.interrupt.set)
+    return await conductor.run()
+
+
+def _say(line: str) -> None:
+    """Show progress: over the line before at a terminal, as lines elsewhere."""
+    if sys.stdout.isatty():
+        print(f"\r\x1b[K{line}", end="", flush=True)
+    else:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
