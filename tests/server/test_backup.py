@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from peeklock.capture.folder import STORE_MARK_NAME
 from peeklock.cli import main
 from peeklock.demo.broker import BrokerProcess, program
-from peeklock.server import backup
+from peeklock.server import backup, restore
 from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.store.base import Batch
 from peeklock.store.sqlite.store import SqliteStore
@@ -197,7 +197,7 @@ def test_an_interrupted_restore_says_that_it_is_not_whole(
         raise KeyboardInterrupt
 
     target = tmp_path / "target"
-    monkeypatch.setattr(backup, "_require_sound", fail)
+    monkeypatch.setattr(restore, "_require_sound", fail)
     assert run("restore", file, "--data", target).exit_code == 130
     monkeypatch.undo()
     served = run("serve", "--data", target, "--amqp-port", 0, "--http-port", 0)

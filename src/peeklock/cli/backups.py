@@ -184,8 +184,8 @@ def restore(files: tuple[Path, ...], data: Path | None, namespace: str | None, d
 
     Exit status: 0 restored, or the files are whole; 1 failed; 2 wrong options.
     """
-    from peeklock.server.backup import plan
-    from peeklock.server.backup import restore as restore_into
+    from peeklock.server.restore import plan
+    from peeklock.server.restore import restore as restore_into
     from peeklock.store.base import StoreError
 
     if data is None and not dry_run:

@@ -7,7 +7,8 @@ followed_files  Which files a broker follows, and what each one changes.
 reload         Looks at these files: each second, and on SIGHUP.
 follow         Notices that a file has changed.
 storage        The store, opened or rescued at start.
-backup         `peeklock backup` and `peeklock restore`.
+backup         `peeklock backup`.
+restore        `peeklock restore`.
 export         `peeklock export`.
 repair         `peeklock check`.
 namespaces     The namespaces of the process.

@@ -28,9 +28,10 @@ from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.events import EventType
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.backup import format as backup_format
-from peeklock.store.backup.format import BackupUnusable, Header, Kind, Writer, read_blocks
+from peeklock.store.backup.format import BackupUnusable, Header, Kind, read_blocks
 from peeklock.store.backup.restoring import SKIPPED_BATCHES, SKIPPED_NUMBERS
 from peeklock.store.backup.verifying import Backup, chained, verify
+from peeklock.store.backup.writing import Writer
 from peeklock.store.base import Batch, StoreFailed, StoreUnfinished
 from peeklock.store.check import check
 from peeklock.store.encoding import event_rows
@@ -162,8 +163,7 @@ def test_garbage_raises_its_own_error_alone(tmp_path_factory: pytest.TempPathFac
 def test_members_of_a_later_release_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "file"
     small = small_backup(path)
-    with path.open("wb") as file:
-        writer = Writer(file.write)
+    with path.open("wb") as file, Writer(file.write) as writer:
         record = b'{"id":"a","follows":null,"taken_at_ms":1,"release":"9","store_format":1,"later":true}'
         writer.add(Kind.HEADER, record)
         with (tmp_path / "other").open("w+b") as other:
