@@ -8,6 +8,7 @@ reload         Looks at these files: each second, and on SIGHUP.
 follow         Notices that a file has changed.
 storage        The store, opened or rescued at start.
 backup         `peeklock backup`.
+backup_asked   `peeklock backup` of a broker in memory.
 restore        `peeklock restore`.
 export         `peeklock export`.
 repair         `peeklock check`.

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from peeklock import __version__
 from peeklock.server.system import default_name, keys, namespaces
 from peeklock.server.system.store import folder_of
-from peeklock.store.backup.format import Header, Kind, StoreEnd, StoreHead
+from peeklock.store.backup.format import SYSTEM, Header, Kind, StoreEnd, StoreHead
 from peeklock.store.backup.taking import take_store, why_full
 from peeklock.store.backup.verifying import Backup, key_of, verify
 from peeklock.store.backup.writing import Writer
@@ -30,8 +30,10 @@ from peeklock.store.sqlite.reader import SqliteReader
 EVENT_LOG_MARK = "event-log.json"
 """Ties a store to its event log. Source: `capture.folder.STORE_MARK_NAME`; a test compares them."""
 
-SYSTEM = "system"
-"""The name of the store with the facts of the process."""
+Stores = Generator[tuple[StoreHead, StoreReader], None, None]
+"""Head and reader of each store, that of the process' facts first; a reader is open until the next one."""
+
+Place = TypeVar("Place")
 
 Progress = Callable[[str, int], object]
 """Is called with the name of a store, and bytes that were read of it."""
@@ -51,31 +53,29 @@ def read_backup(path: Path) -> Backup:
 
 
 def back_up(
-    data: Path,
+    stores: Stores,
     write: Callable[[bytes], object],
     *,
-    namespace: str | None,
     since: Backup | None,
     now_ms: int,
     progress: Progress = lambda name, size_bytes: None,
 ) -> list[Taken]:
-    """Back up a data folder, on which a broker may run.
+    """Back up stores while a broker may run on them.
 
     Args:
-        data: the folder.
+        stores: those of a data folder, or of a broker in memory.
         write: takes the bytes of the back-up, in order.
-        namespace: the only one to back up, in any case; None = all.
         since: leave out what this back-up has; None = nothing.
         now_ms: the time, UTC.
         progress: see `Progress`.
 
-    Raises: StoreError; what `write` raises.
+    Raises: StoreError; what `write` and `stores` raise.
     """
     follows = None if since is None else since.header.id
     taken = []
-    with Writer(write) as writer, ExitStack() as readers:
+    with closing(stores), Writer(write) as writer:
         writer.add_record(Kind.HEADER, Header(uuid.uuid4().hex, follows, now_ms, __version__, FORMAT))
-        for folder, head, reader in _stores(data, namespace, readers):
+        for head, reader in stores:
             covered = None if since is None else since.stores.get(key_of(head))
             because = None
             if since is not None:
@@ -86,47 +86,52 @@ def back_up(
             else:
                 covered = None
                 head = replace(head, full_because=because)
-            head = replace(head, event_log=_event_log(folder))
             end = take_store(reader, writer, head, covered, lambda size: progress(head.name, size))  # noqa: B023  # called before the next round
             taken.append(Taken(head, end))
         writer.end()
     return taken
 
 
-def _stores(
-    data: Path, namespace: str | None, readers: ExitStack
-) -> Iterator[tuple[Path, StoreHead, StoreReader]]:
-    """Yield folder, head and reader of each store; a reader is open until the next one."""
+def stores_in(data: Path, namespace: str | None) -> Stores:
+    """Yield the stores of a data folder, on which a broker may run.
+
+    `namespace`: the only one, in any case, which becomes the default one; None = all. Raises: StoreError.
+    """
     require_finished(data)
     system_folder = folder_of(data)
     if not (system_folder / DATABASE_NAME).is_file():
         raise StoreFailed(
             f"there is no store in {data}, or one of an earlier release: name the folder that a broker was "
-            "started on with --data, by this release; with --durability memory there is none"
+            "started on with --data, by this release; of a broker with --durability memory, name --control"
         )
-    system = readers.enter_context(closing(SqliteReader(system_folder)))
-    facts = definitions.read_all(system.entries()).facts
-    default = _fact(facts, default_name.FACT) or "default"
-    found = [(data, StoreHead(default, "default", 0)), *_others(data, facts)]
+    with closing(SqliteReader(system_folder)) as system:
+        facts = definitions.read_all(system.entries()).facts
+        default = _fact(facts, default_name.FACT) or "default"
+        found = only(namespace, [(StoreHead(default, "default", 0), data), *_others(data, facts)], str(data))
+        yield StoreHead(SYSTEM, "system", 0), system if namespace is None else OfOne(system, found[0][0].name)
+        for head, folder in found:
+            with closing(SqliteReader(folder)) as reader:
+                yield replace(head, event_log=_event_log(folder)), reader
+
+
+def only(
+    namespace: str | None, found: list[tuple[StoreHead, Place]], where: str
+) -> list[tuple[StoreHead, Place]]:
+    """Return the stores to back up: all, or that of a namespace as the default one. Raises: StoreFailed."""
     if namespace is None:
-        yield system_folder, StoreHead(SYSTEM, "system", 0), system
-    else:
-        found = [each for each in found if each[1].name.lower() == namespace.lower()]
-        if not found:
-            raise StoreFailed(f"{data} has no namespace '{namespace}': `peeklock namespaces` lists them")
-        found = [(folder, replace(head, role="default")) for folder, head in found]
-        yield system_folder, StoreHead(SYSTEM, "system", 0), _OfOne(system, found[0][1].name)
-    for folder, head in found:
-        with closing(SqliteReader(folder)) as reader:
-            yield folder, head, reader
+        return found
+    for head, place in found:
+        if head.name.lower() == namespace.lower():
+            return [(replace(head, role="default"), place)]
+    raise StoreFailed(f"{where} has no namespace '{namespace}': `peeklock namespaces` lists them")
 
 
-def _others(data: Path, facts: dict[str, str]) -> Iterator[tuple[Path, StoreHead]]:
+def _others(data: Path, facts: dict[str, str]) -> Iterator[tuple[StoreHead, Path]]:
     """Yield the namespaces beside the default one, without those that are made or deleted just now."""
     for folder in sorted((data / namespaces.FOLDER).glob("*")):
         record: Any = _fact(facts, namespaces.PREFIX + folder.name) or {}
         if record.get("whole", True) and (folder / DATABASE_NAME).is_file():
-            yield folder, StoreHead(str(record.get("name", folder.name)), "namespace", 0)
+            yield StoreHead(str(record.get("name", folder.name)), "namespace", 0), folder
 
 
 def _fact(facts: dict[str, str], key: str) -> Any:
@@ -141,7 +146,7 @@ def _event_log(folder: Path) -> str | None:
         return None
 
 
-class _OfOne:
+class OfOne:
     """Reads of the facts of the process what one namespace needs elsewhere: its keys, as the default one."""
 
     def __init__(self, inner: StoreReader, name: str) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from peeklock.broker.content.overlay import is_bodiless
 from peeklock.server import files
-from peeklock.server.backup import EVENT_LOG_MARK, SYSTEM, Progress, entries_of_one, read_backup
+from peeklock.server.backup import EVENT_LOG_MARK, Progress, entries_of_one, read_backup
 from peeklock.server.system import namespaces
 from peeklock.server.system.store import folder_of
-from peeklock.store.backup.format import BackupUnusable, Role, StoreHead
+from peeklock.store.backup.format import SYSTEM, BackupUnusable, Role, StoreHead
 from peeklock.store.backup.restoring import Restored, restore_store
 from peeklock.store.backup.verifying import Source, chained, key_of
 from peeklock.store.base import StoreDamaged, StoreFailed

@@ -38,9 +38,11 @@ from peeklock.store.encoding import event_rows
 from peeklock.store.memory import MemoryStore
 from peeklock.store.sqlite.filler import SqliteFiller
 from peeklock.store.sqlite.format import FORMAT
+from peeklock.store.sqlite.reader import SqliteReader
 from peeklock.store.sqlite.store import SqliteStore
 from tests.engine.rig import at_once
 from tests.store.backup.files import back_up, restore
+from tests.store.synchronous import Synchronous
 
 QUEUE_ID = 4
 
@@ -344,10 +346,12 @@ async def test_a_damaged_body_is_damaged_after_a_restore_too(tmp_path: Path) -> 
 
 def test_rows_that_are_dropped_while_they_are_read_do_no_harm(tmp_path: Path) -> None:
     """Commits between the pieces of a back-up: it has the state of its last look."""
-    store = store_with(first_batch())
+    store = Synchronous(tmp_path / "data")
+    at_once(store.open())
+    at_once(store.commit(first_batch()))
     for no in range(2, 8):
         at_once(store.commit(Batch(no, [stored(no, no)], {no: [b"%d" % no * 3_000_000]})))
-    reader = store.reader()
+    reader: SqliteReader = store.reader()
     reading, last_look = reader.body_rows, reader.at_one_instant
     is_last = False
 
@@ -364,9 +368,12 @@ def test_rows_that_are_dropped_while_they_are_read_do_no_harm(tmp_path: Path) ->
         is_last = True
         return last_look()
 
-    reader.body_rows, reader.at_one_instant = and_commit, at_one_instant  # type: ignore[method-assign]  # commits that come between
+    reader.body_rows, reader.at_one_instant = and_commit, at_one_instant  # type: ignore[method-assign, assignment]  # commits that come between
     found = restored_bodies([back_up(reader, tmp_path / "full")])
-    assert reader.ends().last_no > 9, "some came between"
+    last_no = reader.ends().last_no
+    assert last_no > 9, "some came between"
+    reader.close()
+    store.end()
     whole = {1: b"one", **{no: b"%d" % no * 3_000_000 for no in range(2, 8)}}
-    whole.update({no - 6: b"moved" for no in range(8, reader.ends().last_no + 1)})
+    whole.update({no - 6: b"moved" for no in range(8, last_no + 1)})
     assert found == whole

@@ -48,6 +48,9 @@ Role = Literal["system", "default", "namespace"]
 """The place of a store in a data folder: that of the process' own facts, of the default namespace, of another
 namespace."""
 
+SYSTEM = "system"
+"""The name of the store with the facts of the process."""
+
 
 class BackupUnusable(StoreError):
     """A file is no back-up, or cannot be used; the message says why and what to do."""
