@@ -52,7 +52,8 @@ from peeklock.rules.filters import (
     SqlFilter,
     Value,
 )
-from peeklock.store.base import Batch, Definitions, FrameKeys, Store
+from peeklock.store.base import Batch, Definitions, Ends, FrameKeys, Store
+from peeklock.store.encoding import body_rows
 from peeklock.store.memory import MemoryStore
 from peeklock.store.sqlite.store import SqliteStore
 
@@ -583,6 +584,46 @@ async def test_rows_are_listed_in_pieces_with_their_sizes(medium: Medium) -> Non
         assert [row for row, _ in first] == [3, 5]
         assert all(100 * row <= size <= 100 * row + 64 for row, size in first)
         assert [row for row, _ in await store.list_body_rows(5, 2)] == [9]
+
+
+@run
+async def test_a_reader_has_what_is_committed_in_pieces(medium: Medium) -> None:
+    async with medium.opened() as store:
+        rows = {3: [b"a" * 500], 5: [b"b"], 9: [b"c"]}
+        await store.commit(Batch(1, [entity(1, "q"), stored(1, 3)], rows))
+        await store.commit(Batch(2, [stored(2, 11)], {11: [b"d"]}, dropped_rows=[5]))
+        reader = store.reader()
+        assert reader.ends() == Ends(1, 2, 11)
+        assert [no for no, _ in reader.frames(0, 1)] == [1]
+        assert [no for no, _ in reader.frames(1, 10_000)] == [2]
+        found = reader.body_rows(0, 1) + reader.body_rows(3, 10_000)
+        assert [body_rows.unpack(no, data) for no, data in found] == [[b"a" * 500], [b"c"], [b"d"]]
+        with reader.at_one_instant():
+            assert reader.body_row_numbers() == [3, 9, 11]
+            assert (reader.body_row(9), reader.body_row(5)) == (found[1][1], None)
+            assert [key for key, _, _ in reader.entries() if key.startswith("entity")]
+        reader.close()
+
+
+@run
+async def test_a_back_up_while_commits_go_on_has_one_instant(medium: Medium) -> None:
+    """Between two calls of a reader a row is added and another one dropped."""
+    async with medium.opened() as store:
+        await store.commit(Batch(1, [entity(1, "q"), stored(1, 1)], {1: [b"first"]}))
+        await store.commit(Batch(2, [stored(2, 2)], {2: [b"second"]}))
+        reader = store.reader()
+        found = dict(reader.body_rows(0, 10_000))
+        await store.commit(
+            Batch(3, [stored(3, 3), MessageRemoved(QUEUE_ID, message(1))], {3: [b"third"]}, dropped_rows=[1])
+        )
+        with reader.at_one_instant():
+            ends, numbers = reader.ends(), reader.body_row_numbers()
+            frames = reader.frames(0, 10_000)
+            found |= dict(reader.body_rows(2, 10_000))
+        assert ends.last_no == frames[-1][0] == (3 if 3 in numbers else 2)
+        assert numbers == ([2, 3] if ends.last_no == 3 else [1, 2])
+        assert set(numbers) <= found.keys()
+        reader.close()
 
 
 @run

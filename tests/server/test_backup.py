@@ -7,17 +7,23 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
 
 from peeklock.capture.folder import STORE_MARK_NAME
 from peeklock.cli import main
-from peeklock.demo.broker import BrokerProcess, program
-from peeklock.server import backup
+from peeklock.cli.running import find
+from peeklock.client import BlockingConnection, ConnectionString, encode_message, scan
+from peeklock.demo.broker import READY, BrokerProcess, program
+from peeklock.moving.copying import peek
+from peeklock.server import backup, restore
 from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.store.base import Batch
 from peeklock.store.sqlite.store import SqliteStore
@@ -197,7 +203,7 @@ def test_an_interrupted_restore_says_that_it_is_not_whole(
         raise KeyboardInterrupt
 
     target = tmp_path / "target"
-    monkeypatch.setattr(backup, "_require_sound", fail)
+    monkeypatch.setattr(restore, "_require_sound", fail)
     assert run("restore", file, "--data", target).exit_code == 130
     monkeypatch.undo()
     served = run("serve", "--data", target, "--amqp-port", 0, "--http-port", 0)
@@ -263,3 +269,120 @@ def test_the_page_does_what_it_says(
     for command in commands:
         done(*command.replace("sbemulatorns", "bank").split())
     assert (broker.data.parent / "restored" / "peeklock.db").exists()
+
+
+# A broker in memory
+
+
+class InMemory:
+    """A process with `--durability memory` and two namespaces."""
+
+    def __init__(self, folder: Path) -> None:
+        names = [{"Name": "bank", **ENTITIES}, {"Name": "Shop", **ENTITIES}]
+        config = folder / "Config.json"
+        config.write_text(json.dumps({"UserConfig": {"Namespaces": names}}))
+        self.control = folder / "control"
+        command = [program(), "serve", "--durability=memory", f"--control={self.control}"]
+        command += [f"--config={config}", "--amqp-port=0", "--http-port=0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        ready = READY.match(self.process.stdout.readline().rstrip())
+        assert ready is not None
+        self.port = int(ready[3])
+        self.connection_string = ready[1]
+
+
+@pytest.fixture
+def in_memory() -> Iterator[InMemory]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
+        made = InMemory(Path(folder))
+        with made.process:
+            yield made
+            made.process.terminate()
+
+
+def connected(text: str) -> BlockingConnection:
+    return BlockingConnection(ConnectionString.parse(text, timeout_s=10))
+
+
+def send(text: str, *bodies: bytes) -> None:
+    connection = connected(text)
+    sender = connection.sender("orders")
+    for body in bodies:
+        sender.send(encode_message(data=body))
+    sender.flush()
+    connection.close()
+
+
+def bodies_of(text: str) -> list[bytes]:
+    connection = connected(text)
+    try:
+        return [scan(each).decode_body()[0][1] for each in peek(connection, "orders", 0, 100)]
+    finally:
+        connection.close()
+
+
+def test_a_broker_in_memory_is_asked(tmp_path: Path, in_memory: InMemory) -> None:
+    """Its messages and namespaces come back in a folder, and an increment has what came later."""
+    control, large = in_memory.control, b"two" * 60_000
+    send(in_memory.connection_string, b"one", large)
+    said = done("backup", "--control", control, "--to", tmp_path / "full")
+    assert "the default namespace 'bank': all, up to batch " in said
+    assert "the namespace 'Shop': all, up to batch 1\n" in said
+    send(in_memory.connection_string, b"three")
+    more = ("--control", control, "--to", tmp_path / "more", "--since", tmp_path / "full")
+    assert "the default namespace 'bank': an increment, from batch " in done("backup", *more)
+    target = tmp_path / "target"
+    done("restore", tmp_path / "full", tmp_path / "more", "--data", target / "data")
+    with BrokerProcess(target) as again:
+        assert bodies_of(again.connection_string) == [b"one", large, b"three"]
+
+
+def test_one_namespace_of_a_broker_in_memory(tmp_path: Path, in_memory: InMemory) -> None:
+    control = ("--control", in_memory.control)
+    done("backup", *control, "--to", tmp_path / "one", "--namespace", "SHOP")
+    assert "the default namespace 'Shop'" in done("restore", tmp_path / "one", "--dry-run")
+    said = refused("backup", *control, "--to", tmp_path / "x", "--namespace", "none")
+    assert "has no namespace 'none'" in said
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_stores_of_a_broker_in_memory_are_on_the_control_socket_alone(in_memory: InMemory) -> None:
+    """They have the keys of all namespaces, which nobody may see over the network."""
+    url = f"http://127.0.0.1:{in_memory.port}/$api/v1/"
+    assert urlopen(f"{url}config").status == 200
+    with pytest.raises(HTTPError) as failed:
+        urlopen(f"{url}backup")
+    assert failed.value.code == 404
+
+
+def test_a_reader_is_for_one_back_up(in_memory: InMemory) -> None:
+    broker = find(control=in_memory.control)
+    opened = broker.value("POST", "/$api/v1/backup?store=default/bank")
+    path = f"/$api/v1/backup/{opened['id']}?what=numbers&after="
+    assert broker.data("GET", f"{path}0") == b""
+    assert broker.ask("GET", f"{path}-1").status == 400
+    assert broker.ask("POST", "/$api/v1/backup?store=default/none").status == 400
+    broker.value("POST", "/$api/v1/backup?store=namespace/shop")
+    refusal = broker.ask("GET", f"{path}0")
+    assert (refusal.status, refusal.value["detail"]) == (
+        409,
+        "Another back-up has begun, or this one has paused for too long: back up again.",
+    )
+
+
+def test_a_broker_with_a_folder_names_it(tmp_path: Path, broker: BrokerProcess) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        (Path(short) / "data").symlink_to(broker.data)
+        control = ("--control", f"{short}/data/control.sock")
+        said = refused("backup", *control, "--to", tmp_path / "file")
+        assert said.endswith(
+            f"refused it: This broker keeps its messages in {broker.data}: back them up with "
+            f"--data {broker.data}\n"
+        )
+        assert not list(tmp_path.glob("file*"))
+        assert run("backup", "--to", tmp_path / "file").exit_code == 2
+        both = run("backup", "--data", broker.data, *control, "--to", tmp_path / "file")
+        assert both.exit_code == 2
+    none = tmp_path / "none"
+    assert "no broker listens at" in refused("backup", "--control", none, "--to", tmp_path / "file")

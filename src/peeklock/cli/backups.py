@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from peeklock.cli.options import EXISTING_FILE, reported
+from peeklock.cli.options import EXISTING_FILE, SOCKET, reported
+from peeklock.cli.running import BrokerError, find
 
 if TYPE_CHECKING:
-    from peeklock.server.backup import Taken
+    from peeklock.server.backup import Stores, Taken
     from peeklock.store.backup.restoring import Restored
 
 STDOUT = Path("-")
@@ -39,8 +40,13 @@ class OutputFailed(Exception):
 @click.option(
     "--data",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    required=True,
     help="The data folder of the broker, which may run.",
+)
+@click.option(
+    "--control",
+    type=SOCKET,
+    metavar="PATH",
+    help="The running broker with --durability memory that was started with this --control.",
 )
 @click.option(
     "--to",
@@ -57,7 +63,9 @@ class OutputFailed(Exception):
     help="Leave out what this back-up has: an increment, which needs it at a restore.",
 )
 @_NAMESPACE
-def backup(data: Path, target: Path, since: Path | None, namespace: str | None) -> None:
+def backup(
+    data: Path | None, control: Path | None, target: Path, since: Path | None, namespace: str | None
+) -> None:
     """Back up a data folder into a file, while the broker runs.
 
     \b
@@ -65,6 +73,7 @@ def backup(data: Path, target: Path, since: Path | None, namespace: str | None) 
     What is new since:    peeklock backup --data ./data --to tuesday.backup --since monday.backup
     To another machine:   peeklock backup --data ./data --to - | ssh host 'cat > monday.backup'
     One namespace:        peeklock backup --data ./data --to bank.backup --namespace bank
+    A broker in memory:   peeklock backup --control ./control.sock --to monday.backup
 
     The file has the messages, entities, cursors and keys of all namespaces, each as of one instant, and the
     certificate authority: keep it as you keep the data folder. It does not have the event log. Commits go on
@@ -75,16 +84,17 @@ def backup(data: Path, target: Path, since: Path | None, namespace: str | None) 
     from peeklock.server.backup import back_up, read_backup
     from peeklock.store.base import StoreError
 
+    if (data is None) == (control is None):
+        raise click.UsageError("give --data DIR, or --control PATH for a broker with --durability memory.")
     os.nice(NICENESS)
-    with reported(StoreError, OutputFailed):
+    with reported(StoreError, OutputFailed, BrokerError):
         _require_apart(data, target)
         base = None if since is None else read_backup(since)
         progress = _Progress("backed up")
         with _output(target) as file:
             taken = back_up(
-                data,
+                _stores(data, control, namespace),
                 file.write,
-                namespace=namespace,
                 since=base,
                 now_ms=time.time_ns() // 1_000_000,
                 progress=progress.add,
@@ -99,6 +109,18 @@ def backup(data: Path, target: Path, since: Path | None, namespace: str | None) 
         click.echo(f"{target}: {target.stat().st_size:,} bytes, read again and whole", err=True)
 
 
+def _stores(data: Path | None, control: Path | None, namespace: str | None) -> Stores:
+    """Return the stores of a folder, or of the broker at a socket, which is asked."""
+    if data is not None:
+        from peeklock.server.backup import stores_in
+
+        return stores_in(data, namespace)
+    from peeklock.server.backup_asked import stores_of
+
+    broker = find(control=control)
+    return stores_of(broker.data, namespace, broker.where)
+
+
 def _extent(taken: Taken) -> str:
     head, end = taken.head, taken.end
     if head.after_no:
@@ -111,14 +133,14 @@ def _name(role: str, name: str) -> str:
     return f"the default namespace '{name}'" if role == "default" else f"the namespace '{name}'"
 
 
-def _require_apart(data: Path, target: Path) -> None:
+def _require_apart(data: Path | None, target: Path) -> None:
     """Raise OutputFailed where the back-up would be part of the folder, or replace something."""
     if target == STDOUT:
         return
     folder = target.absolute().parent
     if not folder.is_dir():
         raise OutputFailed(f"there is no folder {folder}: make it, or name another file")
-    if target.resolve().is_relative_to(data.resolve()):
+    if data is not None and target.resolve().is_relative_to(data.resolve()):
         raise OutputFailed(f"{target} is in the data folder {data}: name a file outside of it")
     if target.exists():
         raise OutputFailed(f"{target} exists: name a new file, or move that one away")
@@ -184,8 +206,8 @@ def restore(files: tuple[Path, ...], data: Path | None, namespace: str | None, d
 
     Exit status: 0 restored, or the files are whole; 1 failed; 2 wrong options.
     """
-    from peeklock.server.backup import plan
-    from peeklock.server.backup import restore as restore_into
+    from peeklock.server.restore import plan
+    from peeklock.server.restore import restore as restore_into
     from peeklock.store.base import StoreError
 
     if data is None and not dry_run:

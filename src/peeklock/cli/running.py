@@ -99,10 +99,7 @@ class RunningBroker:
     def ask(self, method: str, path: str, body: bytes = b"") -> Answer:
         """Return the answer to a request, of any status. Raises: NotRunning, BrokerError."""
         status, body, _ = self.exchange(method, path, body, {})
-        try:
-            return Answer(status, json.loads(body) if body else None)
-        except ValueError:
-            return Answer(status, body.decode(errors="replace").strip())
+        return _answer(status, body)
 
     def exchange(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
@@ -147,10 +144,27 @@ class RunningBroker:
         answer = self.ask(method, path, body)
         if answer.status < 300:
             return answer.value
+        raise self._refusal(answer)
+
+    def data(self, method: str, path: str) -> bytes:
+        """Return the bytes that a request is answered with. Raises: BrokerError, also for a refusal."""
+        status, body, _ = self.exchange(method, path, b"", {})
+        if status < 300:
+            return body
+        raise self._refusal(_answer(status, body))
+
+    def _refusal(self, answer: Answer) -> BrokerError:
         reason = answer.value.get("detail") if isinstance(answer.value, Mapping) else answer.value
-        raise BrokerError(
+        return BrokerError(
             f"{self.where} refused it: {str(reason or answer.status).rstrip('.')}{_advice(answer.status)}"
         )
+
+
+def _answer(status: int, body: bytes) -> Answer:
+    try:
+        return Answer(status, json.loads(body) if body else None)
+    except ValueError:
+        return Answer(status, body.decode(errors="replace").strip())
 
 
 def to_a_running_broker(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,9 @@ followed_files  Which files a broker follows, and what each one changes.
 reload         Looks at these files: each second, and on SIGHUP.
 follow         Notices that a file has changed.
 storage        The store, opened or rescued at start.
-backup         `peeklock backup` and `peeklock restore`.
+backup         `peeklock backup`.
+backup_asked   `peeklock backup` of a broker in memory.
+restore        `peeklock restore`.
 export         `peeklock export`.
 repair         `peeklock check`.
 namespaces     The namespaces of the process.

@@ -154,8 +154,8 @@ class Ends:
 class StoreReader(Protocol):
     """Reads what is committed, as it is stored, while commits go on; for one thread, of any process.
 
-    Each call sees the state of its own instant, and no commit waits for it. Frames and body rows are never
-    changed, only added with higher numbers, and dropped.
+    Each call sees the state of its own instant, or all see that at which the reader was made. No commit waits
+    for it. Frames and body rows are never changed, only added with higher numbers, and dropped.
     """
 
     def ends(self) -> Ends:

@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from peeklock.store.backup.format import Header, Kind, StoreHead, Writer
+from peeklock.store.backup.format import Header, Kind, StoreHead
 from peeklock.store.backup.restoring import Restored, restore_store
 from peeklock.store.backup.taking import take_store, why_full
 from peeklock.store.backup.verifying import Backup, chained, key_of, verify
+from peeklock.store.backup.writing import Writer
 from peeklock.store.base import StoreFiller, StoreReader
 from peeklock.store.sqlite.format import FORMAT
 
@@ -25,8 +26,7 @@ def back_up(reader: StoreReader, path: Path, since: Backup | None = None) -> Bac
     because = None if covered is None else why_full(reader, covered)
     if because is not None:
         covered = None
-    with path.open("wb") as file:
-        writer = Writer(file.write)
+    with path.open("wb") as file, Writer(file.write) as writer:
         follows = None if since is None else since.header.id
         writer.add_record(Kind.HEADER, Header(f"id {next(_ids)}", follows, NOW_MS, "0", FORMAT))
         after_no = 0 if covered is None else covered.end.last_no

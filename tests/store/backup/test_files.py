@@ -28,18 +28,21 @@ from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.broker.vocabulary.events import EventType
 from peeklock.broker.vocabulary.message import Message
 from peeklock.store.backup import format as backup_format
-from peeklock.store.backup.format import BackupUnusable, Header, Kind, Writer, read_blocks
+from peeklock.store.backup.format import BackupUnusable, Header, Kind, read_blocks
 from peeklock.store.backup.restoring import SKIPPED_BATCHES, SKIPPED_NUMBERS
 from peeklock.store.backup.verifying import Backup, chained, verify
+from peeklock.store.backup.writing import Writer
 from peeklock.store.base import Batch, StoreFailed, StoreUnfinished
 from peeklock.store.check import check
 from peeklock.store.encoding import event_rows
 from peeklock.store.memory import MemoryStore
 from peeklock.store.sqlite.filler import SqliteFiller
 from peeklock.store.sqlite.format import FORMAT
+from peeklock.store.sqlite.reader import SqliteReader
 from peeklock.store.sqlite.store import SqliteStore
 from tests.engine.rig import at_once
 from tests.store.backup.files import back_up, restore
+from tests.store.synchronous import Synchronous
 
 QUEUE_ID = 4
 
@@ -162,8 +165,7 @@ def test_garbage_raises_its_own_error_alone(tmp_path_factory: pytest.TempPathFac
 def test_members_of_a_later_release_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "file"
     small = small_backup(path)
-    with path.open("wb") as file:
-        writer = Writer(file.write)
+    with path.open("wb") as file, Writer(file.write) as writer:
         record = b'{"id":"a","follows":null,"taken_at_ms":1,"release":"9","store_format":1,"later":true}'
         writer.add(Kind.HEADER, record)
         with (tmp_path / "other").open("w+b") as other:
@@ -344,10 +346,12 @@ async def test_a_damaged_body_is_damaged_after_a_restore_too(tmp_path: Path) -> 
 
 def test_rows_that_are_dropped_while_they_are_read_do_no_harm(tmp_path: Path) -> None:
     """Commits between the pieces of a back-up: it has the state of its last look."""
-    store = store_with(first_batch())
+    store = Synchronous(tmp_path / "data")
+    at_once(store.open())
+    at_once(store.commit(first_batch()))
     for no in range(2, 8):
         at_once(store.commit(Batch(no, [stored(no, no)], {no: [b"%d" % no * 3_000_000]})))
-    reader = store.reader()
+    reader: SqliteReader = store.reader()
     reading, last_look = reader.body_rows, reader.at_one_instant
     is_last = False
 
@@ -364,9 +368,12 @@ def test_rows_that_are_dropped_while_they_are_read_do_no_harm(tmp_path: Path) ->
         is_last = True
         return last_look()
 
-    reader.body_rows, reader.at_one_instant = and_commit, at_one_instant  # type: ignore[method-assign]  # commits that come between
+    reader.body_rows, reader.at_one_instant = and_commit, at_one_instant  # type: ignore[method-assign, assignment]  # commits that come between
     found = restored_bodies([back_up(reader, tmp_path / "full")])
-    assert reader.ends().last_no > 9, "some came between"
+    last_no = reader.ends().last_no
+    assert last_no > 9, "some came between"
+    reader.close()
+    store.end()
     whole = {1: b"one", **{no: b"%d" % no * 3_000_000 for no in range(2, 8)}}
-    whole.update({no - 6: b"moved" for no in range(8, reader.ends().last_no + 1)})
+    whole.update({no - 6: b"moved" for no in range(8, last_no + 1)})
     assert found == whole

@@ -12,4 +12,5 @@ lives       Checks of single lives: each event against the one before.
 log         Survey of the event log: entities, gaps, epochs, settings.
 numbers     Checks of sequence numbers and enqueued times.
 passes      Checks across messages: files, batches, sessions, duplicates, transactions, copies.
+returned    The messages that a restore brought back.
 """

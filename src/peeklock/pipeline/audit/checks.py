@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
 
@@ -11,6 +12,9 @@ CLEAN, VIOLATED, NOT_PROVEN = 0, 1, 2
 
 SAMPLES_MAX = 10
 """Offending rows shown for each check."""
+
+RETURNED_MAX = 1_000
+"""Messages that a restore brought back, in a report. Our choice: a few hundred kilobytes of JSON."""
 
 
 class AuditInput(ValueError):
@@ -175,6 +179,31 @@ class Finding:
     samples: list[Sample] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class ReturnedMessage:
+    """A message that was settled after a back-up, and was live again when that was restored."""
+
+    namespace: str
+    entity: str
+    sequence_number: int
+    """Before the restore and after it."""
+    settled: str
+    """The event that ended its life before the restore."""
+    settled_at_ms: int
+    """UTC."""
+    batch_no: int
+    """Of that event."""
+    settled_since: str | None
+    """The event that ended it after the restore; None = it is live."""
+
+    def cells(self) -> tuple[str, ...]:
+        """Return it as a row of a table for people."""
+        at = datetime.fromtimestamp(self.settled_at_ms / 1000, UTC)
+        settled_at = at.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+        number, settled_since = str(self.sequence_number), self.settled_since or "live"
+        return self.entity, number, self.settled, settled_at, settled_since
+
+
 @dataclass(slots=True)
 class Verdict:
     """Result of an audit."""
@@ -194,6 +223,11 @@ class Verdict:
     """Sentences: what could not be checked, and why. With any of them the audit is not clean."""
     notes: list[str] = field(default_factory=list)
     """Sentences: what was rightly not checked."""
+    returned_count: int = 0
+    returned_live: int = 0
+    """Of these, without another end since the restore."""
+    returned: list[ReturnedMessage] = field(default_factory=list)
+    """The first of them, up to `RETURNED_MAX`."""
 
     def add(
         self,
@@ -244,6 +278,11 @@ class Verdict:
             "checks": [self._report(check) for check in self.checked],
             "not_proven": self.not_proven,
             "notes": self.notes,
+            "returned": {
+                "count": self.returned_count,
+                "live": self.returned_live,
+                "messages": [asdict(message) for message in self.returned],
+            },
         }
 
     def _report(self, check: Check) -> dict[str, Any]:

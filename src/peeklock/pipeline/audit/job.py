@@ -19,10 +19,11 @@ from rich.table import Table
 
 from peeklock.pipeline.audit import ledger
 from peeklock.pipeline.audit import passes as audit_passes
-from peeklock.pipeline.audit.checks import ALWAYS, WITH_LEDGER, WITH_LEFT, AuditInput, Verdict
+from peeklock.pipeline.audit.checks import ALWAYS, SAMPLES_MAX, WITH_LEDGER, WITH_LEFT, AuditInput, Verdict
 from peeklock.pipeline.audit.files import events_of, look
 from peeklock.pipeline.audit.life_rows import check_lives
 from peeklock.pipeline.audit.log import Log, place_key, survey
+from peeklock.pipeline.audit.returned import list_returned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +84,8 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     audit_passes.check_duplicates(log, verdict, horizon)
     audit_passes.check_transactions(log, verdict)
     audit_passes.check_copies(log, verdict)
+    tell("restores")
+    list_returned(log, verdict)
     if options.ledger is not None:
         tell("ledger")
         ledger.check_ledger(log, verdict, ledger.read_ledger(spark, options.ledger), horizon)
@@ -131,6 +134,8 @@ def show(verdict: Verdict, console: Console) -> None:
         console.print(f"{check.title}: {finding.count:,}, for example", style="bold")
         for sample in finding.samples:
             console.print(f"  {sample}", markup=False, highlight=False)
+    if verdict.returned:
+        console.print(_returned(verdict))
     for sentence in (*verdict.not_proven, *verdict.notes):
         console.print(sentence, markup=False, highlight=False)
     console.print(
@@ -138,3 +143,13 @@ def show(verdict: Verdict, console: Console) -> None:
         markup=False,
         highlight=False,
     )
+
+
+def _returned(verdict: Verdict) -> Table:
+    """Return a table of the first messages that a restore brought back."""
+    table = Table(title="Settled after the back-up, and restored", title_justify="left")
+    for name in ("entity", "sequence number", "settled", "at (UTC)", "since the restore"):
+        table.add_column(name, justify="right" if name == "sequence number" else "left")
+    for message in verdict.returned[:SAMPLES_MAX]:
+        table.add_row(*message.cells())
+    return table

@@ -26,16 +26,13 @@ from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import Kind, Process, ServedNamespace
 from peeklock.server.settings import StartFailed
-from peeklock.server.system.namespaces import NamespaceRecord, NamespaceRecords
+from peeklock.server.system.namespaces import FOLDER, NamespaceRecord, NamespaceRecords
 from peeklock.store.base import StoreError
 
 if TYPE_CHECKING:
     from peeklock.config.file import Config
 
 T = TypeVar("T")
-
-NAMESPACES_FOLDER = "namespaces"
-"""In the data folder: the folders of the namespaces but the default one."""
 
 OPENED_AT_ONCE = 32
 """Namespaces. Our choice: four for each thread that writes."""
@@ -285,7 +282,7 @@ class Lifecycle:
 
     def _folder(self, name: str) -> Path | None:
         data = self._process.settings.data
-        return None if data is None else data / NAMESPACES_FOLDER / name.lower()
+        return None if data is None else data / FOLDER / name.lower()
 
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what work returns, which goes on if the caller is cancelled."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.rest.receives import Receives
 from peeklock.server.line_limits import Note
 from peeklock.server.namespaces.served import ServedNamespace
+from peeklock.server.net.backup_pages import BackupPages, Stores
 from peeklock.server.net.config_page import ConfigPage
 from peeklock.server.net.connection_pages import ConnectionPages
 from peeklock.server.net.http_dispatch import HttpContext
@@ -30,6 +32,9 @@ from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.store.backup.format import SYSTEM, Role, StoreHead
+from peeklock.store.backup.verifying import key_of
+from peeklock.store.base import StoreReader
 
 if TYPE_CHECKING:
     from peeklock.server.net.protocols import Protocols
@@ -51,7 +56,7 @@ class HttpEndpoint:
         self.control = replace(
             self.context,
             administration=partial(self._administration, OpenAuthority()),
-            pages=self._pages(asks_for_keys=False),
+            pages=self._pages(asks_for_keys=False, has_stores=served.is_default),
             origin_policy=OriginPolicy(),
             bears_refusal=lambda address: True,
         )
@@ -102,10 +107,11 @@ class HttpEndpoint:
             )
         )
 
-    def _pages(self, *, asks_for_keys: bool) -> OperatorPages:
+    def _pages(self, *, asks_for_keys: bool, has_stores: bool = False) -> OperatorPages:
         """Make the table of the operator's pages: a row for each.
 
         Those of the default namespace show the whole process, those of another one its own part.
+        `has_stores`: with the pages for `peeklock backup`.
         """
         served, shared = self._served, self._protocols
         probes = ProbePages(partial(shared.health, served), served.shard.vitals, shared.stops)
@@ -144,4 +150,23 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
+        if has_stores:
+            data = served.settings.data
+            backup = BackupPages(self._stores, None if data is None else str(data))
+            rows += [
+                Page("/$api/v1/backup", Access.MANAGE, backup.show),
+                Page("/$api/v1/backup", Access.MANAGE, backup.open, "POST"),
+                Page("/$api/v1/backup/", Access.MANAGE, backup.read),
+            ]
         return OperatorPages(rows, asks_for_keys=asks_for_keys)
+
+    def _stores(self) -> Stores:
+        """Return the stores of the process but those of namespaces for tests, which end without a trace."""
+        found: list[tuple[StoreHead, Callable[[], StoreReader]]] = [
+            (StoreHead(SYSTEM, "system", 0), self._protocols.process.system.reader)
+        ]
+        for served in self._protocols.registry:
+            if served.kind != "throw-away":
+                role: Role = "default" if served.is_default else "namespace"
+                found.append((StoreHead(served.name, role, 0), served.shard.reader))
+        return {key_of(head): (head, reader) for head, reader in found}

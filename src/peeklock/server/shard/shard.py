@@ -32,7 +32,7 @@ from peeklock.server.shard.measures import Measures
 from peeklock.server.shard.own_requests import OwnRequests
 from peeklock.server.shard.spanned_loop import SpannedLoop, Spans
 from peeklock.server.shard.vitals import Vitals
-from peeklock.store.base import Batch, Store
+from peeklock.store.base import Batch, Store, StoreReader
 
 if TYPE_CHECKING:
     from peeklock.store.event_backlog import EventBacklog
@@ -262,6 +262,12 @@ class Shard:
         """Drop the events of the batches up to this one, with the next commits."""
         self._driver.forget_events(no)
         self.offer(())
+
+    # Back-ups
+
+    def reader(self) -> StoreReader:
+        """Return a reader of its store. Raises: StoreFailed."""
+        return self._store.reader()
 
     # The end
 

@@ -17,6 +17,9 @@ from peeklock.store.base import StoreDamaged
 
 PREFIX = "namespace/"
 
+FOLDER = "namespaces"
+"""In the data folder: the folders of the namespaces but the default one."""
+
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:

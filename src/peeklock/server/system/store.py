@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from peeklock.broker.vocabulary.changes import Change, FactRemoved, FactStored
-from peeklock.store.base import Batch, Store, StoreDamaged, StoreError, StoreFailed
+from peeklock.store.base import Batch, Store, StoreDamaged, StoreError, StoreFailed, StoreReader
 
 FOLDER = "system"
 """In the data folder."""
@@ -121,6 +121,10 @@ class SystemStore:
             else:
                 self._texts[key] = text
         self._keys = sorted(self._texts)
+
+    def reader(self) -> StoreReader:
+        """Return a reader of its store, for a back-up. Raises: StoreFailed."""
+        return self._store.reader()
 
 
 def _checked(key: str) -> str:

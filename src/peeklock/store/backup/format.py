@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
 from typing import Any, BinaryIO, Literal, TypeVar
@@ -30,6 +30,8 @@ from peeklock.store.base import Blob, Entry, StoreError
 MAGIC = b"peeklock back-up\n"
 VERSION = 1
 """Version that this release writes."""
+
+START = MAGIC + VERSION.to_bytes(2, "little")
 
 _VERSION = struct.Struct("<H")
 _HEAD = struct.Struct("<BII")  # kind, size, checksum
@@ -45,6 +47,9 @@ BLOCK_BYTES = 4 * 1024 * 1024
 Role = Literal["system", "default", "namespace"]
 """The place of a store in a data folder: that of the process' own facts, of the default namespace, of another
 namespace."""
+
+SYSTEM = "system"
+"""The name of the store with the facts of the process."""
 
 
 class BackupUnusable(StoreError):
@@ -130,39 +135,6 @@ class Block:
             raise BackupUnusable(f"its block at byte {self.at:,} cannot be unpacked: {error}") from error
 
 
-class Writer:
-    """Writes a back-up, block by block."""
-
-    def __init__(self, write: Callable[[bytes], object]) -> None:
-        """Begin a back-up; `write` takes its bytes in order."""
-        self._write = write
-        self._checksum = 0
-        self._blocks = 0
-        self.size_bytes = 0
-        """Written so far."""
-        self._put(MAGIC + _VERSION.pack(VERSION))
-
-    def add(self, kind: Kind, data: bytes) -> None:
-        """Write a block."""
-        packed = zlib.compress(data, LEVEL)
-        self._checksum = _checksum(kind, packed, self._checksum)
-        self._blocks += 1
-        self._put(_HEAD.pack(kind, len(packed), self._checksum))
-        self._put(packed)
-
-    def add_record(self, kind: Kind, record: Header | StoreHead | StoreEnd) -> None:
-        """Write a block that is one record."""
-        self.add(kind, _json(asdict(record)))
-
-    def end(self) -> None:
-        """Write the last block."""
-        self.add(Kind.END, _json({"blocks": self._blocks}))
-
-    def _put(self, data: bytes) -> None:
-        self._write(data)
-        self.size_bytes += len(data)
-
-
 def read_blocks(file: BinaryIO) -> Iterator[Block]:
     """Yield the blocks of a back-up from its start to its end, checked. Raises: BackupUnusable, OSError."""
     start = file.read(len(MAGIC) + _VERSION.size)
@@ -223,6 +195,12 @@ def _check_end(file: BinaryIO, block: Block, count: int) -> None:
         raise BackupUnusable("there is more behind its end: the file is damaged")
 
 
+def block_head(kind: Kind, data: bytes, before: int) -> tuple[bytes, int]:
+    """Return the head of a block and its checksum; `data`: compressed, `before`: the checksum before."""
+    checksum = _checksum(kind, data, before)
+    return _HEAD.pack(kind, len(data), checksum), checksum
+
+
 def _checksum(kind: int, data: bytes, before: int) -> int:
     return zlib.crc32(data, zlib.crc32(_HEAD.pack(kind, len(data), 0), before))
 
@@ -266,6 +244,16 @@ def unpack_live(data: bytes) -> Iterator[tuple[int, Row]]:
     """Yield the live rows."""
     for no, checksum, size in _LIVE.iter_unpack(data):
         yield no, (checksum, size)
+
+
+def pack_record(record: Header | StoreHead | StoreEnd) -> bytes:
+    """Return a record as bytes."""
+    return _json(asdict(record))
+
+
+def pack_end(blocks: int) -> bytes:
+    """Return the last block, which says how many there are before it."""
+    return _json({"blocks": blocks})
 
 
 _R = TypeVar("_R", Header, StoreHead, StoreEnd)

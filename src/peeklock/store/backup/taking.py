@@ -23,12 +23,12 @@ from peeklock.store.backup.format import (
     Row,
     StoreEnd,
     StoreHead,
-    Writer,
     pack_blobs,
     pack_entries,
     pack_live,
 )
 from peeklock.store.backup.verifying import Covered
+from peeklock.store.backup.writing import Writer
 from peeklock.store.base import Blob, StoreReader
 from peeklock.store.encoding import body_rows, frames
 
