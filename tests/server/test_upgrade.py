@@ -244,7 +244,7 @@ def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # A kill in the middle of the first start
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
 def test_a_first_start_that_is_killed_at_any_step_is_finished_by_the_next(
     data: Path, tmp_path: Path, every: int
 ) -> None:
