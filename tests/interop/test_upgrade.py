@@ -93,10 +93,8 @@ def test_clients_go_on_through_an_upgrade_and_find_all_that_was_stored(broker: B
 
         orders.send_messages([ServiceBusMessage("again", message_id="1"), ServiceBusMessage("new")])
         orders.cancel_scheduled_messages([cancelled])
-        left = {
-            message.sequence_number or 0: str(message)
-            for message in receiver.peek_messages(20, sequence_number=1)
-        }
+        peeked = receiver.peek_messages(20, sequence_number=1)
+        left = {message.sequence_number or 0: str(message) for message in peeked}
         assert numbers[0] not in left, "what was completed does not come back"
         new = max(left)
         assert left == {
@@ -108,7 +106,7 @@ def test_clients_go_on_through_an_upgrade_and_find_all_that_was_stored(broker: B
         }
         assert new > cancelled > scheduled, "no number is used twice"
         [deferred] = receiver.receive_deferred_messages([numbers[1]])
-        assert deferred.delivery_count == (taken[1].delivery_count or 0) + 1
+        assert (deferred.delivery_count or 0) == (taken[1].delivery_count or 0) + 1
         receiver.complete_message(deferred)
         again = receiver.receive_messages(max_message_count=1, max_wait_time=WAIT_S)
         assert [message.sequence_number for message in again] == [numbers[3]], "its lock has ended"

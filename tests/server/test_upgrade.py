@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -218,10 +220,31 @@ def folders_of(data: Path) -> list[Path]:
     return [data, folder_of(data), *(data / "namespaces" / name for name in ("shop", "yard"))]
 
 
+def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands run as they are, one after the other, and it quotes what release 0.2.0 says. Req: R-07."""
+    page = (Path(__file__).parents[2] / "docs/how-to/upgrade.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    commands = [line.split() for block in blocks for line in block.splitlines()]
+    assert len(blocks) == page.count("```sh")
+    assert len(commands) == 6
+    assert (
+        f"has format {FORMAT}, written by a newer release; this one reads up to {EARLIER_FORMAT}: start"
+        in page
+    )
+    monkeypatch.setattr(os, "nice", lambda increment: 0)  # the process of the tests keeps its priority
+    monkeypatch.chdir(tmp_path)
+    with broker_on(tmp_path):
+        for program, *arguments in commands:
+            assert program == "peeklock"
+            assert (done := run(*arguments)).exit_code == 0, done.output
+    for name in ("data-before", "rehearsal"):
+        assert (tmp_path / name / "peeklock.db").exists()
+
+
 # A kill in the middle of the first start
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
 def test_a_first_start_that_is_killed_at_any_step_is_finished_by_the_next(
     data: Path, tmp_path: Path, every: int
 ) -> None:

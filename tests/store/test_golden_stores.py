@@ -9,6 +9,7 @@ import stat
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,8 +137,40 @@ def test_a_store_of_an_older_format_is_this_formats_once_it_was_opened(folder: P
 
     before = release_of(folder / "peeklock.db")
     asyncio.run(test())
-    assert check(folder).lines[0].endswith(f"format {FORMAT}")
+    report = check(folder)
+    assert report.exit_status == SOUND
+    assert report.lines[0].endswith(f"format {FORMAT}")
     assert release_of(folder / "peeklock.db") == (before if number == FORMAT else __version__)
+
+
+def test_a_kill_before_any_statement_of_the_first_opening_loses_nothing(
+    folder: Path, number: int, tmp_path: Path
+) -> None:
+    """The next opening finishes it. Req: R-02, R-07."""
+    killed: list[Path] = []
+
+    def copy(_: str) -> None:
+        killed.append(tmp_path / f"killed before {len(killed)}")
+        shutil.copytree(folder, killed[-1], ignore=shutil.ignore_patterns("*-shm", "*.lock"))
+
+    def connect(*given: Any, **named: Any) -> sqlite3.Connection:
+        db: sqlite3.Connection = sqlite3.connect(*given, **named)
+        db.set_trace_callback(copy)
+        return db
+
+    async def test() -> None:
+        store = SqliteStore(folder, connect=connect)
+        await store.open()
+        await store.close()
+        for left in killed:
+            await reads_all(left, number)
+
+    asyncio.run(test())
+    formats = [format_of(left / "peeklock.db") for left in killed]
+    assert all(found in (number, FORMAT) for found in formats)
+    assert len(killed) > 10
+    for left in killed:
+        assert check(left).exit_status == SOUND
 
 
 async def reads_all(folder: Path, number: int) -> None:
