@@ -12,14 +12,19 @@ import sys
 import tempfile
 from pathlib import Path
 
+from peeklock.demo.broker import program
+from tests.audit import LEDGERS
 from tests.soak.conductor import Conductor, Outcome
 from tests.soak.growth import compare
 from tests.soak.picture import draw
+from tests.soak.site import SECOND
 from tests.soak.summary import markdown, verdict
 
 RESULTS = Path(__file__).parents[2] / "docs" / "explanation"
 MARK = "<!-- From here on written by `./run soak --minutes N`. -->\n"
 MINUTES_MIN = 0.3
+AUDIT_MEMORY = "1500m"
+"""Enough for two hours, by the page of the audit."""
 
 
 def main(arguments: list[str]) -> int:
@@ -61,15 +66,24 @@ def main(arguments: list[str]) -> int:
 
 
 def audit(folder: Path) -> list[str]:
-    """Audit the event logs on Spark, in a process of its own; return what is wrong."""
+    """Audit the event log by `peeklock pipeline audit`; return what is wrong."""
     print("auditing the event log on Spark", flush=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.audit", str(folder)], capture_output=True, text=True, check=False
-    )
-    print(done.stdout)
-    return [f"the audit of the event log has failed:\n{done.stdout[-4000:]}{done.stderr[-2000:]}"] * bool(
-        done.returncode
-    )
+    log = folder / "log"
+    command = [
+        program(),
+        "pipeline",
+        "audit",
+        "--from",
+        str(log),
+        "--from",
+        str(log / "_namespaces" / SECOND),
+    ]
+    command += ["--ledger", str(folder / LEDGERS), "--conf", f"spark.driver.memory={AUDIT_MEMORY}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    print(said)
+    lines = [line for line in said.splitlines() if "\u2502          0 \u2502" not in line][-20:]
+    return ["\n".join(("the audit of the event log:", *lines))] if done.returncode else []
 
 
 async def _run(folder: Path, seed: int, minutes: float) -> Outcome:

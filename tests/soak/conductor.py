@@ -221,7 +221,12 @@ class Conductor:
         if event.kind is Kind.CLOCK and self.site.clock is None:
             return
         at_s, started = self._watch.now_s(), time.monotonic()
-        await self._action(event.kind)()
+        try:
+            await self._action(event.kind)()
+        except (Broken, BrokerFailed):
+            if self.interrupt.is_set():
+                return  # Ctrl-C ends commands too
+            raise
         took_s = time.monotonic() - started
         self.outcome.marks.append(Mark(at_s, event.kind, took_s))
         self.last = f"{event.kind} ({took_s:.1f} s)"
@@ -356,6 +361,7 @@ class Conductor:
             load.quiet()
         for feature in self._features:
             feature.stopping.set()
+        await self._revive()
         self.last = "draining"
         self._say(self._progress())
         for feature in self._features:
@@ -378,6 +384,19 @@ class Conductor:
         self._write_ledgers()
         self._add("event log", await asyncio.to_thread(events.judge, log, QUEUE, ledger))
         list(events.segments(log / "_namespaces" / SECOND))
+
+    async def _revive(self) -> None:
+        """Start the broker again if Ctrl-C has ended it too."""
+        try:
+            await asyncio.to_thread(self.site.broker.check)
+        except BrokerFailed:
+            if not self.interrupt.is_set():
+                raise
+            self._is_paused = True
+            self.site.broker.kill()
+            for load in self._loads:
+                await load.over(polite=False)
+            await self._start()
 
     def _write_ledgers(self) -> None:
         """Write what clients learnt for the audit of the event log."""

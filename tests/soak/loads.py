@@ -206,7 +206,8 @@ class BankLoad(Load):
             self.clients = await self.loop.connect()
             await asyncio.sleep(BURST_S)
             for client in self.clients:
-                client.close()
+                # A connection that is not open yet cannot be closed in order.
+                client.close() if client.peer.ready else client.vanish()
             await self.loop.over(self.clients)
             self.clients = []
             await asyncio.sleep(BETWEEN_BURSTS_S)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -27,9 +29,17 @@ def test_nothing_is_lost_in_a_short_soak(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_soak_is_judged(tmp_path: Path) -> None:
+    """Ctrl-C at a terminal reaches the broker, too."""
+
     async def interrupted() -> None:
         conductor = Conductor(tmp_path, seed=2, minutes=30)
-        asyncio.get_running_loop().call_later(8, conductor.interrupt.set)
+
+        def interrupt() -> None:
+            conductor.interrupt.set()
+            if conductor.site.broker.pid is not None:
+                os.kill(conductor.site.broker.pid, signal.SIGINT)
+
+        asyncio.get_running_loop().call_later(8, interrupt)
         outcome = await conductor.run()
         assert not outcome.failures
         assert outcome.interrupted

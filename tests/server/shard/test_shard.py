@@ -209,6 +209,51 @@ def test_effects_are_handed_out_in_order_a_part_in_each_turn() -> None:
     asyncio.run(test())
 
 
+class AskingConnection(KeepingConnection):
+    """One that asks again for each answer, a little later, until it has `COUNT`."""
+
+    COUNT = 10
+
+    def __init__(self, shard: Shard, clock: ManualClock) -> None:
+        super().__init__()
+        self._shard = shard
+        self._clock = clock
+
+    def handle(self, effects: Iterable[Effect], now_ms: int) -> None:
+        super().handle(effects, now_ms)
+        self._clock.advance(5)
+        if len(self.effects) < self.COUNT:
+            self._shard.offer((OpenSender(LinkId(1, len(self.effects) + 1), Address("orders")),))
+
+
+def test_time_does_not_go_back_after_commands_that_come_while_effects_are_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an event has a later time than the one that it decides by. Req: S-04, L-03."""
+
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        shard, _ = await started(now_ms=clock)
+        driver, times = shard._driver, [NOW_MS]
+
+        def kept(call: Callable[[Any, int], Any], what: Any, now_ms: int) -> Any:
+            times.append(now_ms)
+            return call(what, now_ms)
+
+        step = driver.step
+        monkeypatch.setattr(driver, "offer", partial(kept, driver.offer))
+        monkeypatch.setattr(driver, "step", lambda now_ms: kept(lambda _, now_ms: step(now_ms), None, now_ms))
+        connection = AskingConnection(shard, clock)
+        shard.add(1, connection)
+        shard.offer((OpenSender(LINK, Address("orders")),))
+        while len(connection.effects) < AskingConnection.COUNT:  # noqa: ASYNC110  # they come turn by turn
+            await asyncio.sleep(0)
+        assert times == sorted(times)
+        await shard.stop()
+
+    asyncio.run(test())
+
+
 def test_the_bodies_of_what_waits_to_be_handed_out_are_kept() -> None:
     """Receiving deletes them: the batch after that drops their rows. Req: T-08, R-01"""
 

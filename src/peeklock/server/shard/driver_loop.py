@@ -115,6 +115,8 @@ class DriverLoop:
             more = driver.more
             if not more or clock_s() >= until_s:
                 break
+            # Commands may have come while effects were handed out, and the driver's time never goes back.
+            now_ms = self._now_ms()
         next_run.planned = planned
         if more:
             next_run.plan()
