@@ -145,7 +145,8 @@ def _share(before: dict[str, int], after: dict[str, int]) -> str:
     bounds = {bound: after[bound] - before.get(bound, 0) for bound in after}
     total = bounds["+Inf"]
     slow = total - max((count for bound, count in bounds.items() if float(bound) <= 0.01), default=0)
-    return f"{slow:,} of {total:,} commits took over 10 ms"
+    p99 = min((float(bound) for bound, count in bounds.items() if count >= 0.99 * total), default=0.0)
+    return f"99 % of {total:,} commits took up to {1000 * p99:g} ms, {slow:,} over 10 ms"
 
 
 def _latencies(load: Load) -> str:

@@ -317,6 +317,16 @@ class TestGaps:
         assert (first, last) == (1, 2)
         assert "--capture-backlog" in reason
 
+    def test_a_new_folder_for_a_store_that_was_exported_says_so(self, data: Path, log: Path) -> None:
+        """The folder before is lost, or was given up."""
+        write_store(data, [EPOCH], [enqueued(1)], exported_to=2)
+        export(data, log.with_name("lost"))
+        write_store(data, [enqueued(2)])
+        export(data, log)
+        [(first, last, reason)] = told_gaps(log)
+        assert (first, last) == (1, 2)
+        assert reason.endswith("or exported before, to another folder than this one")
+
     def test_a_gap_before_a_batch_without_events_is_told_all_the_same(self, data: Path, log: Path) -> None:
         write_store(data, [EPOCH], None, [])
         assert export(data, log).numbers == [0, 1, 3]  # the gap is of this hour

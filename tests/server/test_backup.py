@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +25,9 @@ from peeklock.client import BlockingConnection, ConnectionString, encode_message
 from peeklock.demo.broker import READY, BrokerProcess, program
 from peeklock.moving.copying import peek
 from peeklock.server import backup, restore
+from peeklock.server.net.backup_pages import PAGE_BYTES
 from peeklock.server.system.store import SystemStore, folder_of
+from peeklock.store.backup.format import unpack_blobs
 from peeklock.store.base import Batch
 from peeklock.store.sqlite.store import SqliteStore
 
@@ -174,6 +177,27 @@ def test_a_full_disk_leaves_no_back_up(tmp_path: Path, data: Path) -> None:
     )
     assert not (tmp_path / "file").exists()
     assert not (tmp_path / "file.part").is_symlink()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_back_up_leaves_nothing(tmp_path: Path, data: Path, number: int, status: int) -> None:
+    """A pipe stands in for the file under way, so that it is certain when the command writes."""
+
+    async def grow() -> None:
+        store = SqliteStore(data)
+        await store.open()
+        await store.commit(Batch(2, [], {1: [os.urandom(1_000_000)]}))
+        await store.close()
+
+    asyncio.run(grow())
+    part = tmp_path / "file.part"
+    os.mkfifo(part)
+    command = [program(), "backup", "--data", str(data), "--to", str(tmp_path / "file")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as running, part.open("rb") as pipe:
+        assert pipe.read(10)
+        running.send_signal(number)
+        assert running.wait(30) == status
+    assert not list(tmp_path.glob("file*"))
 
 
 def test_a_restore_changes_nothing_that_is_there(tmp_path: Path, data: Path, file: Path) -> None:
@@ -363,6 +387,15 @@ def test_a_reader_is_for_one_back_up(in_memory: InMemory) -> None:
     assert broker.data("GET", f"{path}0") == b""
     assert broker.ask("GET", f"{path}-1").status == 400
     assert broker.ask("POST", "/$api/v1/backup?store=default/none").status == 400
+    send(in_memory.connection_string, *(bytes(200_000) for _ in range(12)))
+    opened = broker.value("POST", "/$api/v1/backup?store=default/bank")
+    pages = f"/$api/v1/backup/{opened['id']}?what=rows&after="
+    found, sizes = [0], []
+    while page := broker.data("GET", f"{pages}{found[-1]}"):
+        found += [no for no, _ in unpack_blobs(page)]
+        sizes.append(len(page))
+    assert found[-1] == opened["ends"][2]
+    assert max(sizes) < PAGE_BYTES + 300_000 < sum(sizes), "no answer holds up the loop"
     broker.value("POST", "/$api/v1/backup?store=namespace/shop")
     refusal = broker.ask("GET", f"{path}0")
     assert (refusal.status, refusal.value["detail"]) == (

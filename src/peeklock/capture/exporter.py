@@ -60,6 +60,7 @@ HOUR_MS = 3_600_000
 NOT_CAPTURED = "capture was off"
 RESTORED = "undone, or never written: the store was restored from a back-up"
 GIVEN_UP = "given up: more waited to be exported than --capture-backlog allows"
+BEFORE = f"{GIVEN_UP}; or exported before, to another folder than this one"
 
 
 class Listener(Protocol):
@@ -323,8 +324,10 @@ class Exporter:
         kinds = bytes(follows.integers["type"])
         if EventType.RESTORED in kinds:
             reason = RESTORED
+        elif EventType.EPOCH_STARTED in kinds:
+            reason = NOT_CAPTURED
         else:
-            reason = NOT_CAPTURED if EventType.EPOCH_STARTED in kinds else GIVEN_UP
+            reason = BEFORE if first == 1 else GIVEN_UP
         at_ms = follows.integers["at_ms"][0] if follows.count else _now_ms()
         self._listener.note(
             "warning", "batches are missing from the event log", first=first, last=last, reason=reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -91,7 +92,7 @@ def backup(
         _require_apart(data, target)
         base = None if since is None else read_backup(since)
         progress = _Progress("backed up")
-        with _output(target) as file:
+        with _terminated_in_order(), _output(target) as file:
             taken = back_up(
                 _stores(data, control, namespace),
                 file.write,
@@ -144,6 +145,16 @@ def _require_apart(data: Path | None, target: Path) -> None:
         raise OutputFailed(f"{target} is in the data folder {data}: name a file outside of it")
     if target.exists():
         raise OutputFailed(f"{target} exists: name a new file, or move that one away")
+
+
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """Exit on SIGTERM as on an error, so that no part of a back-up stays."""
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

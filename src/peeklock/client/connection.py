@@ -125,12 +125,20 @@ class BlockingConnection:
         with self.lock:
             return self._management.setdefault(path, Management(self, path))
 
-    def sender(self, path: str, *, in_flight_max: int = 1000, in_flight_bytes_max: int = 8 << 20) -> Sender:
+    def sender(
+        self,
+        path: str,
+        *,
+        in_flight_max: int = 1000,
+        in_flight_bytes_max: int = 8 << 20,
+        sends_again: bool = True,
+    ) -> Sender:
         """Return a new sender to a queue or topic.
 
         At most `in_flight_max` messages and `in_flight_bytes_max` bytes wait for their outcome at a time.
+        `sends_again`: whether those without an outcome are sent again after a break; else it is an error.
         """
-        return Sender(self, path, in_flight_max, in_flight_bytes_max)
+        return Sender(self, path, in_flight_max, in_flight_bytes_max, sends_again)
 
     def receiver(self, path: str, mode: ReceiveMode, session: SessionChoice = None) -> Receiver:
         """Return a new receiver of a queue, subscription or sub-queue.

@@ -49,13 +49,20 @@ class Sender(Link):
     """Sends to a queue or topic, many messages under way at a time.
 
     Messages without an outcome when a connection breaks are sent again, so one may arrive twice; duplicate
-    detection drops the second. An error ends the sender: every later call raises it again.
+    detection drops the second. Where `sends_again` is False, the break is an error. An error ends the sender:
+    every later call raises it again.
     """
 
     def __init__(
-        self, connection: BlockingConnection, path: str, in_flight_max: int, in_flight_bytes_max: int
+        self,
+        connection: BlockingConnection,
+        path: str,
+        in_flight_max: int,
+        in_flight_bytes_max: int,
+        sends_again: bool,
     ) -> None:
         super().__init__(connection, path)
+        self._sends_again = sends_again
         self._count_max = in_flight_max
         self._bytes_max = in_flight_bytes_max
         self._handle = -1
@@ -145,8 +152,7 @@ class Sender(Link):
             self._pump()
 
     def on_lost(self, error: ServiceBusError) -> None:
-        if self._under_way and not error.retryable and error.condition != UNAUTHORIZED:
-            # It would fail again, and later messages would arrive each time. A token can be renewed.
+        if self._under_way and not (self._sends_again and _may_send_again(error)):
             self._failure = self._failure or error
         self._again += self._under_way.values()
         self._under_way.clear()
@@ -295,6 +301,11 @@ class Sender(Link):
 
     def _moved_on(self, before: tuple[int, float]) -> bool:
         return self._heard != before or not self.is_open
+
+
+def _may_send_again(error: ServiceBusError) -> bool:
+    """Return False if it would fail again, and later messages would arrive each time."""
+    return error.retryable or error.condition == UNAUTHORIZED  # a token can be renewed
 
 
 def encode_batch(payloads: list[bytes]) -> bytes:

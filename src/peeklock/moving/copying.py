@@ -2,8 +2,12 @@
 
 The copies of each queue, subscription and dead-letter queue go to a queue of their own below `browse/`, in
 their order. A copy has the message bit for bit, without what the broker wrote, and says in application
-properties where it comes from. The queue is the checkpoint: a run goes on after the message that its last
-copy comes from. A connection that breaks while a copy is under way may leave that copy twice.
+properties where it comes from.
+
+The queue is the checkpoint. Copies are sent in pages, each of which is accepted as a whole before the next
+begins; within a page a busy broker may change the order. So the last copies say what is there, and a run, or
+one whose connection broke, goes on with what is not. A target that still takes in what came over a connection
+that it has reported as broken may have that page twice; the numbers of the source then tell.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from peeklock.broker.vocabulary.descriptions import (
 )
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.client.connection import BlockingConnection
+from peeklock.client.errors import ServiceBusError
 from peeklock.client.overrides import Overrides, override
 from peeklock.moving.administration import Administration
 from peeklock.moving.definitions import Definitions
@@ -46,6 +51,9 @@ _SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 
 PEEK_COUNT: Final = 100
 """Messages of a request. Our choice: an answer has at most 256 KiB."""
+
+BREAKS_MAX: Final = 5
+"""Breaks of a connection without a new copy in between. Our choice; each one was retried for a while."""
 
 NUMBER_MAX: Final = (1 << 48) - 1
 """Largest sequence number of a queue without partitions."""
@@ -103,22 +111,64 @@ def copy_messages(
     found = peek(source, place, 0, 1)
     if not found:
         return None
-    is_new = make_queue(queue)
-    before = 0 if is_new else _copied_up_to(target, queue, place)
-    sender = target.sender(queue)
-    count, last = 0, before
-    try:
-        while found := peek(source, place, last + 1, PEEK_COUNT):
-            for payload in found:
-                number, copy = _copy(payload, place)
-                sender.send(copy, f"message {number} of '{place}'")
-                last = max(last, number)
-            sender.flush()
-            count += len(found)
-            progress(count)
-    finally:
-        sender.close()
-    return Copied(count, before)
+    make_queue(queue)
+    copying = _Copying(source, place, target, queue)
+    before = copying.resume()
+    breaks = 0
+    while True:
+        count = copying.count
+        try:
+            copying.run(progress)
+            return Copied(copying.count, before)
+        except ServiceBusError as error:
+            breaks = 1 if copying.count > count else breaks + 1
+            if not error.retryable or breaks >= BREAKS_MAX:
+                raise
+        copying.resume()
+
+
+class _Copying:
+    """The copies of one place under way."""
+
+    def __init__(
+        self, source: BlockingConnection, place: str, target: BlockingConnection, queue: str
+    ) -> None:
+        self._source, self._place = source, place
+        self._target, self._queue = target, queue
+        self._last = 0
+        self._copied: frozenset[int] = frozenset()
+        self._under_way: set[int] = set()
+        self.count = 0
+        """Copies that are known to be there."""
+
+    def resume(self) -> int:
+        """Ask the queue what is there; return the largest number of it.
+
+        Raises: ServiceBusError; CopyError: the queue has other messages.
+        """
+        earlier, latest = _last_copies(self._target, self._queue, self._place)
+        self._last, self._copied = max(earlier, default=0), frozenset(latest)
+        self.count += len(self._copied & self._under_way)
+        self._under_way.clear()
+        return max(self._last, max(latest, default=0))
+
+    def run(self, progress: Callable[[int], None]) -> None:
+        """Copy what is not there. Raises: ServiceBusError."""
+        sender = self._target.sender(self._queue, sends_again=False)
+        try:
+            while found := peek(self._source, self._place, self._last + 1, PEEK_COUNT):
+                copies = [_copy(payload, self._place) for payload in found]
+                new = [(number, copy) for number, copy in copies if number not in self._copied]
+                self._under_way = {number for number, _ in new}
+                for number, copy in new:
+                    sender.send(copy, f"message {number} of '{self._place}'")
+                sender.flush()
+                self._under_way.clear()
+                self._last = max(number for number, _ in copies)
+                self.count += len(new)
+                progress(self.count)
+        finally:
+            sender.close()
 
 
 def queue_maker(administration: Administration, tier: str) -> Callable[[str], bool]:
@@ -152,21 +202,27 @@ def last_number(is_there: Callable[[int], bool], largest: int = NUMBER_MAX) -> i
     return low
 
 
-def _copied_up_to(target: BlockingConnection, queue: str, place: str) -> int:
-    """Return the number of the message that the last copy in a queue comes from; 0 = there is no copy.
+def _last_copies(target: BlockingConnection, queue: str, place: str) -> tuple[list[int], list[int]]:
+    """Return from which messages the last copies in a queue come: those before the last two pages, and these.
+
+    All messages up to the largest of the former are copied, since their pages were accepted.
 
     Raises: ServiceBusError; CopyError: the queue has other messages.
     """
     last = last_number(lambda number: bool(peek(target, queue, number, 1)))
-    if last == 0:
-        return 0
-    [payload] = peek(target, queue, last, 1)
-    properties = scan(payload).decode_application_properties()
-    if properties.get(SOURCE) != place:
-        raise CopyError(
-            f"the last message of '{queue}' is not a copy from '{place}': empty the queue, or delete it"
-        )
-    return int(properties[SOURCE_NUMBER])
+    found: list[int] = []
+    at = max(1, last - 4 * PEEK_COUNT + 1)
+    while at <= last and (payloads := peek(target, queue, at, PEEK_COUNT)):
+        for payload in payloads:
+            scanned = scan(payload)
+            properties = scanned.decode_application_properties()
+            if properties.get(SOURCE) != place:
+                text = f"'{queue}' has a message that is not a copy from '{place}': empty or delete it"
+                raise CopyError(text)
+            found.append(int(properties[SOURCE_NUMBER]))
+            at = int(scanned.decode_message_annotations()["x-opt-sequence-number"]) + 1
+    split = max(0, len(found) - 2 * PEEK_COUNT)
+    return found[:split], found[split:]
 
 
 def _copy(payload: bytes, place: str) -> tuple[int, bytes]:

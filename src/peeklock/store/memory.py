@@ -160,7 +160,7 @@ class MemoryStore:
         return None
 
     def reader(self) -> MemoryReader:
-        return MemoryReader(self._journal, self._bodies, self._entries)
+        return MemoryReader(self._journal, self._bodies, list(map(self._entries.__getitem__, self._keys)))
 
     def filler(self) -> MemoryFiller:
         """Return a filler of this store, which is new."""
@@ -185,8 +185,9 @@ class MemoryReader:
     It keeps references, not bytes: made of 500,000 rows in 10 ms.
     """
 
-    def __init__(self, frames: dict[int, bytes], bodies: dict[int, bytes], entries: dict[str, Entry]) -> None:
-        self._frames, self._rows, self._entries = _Blobs(frames), _Blobs(bodies), dict(entries)
+    def __init__(self, frames: dict[int, bytes], bodies: dict[int, bytes], entries: list[Entry]) -> None:
+        """`entries`: by key."""
+        self._frames, self._rows, self._entries = _Blobs(frames), _Blobs(bodies), entries
 
     def ends(self) -> Ends:
         frames, rows = self._frames.numbers, self._rows.numbers
@@ -205,7 +206,7 @@ class MemoryReader:
         return self._rows.numbers
 
     def entries(self) -> list[Entry]:
-        return [entry for _, entry in sorted(self._entries.items())]
+        return self._entries
 
     def at_one_instant(self) -> AbstractContextManager[None]:
         return nullcontext()
