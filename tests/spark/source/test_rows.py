@@ -37,6 +37,20 @@ def test_a_partition_key_may_be_binary_that_holds_utf_8(sent: object, text: str)
     assert row(encode_message(message_annotations={"x-opt-partition-key": sent}))["partitionKey"] == text
 
 
+@pytest.mark.parametrize(
+    ("name", "sent", "column", "shown"),
+    [
+        ("x-opt-partition-key", Int(7), "partitionKey", "7"),
+        ("x-opt-partition-key", Long(7), "partitionKey", "7"),
+        ("x-opt-scheduled-enqueue-time", "soon", "scheduledEnqueueTime", None),
+    ],
+)
+def test_an_annotation_of_another_type_is_a_row(
+    name: str, sent: object, column: str, shown: str | None
+) -> None:
+    assert row(encode_message(message_annotations={**NUMBER, name: sent}, data=b""))[column] == shown
+
+
 def test_every_column() -> None:
     payload = encode_message(
         header=Header(ttl=60_000, delivery_count=3),

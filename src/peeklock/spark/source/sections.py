@@ -190,18 +190,16 @@ def _pairs(payload: bytes, position: int, count: int) -> list[Any]:
         code = payload[end]
         if place is None:
             position = skip(payload, end)
-        elif code == 0x83 or code == 0x81:
-            values[place] = _LONG(payload, end + 1)[0]
-            position = end + 9
-        elif code == 0x54 and payload[end + 1] < 128:
-            values[place] = payload[end + 1]
-            position = end + 2
+        elif place <= _STATE or place == _SCHEDULED:
+            if code == 0x83 or code == 0x81:
+                values[place] = _LONG(payload, end + 1)[0]
+                position = end + 9
+            else:
+                value, position = decode(payload, end)
+                values[place] = integer(value)
         elif code == 0xA1:
             position = end + 2 + payload[end + 1]
             values[place] = payload[end + 2 : position].decode()
-        elif place <= _STATE or place == _SCHEDULED:
-            value, position = decode(payload, end)
-            values[place] = integer(value)
         else:
             value, position = decode(payload, end)
             values[place] = _key_text(value) if place == KEY else _text(value)
