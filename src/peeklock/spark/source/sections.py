@@ -33,7 +33,7 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 _LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
 
-ENQUEUED, NUMBER, _FIRST_NUMBER, _STATE, KEY, _SCHEDULED, _SOURCE, _CURSOR = range(8)
+ENQUEUED, NUMBER, _FIRST_NUMBER, _STATE, KEY, _SCHEDULED, _SOURCE, CURSOR = range(8)
 _ANNOTATIONS: Final = {
     b"x-opt-enqueued-time": ENQUEUED,
     b"x-opt-sequence-number": NUMBER,
@@ -42,7 +42,7 @@ _ANNOTATIONS: Final = {
     b"x-opt-partition-key": KEY,
     b"x-opt-scheduled-enqueue-time": _SCHEDULED,
     b"x-opt-deadletter-source": _SOURCE,
-    b"x-opt-peeklock-cursor": _CURSOR,
+    b"x-opt-peeklock-cursor": CURSOR,
 }
 
 PROPERTY_NAMES: Final = (
@@ -135,10 +135,7 @@ def read(payload: bytes) -> Read:
                     _keep(_HEADERS, section, end - position, _header(section)) if known is None else known
                 )
             elif code == APPLICATION_PROPERTIES:
-                section = payload[start:end]
-                texts = TEXTS.get(section)
-                if texts is None:
-                    texts = _keep(TEXTS, section, end - start, _texts(section))
+                texts = texts_of(payload[start:end])
             elif code == VALUE:
                 body = _value(payload, start, end)
             elif code == SEQUENCE:
@@ -246,6 +243,12 @@ def _fields(payload: bytes, position: int, first: int, count: int) -> list[Any]:
             value, position = decode(payload, position)
             values[place] = value if place == 8 else _text(value)
     return values
+
+
+def texts_of(section: bytes) -> Texts | None:
+    """Return application properties as texts; None if the section, from its constructor on, is invalid."""
+    texts = TEXTS.get(section)
+    return _keep(TEXTS, section, len(section), _texts(section)) if texts is None else texts
 
 
 def _texts(section: bytes) -> Texts | None:
