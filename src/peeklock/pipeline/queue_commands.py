@@ -246,7 +246,7 @@ def release(connection_string: str | None, entity: str, dry_run: bool) -> None:
     """Release messages that a stream in mode peekLock deferred and left behind.
 
     Stop the stream first. The messages go to the dead-letter queue; `resubmit` sends them from there.
-    Exit status: 0 done, 1 failed.
+    Exit status: 0 done, 1 failed or some are locked.
     """
     text = _needed(connection_string)
     with guarded():
@@ -255,9 +255,16 @@ def release(connection_string: str | None, entity: str, dry_run: bool) -> None:
 
         with count_progress(None) as reached:
             settings = ConnectionString.parse(text)
-            count = release_deferred(settings, entity, dry_run=dry_run, progress=reached)
+            done = release_deferred(settings, entity, dry_run=dry_run, progress=reached)
         said = "would go" if dry_run else "went"
-        click.echo(f"{counted(count, 'deferred message')} of {entity} {said} to its dead-letter queue")
+        click.echo(f"{counted(done.moved, 'deferred message')} of {entity} {said} to its dead-letter queue")
+        if done.locked:
+            tell(
+                f"peeklock: {counted(done.locked, 'deferred message')} of {entity!r} left: locked by "
+                "other receivers, or by a run of this job that was killed. Run the command again when the "
+                "locks have ended."
+            )
+            sys.exit(1)
 
 
 @click.command()

@@ -11,12 +11,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from peeklock.amqp.types import Array, Long, UInt
 from peeklock.client.connection import connection
 from peeklock.client.errors import OptionError
 from peeklock.client.links import ABANDON, COMPLETE, RELEASE, ReceiveMode
 from peeklock.spark.options import Options
 from peeklock.spark.source.cursor import CursorStreamReader
-from peeklock.spark.source.deferred import release_deferred
+from peeklock.spark.source.deferred import Released, release_deferred
 from peeklock.spark.source.offsets import CheckpointMismatch
 from peeklock.spark.source.peek_lock import PeekLockStreamReader
 from peeklock.spark.source.rows import record_batch
@@ -338,11 +339,26 @@ def test_deferred_messages_that_a_lost_checkpoint_leaves_are_released(namespace:
     namespace.send(queue, numbered(50))
     options = namespace.options(queue, mode="peekLock", maxMessagesPerTrigger="30")
     start(options, Checkpoint()).trigger()
-    assert release_deferred(options.settings, queue, dry_run=True) == 30
-    assert release_deferred(options.settings, queue) == 30
+    assert release_deferred(options.settings, queue, dry_run=True) == Released(30, 0)
+    assert release_deferred(options.settings, queue) == Released(30, 0)
     assert namespace.states(queue) == [f"{body} active" for body in numbered(20, 30)]
     dead = drain(namespace.options(queue, subQueue="deadLetter"))
     assert dead.bodies == numbered(30)
+
+
+def test_release_tells_of_messages_that_another_receiver_has_locked(namespace: Namespace) -> None:
+    """Such as a run that was killed: its locks outlast it. Req: X-04."""
+    queue = namespace.queue()
+    namespace.send(queue, numbered(30))
+    options = namespace.options(queue, mode="peekLock")
+    start(options, Checkpoint()).trigger()
+    management = connection(options.settings).management(queue)
+    body = {"sequence-numbers": Array(Long, [3, 25]), "receiver-settle-mode": UInt(1)}
+    management.request("com.microsoft:receive-by-sequence-number", body)
+    assert release_deferred(options.settings, queue) == Released(28, 2)
+    namespace.broker.advance(LOCK)
+    assert release_deferred(options.settings, queue) == Released(2, 0)
+    assert namespace.states(queue) == []
 
 
 def test_release_refuses_what_it_cannot_do(namespace: Namespace) -> None:

@@ -360,6 +360,15 @@ class Entity:
             yield [number for number, payload in found if _state(payload) == DEFERRED]
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What became of deferred messages."""
+
+    moved: int
+    locked: int
+    """Still deferred, since another receiver has locked them."""
+
+
 def release_deferred(
     settings: ConnectionString,
     path: str,
@@ -367,7 +376,7 @@ def release_deferred(
     spared: Collection[int] = (),
     dry_run: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> int:
+) -> Released:
     """Move the deferred messages of an entity to its dead-letter queue, where they can be resubmitted.
 
     For messages that a stream in mode peekLock left behind when its checkpoint was lost or its query was
@@ -381,7 +390,7 @@ def release_deferred(
         progress: called with the number of messages moved so far, or counted.
 
     Returns:
-        The number of messages moved, or counted with `dry_run`.
+        How many messages were moved, or counted with `dry_run`, and how many are left since they are locked.
 
     Raises:
         OptionError: the entity is a dead-letter queue, or has sessions.
@@ -400,18 +409,22 @@ def release_deferred(
         )
     left = set(spared)
     moved = 0
+    others: list[int] = []
     for numbers in entity.all_deferred():
         for chunk in _chunks([number for number in numbers if number not in left], RELEASED):
             if dry_run:
                 moved += len(chunk)
                 continue
-            parts = [chunk] if entity.dead_letter(chunk, REASON, DESCRIPTION) else []
-            if not parts:  # another receiver took one of them
-                parts = [[one] for one in chunk if entity.dead_letter([one], REASON, DESCRIPTION)]
-            moved += sum(map(len, parts))
+            if entity.dead_letter(chunk, REASON, DESCRIPTION):
+                moved += len(chunk)
+                continue
+            # Another receiver took one of them, maybe this job in a run that was killed.
+            refused = [one for one in chunk if not entity.dead_letter([one], REASON, DESCRIPTION)]
+            moved += len(chunk) - len(refused)
+            others += refused
         if progress is not None:
             progress(moved)
-    return moved
+    return Released(moved, len(numbers_of(entity.still_deferred(to_ranges(others)))))
 
 
 def _has_room(taken: list[Taken], count_max: int, bytes_max: int) -> bool:
