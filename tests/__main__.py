@@ -36,7 +36,7 @@ COUNTED = (PYTHON, "-m", "tests.cost")
 """Command prefix that prints the CPU time of the step as its last line."""
 
 PYTEST = (*MODULE, "pytest", "-q")
-CORE = "not interop and not kill and not simulation and not spark and not long"
+CORE = "not interop and not kill and not simulation and not spark and not long and not soak"
 LONG_CORE = "long and not interop and not kill and not simulation and not spark"
 SPARK = "spark and not long and not soak"
 

@@ -12,9 +12,8 @@ import pytest
 from tests.soak.conductor import Conductor
 from tests.soak.plan import Kind
 
-pytestmark = pytest.mark.kill
 
-
+@pytest.mark.kill
 def test_nothing_is_lost_in_a_short_soak(tmp_path: Path) -> None:
     """Req: R-01, R-02, R-03"""
     said: list[str] = []
@@ -28,6 +27,7 @@ def test_nothing_is_lost_in_a_short_soak(tmp_path: Path) -> None:
     assert any("left" in line for line in said)
 
 
+@pytest.mark.soak
 def test_an_interrupted_soak_is_judged(tmp_path: Path) -> None:
     """Ctrl-C at a terminal reaches the broker, too."""
 
