@@ -100,7 +100,7 @@ def refuse_short(segments: list[Segment]) -> None:
     """Raise LogError for a file that is too short to be a segment."""
     for segment in segments:
         if segment.size_bytes < SMALLEST_SEGMENT:
-            raise LogError(_damaged(segment.path, f"it has {segment.size_bytes} bytes"))
+            raise LogError(damaged(segment.path, f"it has {segment.size_bytes} bytes"))
 
 
 def holes(segments: list[Segment]) -> list[tuple[int, int]]:
@@ -118,10 +118,11 @@ def damage(failure: Exception) -> str | None:
     path = SEGMENT_PATH.search(text)
     if path is None or not any(sign in text for sign in UNREADABLE):
         return None
-    return _damaged(path[0], "it cannot be read")
+    return damaged(path[0], "it cannot be read")
 
 
-def _damaged(path: str, how: str) -> str:
+def damaged(path: str, how: str) -> str:
+    """Return the text for a segment that cannot be used."""
     return (
         f"segment {local_path(path)} is damaged: {how}. Restore it from a copy; or move it away, and the "
         "audit reports what is missing."

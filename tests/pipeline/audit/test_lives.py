@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pyarrow as pa
+import numpy as np
 import pytest
 
 from peeklock.broker.vocabulary.events import EventType
 from peeklock.pipeline.audit.checks import Check, Verdict
-from peeklock.pipeline.audit.facts import NONE, UNLIMITED_MS, Facts, Known, gather
-from peeklock.pipeline.audit.life_rows import judge_rows
+from peeklock.pipeline.audit.facts import UNLIMITED_MS, Facts, Known, gather
+from peeklock.pipeline.audit.judging import judge_rows
 from peeklock.pipeline.audit.life_table import COLUMNS, COUNT_AT, FLAGS, FLAGS_AT, KIND, STATE_AT
-from peeklock.pipeline.audit.log import KNOWN, Gap, Log, LoggedSettings, Place, order_of
+from peeklock.pipeline.audit.log import Gap, Log, LoggedSettings, Place, order_of
 from peeklock.pipeline.audit.numbers import Run, judge_runs
+from peeklock.pipeline.audit.packing import NONE
+from peeklock.pipeline.audit.vocabulary import KNOWN
 
 ORDERS = 7
 """The key of the place `orders`."""
@@ -43,9 +45,9 @@ def row(batch: int, kind: str, number: int = 1, *flags: str, count: int = 0, **g
 
 def found(rows: list[dict[str, int]], known: dict[int, Facts]) -> list[tuple[Check, int]]:
     """Judge rows; return checks and numbers."""
-    table = pa.table({name: pa.array([each.get(name) for each in rows], pa.int64()) for name in COLUMNS})
-    faults = judge_rows(table, known, left_is_known=False).faults
-    return sorted((Check(check), number) for check, _, _, number, _, _ in faults)
+    columns = {name: np.array([each.get(name, NONE) for each in rows]) for name in COLUMNS}
+    faults = judge_rows(columns, known, left_is_known=False).faults
+    return sorted((Check(check), number or 0) for check, _, _, number, _, _ in faults)
 
 
 LIFE = [

@@ -11,16 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peeklock.pipeline.audit.clocks import UNSURE_MS
 from peeklock.pipeline.audit.log import Log, LoggedSettings, Place, order_of
+from peeklock.pipeline.audit.packing import NONE, Numbers
 
-Numbers = NDArray[np.int64]
-Truths = NDArray[np.bool_]
-
-NONE = int(np.iinfo(np.int64).min)
-"""In an array of numbers: no value."""
 UNLIMITED_MS = int(np.iinfo(np.int64).max) >> 2
 """A default time-to-live without end; added to a time, it does not overflow."""
 
@@ -57,6 +52,20 @@ class Facts:
     steps: list[tuple[int, int]] = field(default_factory=list)
     """Steps of the clock: batch, and UTC ms until when times cannot be compared with earlier ones."""
     known: list[Known] = field(default_factory=list)
+    updates: list[int] = field(default_factory=list)
+    """Orders of the entity's updates."""
+    first_order: int = 0
+    """Of the log."""
+    windows: list[tuple[int, int | None]] = field(default_factory=list)
+    """Duplicate detection: from which order on, and within how many ms; None = not detected."""
+
+    def begins(self, stretch: int) -> int:
+        """Return the order with which a stretch begins."""
+        return self.bounds[stretch - 1] if stretch else self.first_order
+
+    def stretch(self, order: Numbers) -> Numbers:
+        """Return the number of the stretch of each event."""
+        return np.searchsorted(np.array(self.bounds, np.int64), order, side="right")
 
     def sure_ms(self, order: Numbers, at_ms: Numbers) -> Numbers:
         """Return the times of events, NONE where they cannot be compared with earlier ones."""
@@ -89,6 +98,12 @@ def gather(log: Log, horizon: dict[str, int]) -> dict[int, Facts]:
             log.clocks.back_ms.get(namespace, 0),
             steps.get(namespace, []),
             _known(place, named, cuts),
+            place.updates,
+            order_of(log.first_batch[namespace]),
+            [
+                (entry.order, entry.window_ms if entry.detects_duplicates else None)
+                for entry in place.settings
+            ],
         )
     return facts
 

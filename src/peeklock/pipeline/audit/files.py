@@ -7,22 +7,19 @@ events are left out, and its batches count as a gap, so that nothing of it is bl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
-
 from peeklock.capture.manifest import MANIFEST_NAME, Manifest, ManifestDamaged, parse
 from peeklock.pipeline.audit.checks import AuditInput, Check
-from peeklock.pipeline.events import LogError, Segment, find_segments, local_path, read_segments, refuse_short
+from peeklock.pipeline.audit.seen import CHANGED, DAMAGED, FILE, see
+from peeklock.pipeline.events import LogError, Segment, damaged, find_segments, read_segments, refuse_short
 from peeklock.pipeline.files import Files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-DIGEST_BITS = 256
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,11 @@ class LogFiles:
         ]
 
 
-def look(spark: SparkSession, folders: Iterable[str]) -> list[LogFiles]:
-    """Find the files of logs; leave out those that differ from their manifest or their name.
+def look(spark: SparkSession, folders: Iterable[str]) -> tuple[list[LogFiles], list[Row]]:
+    """Find the files of logs, and leave out those that differ from their manifest or their name.
+
+    Returns:
+        The files, and what the others show of themselves (see `seen`).
 
     Raises:
         LogError: a folder is missing or empty, or a file damaged that no manifest lists.
@@ -88,37 +88,47 @@ def look(spark: SparkSession, folders: Iterable[str]) -> list[LogFiles]:
             bad[folder] = [BadFile(Check.MANIFEST_DAMAGED, f"{MANIFEST_NAME} of {folder}: {damage}")]
         if folder not in manifests:
             refuse_short(found[folder])
-    digests = _digests(spark, [segment for folder in manifests for segment in found[folder]])
+    wanted = {
+        segment.path: entry.sha256
+        for folder, manifest in manifests.items()
+        for segment in found[folder]
+        if (entry := manifest.entries.get(segment.name)) is not None
+    }
+    read = [
+        segment
+        for folder, segments in found.items()
+        for segment in segments
+        if folder not in manifests or not _is_unknown(segment, manifests[folder])
+    ]
+    seen = see(spark, read, wanted) if read else []
+    # Spark skips empty files.
+    empty = {segment.path for segments in found.values() for segment in segments if not segment.size_bytes}
+    changed = {row.path for row in seen if row.what == CHANGED} | (empty & wanted.keys())
     logs = [
-        compare(folder, segments, manifests[folder], digests)
+        compare(folder, segments, manifests[folder], changed)
         if folder in manifests
         else LogFiles(folder, segments, bad.get(folder, []))
         for folder, segments in found.items()
     ]
-    _read_batches(spark, logs)
-    return logs
+    _read_batches(logs, seen)
+    return logs, seen
 
 
-def _digests(spark: SparkSession, segments: list[Segment]) -> dict[str, str]:
-    """Return the digest of each segment by its path."""
-    if not segments:
-        return {}
-    files = spark.read.format("binaryFile").load([segment.path for segment in segments])
-    rows = files.select("path", F.sha2("content", DIGEST_BITS).alias("digest")).collect()
-    return {local_path(row.path): row.digest for row in rows}
+def compare(folder: str, segments: list[Segment], manifest: Manifest, changed: Container[str]) -> LogFiles:
+    """Compare segments with a manifest.
 
-
-def compare(folder: str, segments: list[Segment], manifest: Manifest, digests: Mapping[str, str]) -> LogFiles:
-    """Compare segments with a manifest."""
+    Args:
+        changed: paths of segments that have other bytes than it lists.
+    """
     files = LogFiles(folder, [], has_manifest=True)
     there = {segment.name: segment for segment in segments}
     for segment in segments:
         entry = manifest.entries.get(segment.name)
-        if entry is not None and entry.sha256 != digests.get(segment.path):
+        if entry is not None and segment.path in changed:
             size = f"it has {segment.size_bytes} bytes, the exporter wrote {entry.size_bytes}"
             how = "its bytes are others" if segment.size_bytes == entry.size_bytes else size
             files.bad.append(BadFile(Check.FILE_CHANGED, f"{segment.path}: {how}", segment))
-        elif entry is None and manifest.begins <= segment.last_batch <= manifest.listed_to:
+        elif _is_unknown(segment, manifest):
             if segment.last_batch > manifest.removed_to:  # else retention is about to remove it
                 what = f"{segment.path}: the exporter did not write it"
                 files.bad.append(BadFile(Check.FILE_ADDED, what, segment, has_batches=False))
@@ -132,28 +142,32 @@ def compare(folder: str, segments: list[Segment], manifest: Manifest, digests: M
     return files
 
 
-def _read_batches(spark: SparkSession, logs: list[LogFiles]) -> None:
+def _is_unknown(segment: Segment, manifest: Manifest) -> bool:
+    """Return whether the manifest should list a segment, and does not."""
+    is_listed = segment.name in manifest.entries
+    return not is_listed and manifest.begins <= segment.last_batch <= manifest.listed_to
+
+
+def _read_batches(logs: list[LogFiles], seen: list[Row]) -> None:
     """Find the namespace of each log; leave out files with other batches than in their names."""
     for files in logs:
         if not files.segments:
             what = "; ".join(entry.what for entry in files.bad)
             raise LogError(f"the event log in {files.folder!r} has no whole file ({what}): restore it")
-    found = (
-        events_of(spark, logs)
-        .groupBy(F.col("_metadata.file_path").alias("path"), "namespace")
-        .agg(F.min("batch_no").alias("first"), F.max("batch_no").alias("last"))
-        .collect()
-    )
     by_path = {segment.path: (files, segment) for files in logs for segment in files.segments}
     namespaces: dict[str, set[str]] = {}
-    for row in found:
-        files, segment = by_path[local_path(row.path)]
+    for row in seen:
+        if row.what not in (FILE, DAMAGED) or row.path not in by_path:
+            continue
+        if row.what == DAMAGED:
+            raise LogError(damaged(row.path, "it cannot be read"))
+        files, segment = by_path[row.path]
         namespaces.setdefault(row.namespace, set()).add(files.folder)
         if files.namespace and files.namespace != row.namespace:
             raise _mixed([files.folder])
         files.namespace = row.namespace
-        if not segment.first_batch <= row.first <= row.last <= segment.last_batch:
-            what = f"{segment.path} has batches {row.first} to {row.last}"
+        if not segment.first_batch <= row.first_batch <= row.last_batch <= segment.last_batch:
+            what = f"{segment.path} has batches {row.first_batch} to {row.last_batch}"
             files.bad.append(BadFile(Check.FILE_MISNAMED, what, segment))
             files.segments.remove(segment)
     for those in namespaces.values():

@@ -20,10 +20,11 @@ from rich.table import Table
 from peeklock.pipeline.audit import ledger
 from peeklock.pipeline.audit import passes as audit_passes
 from peeklock.pipeline.audit.checks import ALWAYS, SAMPLES_MAX, WITH_LEDGER, WITH_LEFT, AuditInput, Verdict
+from peeklock.pipeline.audit.exchange import judge_log
 from peeklock.pipeline.audit.files import events_of, look
-from peeklock.pipeline.audit.life_rows import check_lives
-from peeklock.pipeline.audit.log import Log, place_key, survey
+from peeklock.pipeline.audit.log import Log, survey
 from peeklock.pipeline.audit.returned import list_returned
+from peeklock.pipeline.audit.seen import place_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,10 +62,9 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     """
     started = time.monotonic()
     tell = step or (lambda text: None)
-    tell("files")
-    logs = look(spark, options.folders)
-    tell("survey")
-    log = survey(events_of(spark, logs), logs)
+    tell("files and survey")
+    logs, seen = look(spark, options.folders)
+    log = survey(events_of(spark, logs), logs, seen)
     horizon = _horizon(log, options)
     left = _left(spark, log, options)
     more = (*(WITH_LEFT if left is not None else ()), *(WITH_LEDGER if options.ledger else ()))
@@ -72,18 +72,15 @@ def run(spark: SparkSession, options: AuditOptions, *, step: Callable[[str], Non
     verdict.events = log.count
     verdict.entities = sum(1 for place in log.places.values() if place.events)
     verdict.horizon_ms = max(horizon.values())
-    tell("batches and events")
+    tell("lives, sequence numbers, sessions")
     audit_passes.check_segments(log, verdict)
-    audit_passes.check_batches(log, verdict)
     audit_passes.check_events(log, verdict)
-    tell("lives and sequence numbers")
-    check_lives(log, verdict, horizon, left)
-    tell("sessions")
-    audit_passes.check_sessions(log, verdict, horizon)
+    judged = judge_log(log, verdict, horizon, left)
+    audit_passes.check_batches(judged, verdict)
     tell("duplicates, transactions, copies")
-    audit_passes.check_duplicates(log, verdict, horizon)
-    audit_passes.check_transactions(log, verdict)
-    audit_passes.check_copies(log, verdict)
+    audit_passes.check_duplicates(log, judged, verdict, horizon)
+    audit_passes.check_transactions(log, judged, verdict)
+    audit_passes.check_copies(judged, verdict)
     tell("restores")
     list_returned(log, verdict)
     if options.ledger is not None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import pyarrow as pa
 
-from peeklock.pipeline.audit.facts import NONE, UNLIMITED_MS, Facts, Numbers, Truths
-from peeklock.pipeline.audit.log import INDEX_BITS, KINDS
+from peeklock.pipeline.audit.facts import UNLIMITED_MS, Facts
+from peeklock.pipeline.audit.log import INDEX_BITS
+from peeklock.pipeline.audit.packing import NONE, Numbers, Truths
+from peeklock.pipeline.audit.vocabulary import KINDS
 
 KIND = {name: number for number, name in enumerate(KINDS, start=1)}
 ARRIVES, ARRIVES_OR_IS_KNOWN, LEFT = 20, 21, 22
@@ -61,7 +62,7 @@ LAST = 1 << 62
 class LifeTable:
     """Rows of lives, sorted by place, stretch, number and order."""
 
-    def __init__(self, rows: pa.Table, facts: Mapping[int, Facts]) -> None:
+    def __init__(self, rows: Mapping[str, Numbers], facts: Mapping[int, Facts]) -> None:
         """Sort rows with `COLUMNS`."""
         self._load(rows)
         keys, place = np.unique(self.place, return_inverse=True)
@@ -71,7 +72,7 @@ class LifeTable:
         for at, fact in enumerate(self.facts):
             if fact.bounds:
                 here = place == at
-                stretch[here] = np.searchsorted(np.array(fact.bounds), self.order[here], side="right")
+                stretch[here] = fact.stretch(self.order[here])
         kind = self.bits & 31
         rank = np.where(kind < ARRIVES, self.order, LAST + kind)
         sorting = np.lexsort((rank, self.number, stretch, place))
@@ -82,22 +83,13 @@ class LifeTable:
         self._link()
         self._add_facts()
 
-    def _load(self, rows: pa.Table) -> None:
-        self.count = len(rows)
-
-        def column(name: str) -> Numbers:
-            values: Numbers = rows[name].combine_chunks().fill_null(NONE).to_numpy(zero_copy_only=False)
-            return values
-
-        self.place, self.number, self.order = column("place"), column("number"), column("order")
-        self.bits, self.token, self.at_ms = column("bits"), column("token"), column("at_ms")
-        self.until_ms, self.expires_ms, self.due_ms = (
-            column("until_ms"),
-            column("expires_ms"),
-            column("due_ms"),
-        )
-        self.enqueued_ms, self.epoch = column("enqueued_ms"), column("epoch")
-        self.grace_ms, self.same = column("grace_ms"), column("same")
+    def _load(self, rows: Mapping[str, Numbers]) -> None:
+        self.count = len(rows["place"])
+        self.place, self.number, self.order = rows["place"], rows["number"], rows["order"]
+        self.bits, self.token, self.at_ms = rows["bits"], rows["token"], rows["at_ms"]
+        self.until_ms, self.expires_ms, self.due_ms = rows["until_ms"], rows["expires_ms"], rows["due_ms"]
+        self.enqueued_ms, self.epoch = rows["enqueued_ms"], rows["epoch"]
+        self.grace_ms, self.same = rows["grace_ms"], rows["same"]
 
     def _unpack(self) -> None:
         self.kind = (self.bits & 31).astype(np.int8)

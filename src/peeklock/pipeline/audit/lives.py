@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from peeklock.pipeline.audit.checks import Check
-from peeklock.pipeline.audit.facts import NONE, UNLIMITED_MS, Numbers, Truths
+from peeklock.pipeline.audit.facts import UNLIMITED_MS
 from peeklock.pipeline.audit.life_table import (
     ARRIVES,
     ARRIVES_OR_IS_KNOWN,
@@ -34,6 +34,7 @@ from peeklock.pipeline.audit.life_table import (
     LifeTable,
 )
 from peeklock.pipeline.audit.log import INDEX_BITS
+from peeklock.pipeline.audit.packing import NONE, Numbers, Truths
 
 OVERDUE_MS = 60_000
 """Maximum delay of a change that is due by the clock: sweeps go in slices, behind clients. Our choice."""

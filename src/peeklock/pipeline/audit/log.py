@@ -21,6 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's docume
 from peeklock.pipeline.audit.checks import AuditInput
 from peeklock.pipeline.audit.clocks import UNSURE_MS, ClockSteps
 from peeklock.pipeline.audit.files import LogFiles
+from peeklock.pipeline.audit.seen import KIND, LOST, RARE
+from peeklock.pipeline.audit.vocabulary import INCARNATIONS, KNOWN, OF_ENTITIES
 
 INDEX_BITS = 24
 """16 million events in one batch, and 2^39 batches."""
@@ -37,20 +39,6 @@ FILE_MISSING = "no file has them"
 FILE_LEFT_OUT = "their file is gone or not as it was written"
 _UNLIMITED_MS = 922_337_203_685_477
 """A time-to-live without end. Source: wire contract 10.1, the largest time span."""
-
-KINDS = (
-    "enqueued", "delivered", "completed", "abandoned", "lock_lapsed", "forwarded", "dead_lettered", "renewed",
-    "deferred", "released", "expired", "scheduled", "activated", "claimed", "claim_released", "purged",
-    "cancelled", "unmatched", "number_issued",
-)  # fmt: skip
-"""Events of messages in about the order of their frequency: they are compared in this order."""
-
-_INCARNATIONS = ("entity_created", "entity_deleted")
-_OF_ENTITIES = (*_INCARNATIONS, "entity_present", "entity_updated")
-_OF_LOG = ("epoch_started", "gap", "clock_stepped", "connection_lost", "restored")
-_OF_SESSIONS = ("session_locked", "session_renewed", "session_released", "session_state_set")
-KNOWN = (*KINDS, "duplicate_dropped", *_OF_SESSIONS, *_OF_ENTITIES, *_OF_LOG)
-"""All types of events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +130,8 @@ class Log:
     """By namespace and batch of a start: the grace of broken connections; None = until locks lapse."""
     count: int = 0
     transactions: int = 0
-    connections_lost: int = 0
+    lost_ms: dict[tuple[str, int | None], dict[int | None, int]] = field(default_factory=dict)
+    """By namespace and batch of a start: when connections broke, UTC ms."""
     clocks: ClockSteps = field(default_factory=ClockSteps)
     strange: list[Strange] = field(default_factory=list)
 
@@ -199,21 +188,22 @@ def order() -> Column:
     return F.shiftleft(F.col("batch_no"), INDEX_BITS).bitwiseOR(F.col("index").cast("long")).alias("order")
 
 
-def place_key(entity: str = "entity") -> Column:
-    """Return the number of the place that a column names."""
-    return F.xxhash64("namespace", entity).alias("place")
-
-
 def milliseconds(column: str) -> Column:
     """Return a time as UTC ms."""
     return F.unix_millis(F.col(column))
 
 
-def survey(events: DataFrame, folders: list[LogFiles]) -> Log:
-    """Survey the events of some logs. Raises: AuditInput."""
+def survey(events: DataFrame, folders: list[LogFiles], seen: list[Row]) -> Log:
+    """Survey the events of some logs.
+
+    Args:
+        seen: what their segments show of themselves.
+
+    Raises: AuditInput.
+    """
     log = Log(events, {}, folders, [], {}, {}, {})
     ends_ms: dict[str, dict[int, int]] = {}  # by namespace and epoch
-    for row in _kinds(events).collect():
+    for row in (row for row in seen if row.what == KIND):
         if row.last_index >= INDEX_MAX or row.last_batch >= BATCH_MAX:
             raise AuditInput(
                 f"batch {row.last_batch} of '{row.namespace}' or an earlier one has more events than an "
@@ -223,14 +213,18 @@ def survey(events: DataFrame, folders: list[LogFiles]) -> Log:
         log.transactions += row.transactions
         ends = ends_ms.setdefault(row.namespace, {})
         ends[row.broker_epoch or 0] = max(row.last_ms, ends.get(row.broker_epoch or 0, 0))
-        log.first_batch[row.namespace] = min(row.batch, log.first_batch.get(row.namespace, row.batch))
+        log.first_batch[row.namespace] = min(
+            row.first_batch, log.first_batch.get(row.namespace, row.first_batch)
+        )
         _add_kind(log, row)
     if not log.count:
         raise AuditInput("the log has no events: was the broker started with --capture and this folder?")
     for folder in folders:
         log.first_batch[folder.namespace] = folder.named[0].first_batch
     log.last_ms = {namespace: ends[max(ends)] for namespace, ends in ends_ms.items()}
-    _read_rare(log, ends_ms)
+    _read_rare(log, [row for row in seen if row.what == RARE], ends_ms)
+    for row in (row for row in seen if row.what == LOST):
+        log.lost_ms.setdefault((row.namespace, row.broker_epoch), {})[row.connection_id] = row.first_ms
     for folder in log.folders:
         log.gaps += [
             Gap(folder.namespace, last + 1, first - 1, FILE_MISSING)
@@ -244,40 +238,15 @@ def survey(events: DataFrame, folders: list[LogFiles]) -> Log:
     return log
 
 
-def _kinds(events: DataFrame) -> DataFrame:
-    """Return figures of the events by epoch, entity and type."""
-    kind = F.col("event_type")
-    lacks = F.col("entity").isNull() | (
-        F.when(kind.isin(*_OF_SESSIONS), F.col("session_id").isNull()).otherwise(
-            kind.isin(*KINDS, "duplicate_dropped") & F.col("sequence_number").isNull()
-        )
-    )
-    is_strange = ~F.coalesce(kind, F.lit("null")).isin(*KNOWN) | (~kind.isin(*_OF_LOG) & lacks)
-    grouped = events.groupBy("namespace", "broker_epoch", "entity", "event_type", "related_entity").agg(
-        F.count_if(is_strange).alias("strange"),
-        F.max("event_version").alias("version"),
-        F.count("*").alias("events"),
-        F.min("batch_no").alias("batch"),
-        F.max("batch_no").alias("last_batch"),
-        F.max("index").alias("last_index"),
-        F.max(milliseconds("event_time")).alias("last_ms"),
-        F.count("session_id").alias("sessions"),
-        F.count("transaction_id").alias("transactions"),
-    )
-    return grouped.select("*", place_key(), place_key("related_entity").alias("related"))
-
-
 def _add_kind(log: Log, row: Row) -> None:
-    """Add a row of `_kinds` to the log. Raises: AuditInput."""
+    """Add counts of events to the log. Raises: AuditInput."""
     if row.strange:
         log.strange.append(
             Strange(
                 row.namespace, row.entity, row.event_type, row.event_type in KNOWN, row.strange,
-                row.batch, row.version or 0,
+                row.first_batch, row.version or 0,
             )
         )  # fmt: skip
-    if row.event_type == "connection_lost":
-        log.connections_lost += row.events
     if row.related_entity is not None:
         _place(log, row.related, row.namespace, row.related_entity)
     if row.entity is None:
@@ -285,8 +254,8 @@ def _add_kind(log: Log, row: Row) -> None:
     place = _place(log, row.place, row.namespace, row.entity)
     place.events[row.event_type] = place.events.get(row.event_type, 0) + row.events
     place.sessions += row.sessions
-    if row.event_type not in _OF_ENTITIES:
-        first = order_of(row.batch)
+    if row.event_type not in OF_ENTITIES:
+        first = order_of(row.first_batch)
         place.first_order = min(first, place.first_order or first)
 
 
@@ -298,38 +267,22 @@ def _place(log: Log, key: int, namespace: str, entity: str) -> Place:
     return place
 
 
-def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:
+def _read_rare(log: Log, rare: list[Row], ends_ms: Mapping[str, Mapping[int, int]]) -> None:
     """Read events that concern more than one message; `ends_ms`: time of the last event of each epoch."""
-    rare = (
-        log.events.where(F.col("event_type").isin("epoch_started", "gap", "clock_stepped", *_OF_ENTITIES))
-        .select(
-            "namespace",
-            "entity",
-            "event_type",
-            "batch_no",
-            "sequence_number",
-            "related_sequence_number",
-            "reason",
-            order(),
-            milliseconds("event_time").alias("at_ms"),
-        )
-        .orderBy("namespace", "order")
-        .collect()
-    )
     by_base: dict[tuple[str, str], list[Place]] = {}
     named = {(place.namespace, place.entity): place for place in log.places.values()}
     for place in log.places.values():
         by_base.setdefault((place.namespace, place.base), []).append(place)
-    for row in rare:
+    for row in sorted(rare, key=lambda row: (row.namespace, row.batch_no, row.index_no)):
         if row.event_type == "epoch_started":
-            log.epochs.setdefault(row.namespace, []).append((row.batch_no, row.at_ms))
+            log.epochs.setdefault(row.namespace, []).append((row.batch_no, row.last_ms))
             before = [ms for epoch, ms in ends_ms[row.namespace].items() if epoch < row.batch_no]
-            log.clocks.started(row.namespace, row.at_ms, max(before, default=0))
+            log.clocks.started(row.namespace, row.last_ms, max(before, default=0))
             settings = json.loads(row.reason) if row.reason else {}
             if "lock_grace_ms" in settings:
                 log.graces.setdefault(row.namespace, {})[row.batch_no] = settings["lock_grace_ms"]
         elif row.event_type == "clock_stepped":
-            log.clocks.stepped(row.namespace, row.batch_no, row.at_ms, row.reason)
+            log.clocks.stepped(row.namespace, row.batch_no, row.last_ms, row.reason)
         elif row.event_type == "gap":
             log.gaps.append(
                 Gap(row.namespace, row.sequence_number, row.related_sequence_number, row.reason or "")
@@ -340,9 +293,9 @@ def _read_rare(log: Log, ends_ms: Mapping[str, Mapping[int, int]]) -> None:
 
 def _note(row: Row, by_base: dict[tuple[str, str], list[Place]], place: Place) -> None:
     """Add an event of an entity to its places."""
-    kind, order = row.event_type, row.order
+    kind, order = row.event_type, order_of(row.batch_no, row.index_no)
     behind = by_base[place.namespace, place.base]
-    if kind in _INCARNATIONS:
+    if kind in INCARNATIONS:
         for each in behind:
             if each.first_order and order > each.first_order:
                 each.bounds.append(order)
@@ -361,8 +314,8 @@ def _read_settings(row: Row) -> LoggedSettings | None:
     told = json.loads(row.reason)
     ttl_ms = told.get("default_ttl_ms", _UNLIMITED_MS)
     return LoggedSettings(
-        row.order,
-        row.at_ms,
+        order_of(row.batch_no, row.index_no),
+        row.last_ms,
         bool(told.get("requires_duplicate_detection")),
         told.get("duplicate_window_ms", 0),
         None if ttl_ms >= _UNLIMITED_MS else ttl_ms,

@@ -16,9 +16,9 @@ from itertools import pairwise
 import numpy as np
 
 from peeklock.pipeline.audit.checks import Check, Verdict
-from peeklock.pipeline.audit.facts import NONE, Numbers, Truths
 from peeklock.pipeline.audit.life_table import LifeTable
 from peeklock.pipeline.audit.log import Log, batch_of
+from peeklock.pipeline.audit.packing import NONE, Numbers, Truths
 
 RUN_BITS = 12
 """A run has 4,096 numbers: so many lives are in one task."""
@@ -27,8 +27,8 @@ PARTITION_SHIFT = 48
 _NUMBERS = 1 << 63
 """Count of sequence numbers before they begin again. Source: semantics S-03."""
 
-Fault = tuple[int, int, int, int, int, str]
-"""Check, key of the place, rows, number, batch, detail."""
+Fault = tuple[int, int, int, int | None, int, str]
+"""Check, key of the place, rows, number (None = not of a message), batch, detail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,30 @@
-"""The checks across messages: files, batches, events, sessions, duplicates, transactions, copies.
+"""The checks across messages: files, batches, events, duplicates, transactions, copies.
 
-Theory of operation. Each check is a small aggregation over the rows that it concerns, run only where the log
-has such rows. Where a count shows a violation, a second, slower query finds the rows.
+Theory of operation. The tasks that judge lives also look at the ids and the transactions of their rows, by
+digests. Where those show that something may be wrong, a second, slower query finds the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
-from itertools import zip_longest
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's documentation has it
 
 from peeklock.capture.schema import EVENT_VERSION
 from peeklock.pipeline.audit.checks import Check, Verdict
 from peeklock.pipeline.audit.clocks import sure_ms, went_back_ms
-from peeklock.pipeline.audit.facts import gather
+from peeklock.pipeline.audit.exchange import Judged
 from peeklock.pipeline.audit.log import (
-    INDEX_BITS,
-    SUB_QUEUE,
     Log,
     Place,
     batch_of,
     marked,
     milliseconds,
     order,
-    place_key,
 )
+from peeklock.pipeline.audit.packing import NONE
+from peeklock.pipeline.audit.seen import place_key
 
 _BEGINS = ("enqueued", "scheduled")
 
@@ -70,27 +67,18 @@ def check_segments(log: Log, verdict: Verdict) -> None:
             )
 
 
-def check_batches(log: Log, verdict: Verdict) -> None:
+def check_batches(judged: Judged, verdict: Verdict) -> None:
     """Check that each batch has its events, once each."""
-    batches = log.events.groupBy("namespace", "shard", "batch_no").agg(
-        F.count("*").alias("events"), F.max("index").alias("last"), F.min("index").alias("first")
-    )
-    bad = (F.col("events") != F.col("last") + 1) | (F.col("first") != 0)
-    found = (
-        batches.groupBy("namespace")
-        .agg(
-            F.count("*").alias("batches"),
-            F.count_if(bad).alias("bad"),
-            F.min_by(F.struct("batch_no", "events", "last"), F.when(bad, F.col("batch_no"))).alias("sample"),
-        )
-        .collect()
-    )
-    for row in found:
-        verdict.batches += row.batches
-        if row.bad:
-            what = f"{row.sample.events} events, the last is number {row.sample.last}"
-            batch = row.sample.batch_no
-            verdict.add(Check.BATCH_DAMAGED, row.bad, row.namespace, batch=batch, detail=what)
+    damaged: dict[str, tuple[int, tuple[int, int, int]]] = {}
+    for number, batches, bad, sample in judged.batches:
+        verdict.batches += batches
+        if sample is not None:
+            namespace = judged.places.namespaces[number]
+            count, first = damaged.get(namespace, (0, sample))
+            damaged[namespace] = count + bad, min(first, sample)
+    for namespace, (bad, (batch, events, last)) in sorted(damaged.items()):
+        what = f"{events} events, the last is number {last}"
+        verdict.add(Check.BATCH_DAMAGED, bad, namespace, batch=batch, detail=what)
 
 
 def check_events(log: Log, verdict: Verdict) -> None:
@@ -108,131 +96,7 @@ def check_events(log: Log, verdict: Verdict) -> None:
         verdict.add(Check.UNKNOWN_EVENT, event.count, namespace, entity, None, event.batch, what)
 
 
-def check_sessions(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
-    """Judge who holds sessions and until when, and the order in which their messages are delivered.
-
-    Sessions are distinguished by their keys, which the rows of older releases lack.
-
-    A session has no holder from the end of its lock on; the log may report it as free a little later, and the
-    actions of a holder are wrong from that end on.
-    A delivered message was available since the event before it, since the broker's start, or since the last
-    change of its entity. A later message that was delivered since then overtook it.
-    """
-    if not any(place.sessions for place in log.places.values()):
-        return
-    found = (
-        _with_session_state(_session_events(log, horizon))
-        .withColumn("code", _session_code())
-        .where(F.col("code").isNotNull())
-        .groupBy("code", "key")
-        .agg(F.count("*").alias("rows"), F.min_by(F.struct("number", "order"), "order").alias("sample"))
-        .orderBy("code", "key")
-        .collect()
-    )
-    for row in found:
-        place, sample = log.place_of(row.key), row.sample
-        batch = batch_of(sample.order)
-        verdict.add(Check(row.code), row.rows, place.namespace, place.entity, sample.number, batch)
-
-
-def _session_events(log: Log, horizon: dict[str, int]) -> DataFrame:
-    kinds = (
-        "enqueued", "delivered", "completed", "abandoned", "deferred", "released", "lock_lapsed", "claimed",
-        "claim_released", "session_locked", "session_renewed", "session_state_set", "session_released",
-    )  # fmt: skip
-    event_type = F.col("event_type")
-    rows = log.events.where(
-        F.col("session_id").isNotNull() & event_type.isin(*kinds) & ~F.col("entity").contains(SUB_QUEUE)
-    ).select(
-        place_key(),
-        F.xxhash64(F.coalesce("session_key", "session_id")).alias("session"),
-        F.col("sequence_number").alias("number"),
-        order(),
-        event_type.alias("event_type"),
-        F.col("broker_epoch").alias("epoch"),
-        F.xxhash64("connection_id", F.coalesce("link_name", F.lit(""))).alias("holder"),
-        F.col("link_name").isNotNull().alias("by_link"),
-        (F.col("state_before") == "active").alias("active"),
-        F.col("lock_token").isNotNull().alias("locked"),
-        sure_ms(log.clocks, milliseconds("event_time")).alias("at_ms"),
-        milliseconds("locked_until").alias("until_ms"),
-    )
-    return _with_lock_durations(log, marked(log, rows, horizon), horizon).repartition("key", "session")
-
-
-def _with_lock_durations(log: Log, rows: DataFrame, horizon: dict[str, int]) -> DataFrame:
-    """Add `lock_ms`, the LockDuration of the entity, to locks of sessions; null where it is unknown."""
-    durations = [
-        (key, entry.order, follows.order if follows else (1 << 63) - 1, entry.lock_ms)
-        for key, fact in gather(log, horizon).items()
-        for entry, follows in zip_longest(fact.known, fact.known[1:])
-        if entry.lock_ms is not None and log.places[key].sessions
-    ]
-    if not durations:
-        return rows.withColumn("lock_ms", F.lit(None).cast("long"))
-    kinds = "place long, from_order long, before_order long, lock_ms long"
-    known = F.broadcast(log.events.sparkSession.createDataFrame(durations, kinds)).alias("known")
-    here = (
-        (F.col("rows.place") == F.col("known.place"))
-        & (F.col("order") >= F.col("from_order"))
-        & (F.col("order") < F.col("before_order"))
-        & F.col("event_type").isin("session_locked", "session_renewed")
-    )
-    return rows.alias("rows").join(known, here, "left").select("rows.*", "lock_ms")
-
-
-def _delivered() -> Column:
-    return (F.col("event_type") == "delivered") & F.col("active")
-
-
-def _with_session_state(rows: DataFrame) -> DataFrame:
-    """Add the lock of the session before each event, and the last and highest delivery of its messages."""
-    is_held = F.col("event_type").isin("session_locked", "session_renewed")
-    is_free = F.col("event_type") == "session_released"
-    of_message = Window.partitionBy("key", "session", "number").orderBy("order")
-    of_session = Window.partitionBy("key", "session").orderBy("order")
-    before = of_session.rowsBetween(Window.unboundedPreceding, -1)
-    at = F.struct("number", "order")
-    lock = F.struct(is_held.alias("held"), "epoch", "holder", "until_ms")
-    return rows.withColumn("since", F.lag("order").over(of_message)).withColumns(
-        {
-            "last": F.last(F.when(_delivered(), at), ignorenulls=True).over(before),
-            "highest": F.max(F.when(_delivered(), at)).over(before),
-            "lock": F.last(F.when(is_held | is_free, lock), ignorenulls=True).over(before),
-        }
-    )
-
-
-def _session_code() -> Column:
-    """Return the number of the check that an event of a session violates."""
-    event_type = F.col("event_type")
-    is_lock = event_type == "session_locked"
-    by_holder = event_type.isin("delivered", "session_renewed", "session_state_set")
-    settled = event_type.isin("completed", "abandoned", "deferred") & F.col("locked")
-    since = F.greatest("since", "changed", F.shiftleft(F.col("epoch"), INDEX_BITS))
-    held = F.col("lock.held") & F.col("lock.epoch").eqNullSafe(F.col("epoch"))
-    # The holder before the log or a part of it is unknown.
-    stranger = F.coalesce(~held, ~F.col("excusable")) | (
-        held & F.col("by_link") & (F.col("lock.holder") != F.col("holder"))
-    )
-    over = F.coalesce(held & (F.col("at_ms") >= F.col("lock.until_ms")), F.lit(False))
-    overtaken = reduce(
-        Column.__or__,
-        [
-            (F.col(f"{which}.number") > F.col("number")) & (F.col(f"{which}.order") > since)
-            for which in ("last", "highest")
-        ],
-    )
-    return (
-        F.when(is_lock & held, int(Check.SESSION_SHARED))
-        .when(by_holder & (stranger | over), int(Check.SESSION_SHARED))
-        .when(settled & over, int(Check.LOCK_ENDED))
-        .when(_delivered() & overtaken, int(Check.SESSION_ORDER))
-        .when(F.col("until_ms") - F.col("at_ms") != F.col("lock_ms"), int(Check.WRONG_LOCK_DURATION))
-    )
-
-
-def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> None:
+def check_duplicates(log: Log, judged: Judged, verdict: Verdict, horizon: dict[str, int]) -> None:
     """Check that an entity with duplicate detection takes a message id once within its window.
 
     The id of a cancelled scheduled message is free again.
@@ -246,14 +110,12 @@ def check_duplicates(log: Log, verdict: Verdict, horizon: dict[str, int]) -> Non
                 f"'{place.entity}' of '{place.namespace}' is partitioned: duplicates are checked in sessions "
                 f"only, since the log has no partition keys."
             )
+    if not judged.has_duplicates:
+        return
     rows = marked(log, _taken_ids(log), horizon).join(F.broadcast(settled), "place")
     rows = rows.where((F.col("order") >= F.col("from_order")) & (F.col("order") < F.col("before_order")))
     rows = rows.where("detects")
     key = F.when(F.col("partitioned"), F.col("session"))
-    # Nearly all ids are taken once, and to count is cheaper than to sort: equal digests are judged below.
-    counts = rows.groupBy("key", F.xxhash64("message_id", key).alias("id")).count()
-    if counts.where(F.col("count") > 1).isEmpty():
-        return
     rows = rows.join(_cancelled(log, horizon), ["key", "number"], "left")
     window = Window.partitionBy("key", "message_id", key).orderBy("order")
     was_free = F.coalesce(F.lag("cancelled").over(window) < F.col("order"), F.lit(False))
@@ -304,9 +166,9 @@ def _cancelled(log: Log, horizon: dict[str, int]) -> DataFrame:
     return marked(log, rows, horizon).select("key", "number", F.col("order").alias("cancelled"))
 
 
-def check_transactions(log: Log, verdict: Verdict) -> None:
+def check_transactions(log: Log, judged: Judged, verdict: Verdict) -> None:
     """Check that each transaction is in one batch, except for numbers issued before."""
-    if not log.transactions:
+    if not judged.is_torn:
         return
     torn = (
         log.events.where(F.col("transaction_id").isNotNull() & (F.col("event_type") != "number_issued"))
@@ -333,52 +195,17 @@ def check_transactions(log: Log, verdict: Verdict) -> None:
         verdict.add(Check.TRANSACTION_TORN, row.torn, row.namespace, entity, number, batch, what)
 
 
-def check_copies(log: Log, verdict: Verdict) -> None:
+def check_copies(judged: Judged, verdict: Verdict) -> None:
     """Compare the copies that topics made with those that arrived in subscriptions."""
-    subscriptions = [(place.key, place.topic) for place in log.places.values() if place.topic is not None]
-    if not subscriptions:
-        return
-    spark = log.events.sparkSession
-    known = F.broadcast(spark.createDataFrame(subscriptions, "place long, topic string"))
-    origin = F.col("enqueued_sequence_number").alias("origin")
-    made = log.events.where(
-        (F.col("event_type") == "forwarded")
-        & F.col("related_entity").isNull()
-        & F.col("related_sequence_number").isNotNull()
-    ).select(
-        "namespace",
-        F.col("entity").alias("topic"),
-        "batch_no",
-        origin,
-        F.col("related_sequence_number").alias("copies"),
-    )
-    arrived = (
-        log.events.where(F.col("event_type") == "enqueued")
-        .withColumn("place", place_key())
-        .join(known, "place")
-        .select("namespace", "topic", "batch_no", origin, F.lit(-1).cast("long").alias("copies"))
-    )
-    wrong = (
-        made.unionByName(arrived)
-        .groupBy("namespace", "topic", "batch_no", "origin")
-        .agg(
-            F.sum("copies").alias("difference"),
-            F.sum(F.when(F.col("copies") > 0, F.col("copies")).otherwise(0)).alias("made"),
-        )
-        .where(F.col("difference") != 0)
-    )
-    found = (
-        wrong.groupBy("namespace", "topic")
-        .agg(
-            F.count("*").alias("rows"),
-            F.min(F.struct("batch_no", "origin", "made", "difference")).alias("sample"),
-        )
-        .collect()
-    )
-    for row in found:
-        number, batch = row.sample.origin, row.sample.batch_no
-        what = f"{row.sample.made} copies made, {row.sample.made - row.sample.difference} arrived"
-        verdict.add(Check.COPIES_WRONG, row.rows, row.namespace, row.topic, number, batch, what)
+    wrong: dict[int, tuple[int, tuple[int, ...]]] = {}
+    for topic, rows, sample in judged.copies:
+        count, first = wrong.get(topic, (0, sample))
+        wrong[topic] = count + rows, min(first, sample)
+    for topic, (rows, (batch, origin, made, difference)) in sorted(wrong.items()):
+        namespace, entity = judged.places.topic_names[topic]
+        what = f"{made} copies made, {made - difference} arrived"
+        number = None if origin == NONE else origin
+        verdict.add(Check.COPIES_WRONG, rows, namespace, entity, number, batch, what)
 
 
 def _settled(log: Log, chosen: Callable[[Place], bool]) -> DataFrame | None:
