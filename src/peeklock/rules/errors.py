@@ -6,10 +6,16 @@ from __future__ import annotations
 class RuleError(Exception):
     """An invalid rule: the message says what is wrong, where, and what was expected."""
 
-    def __init__(self, message: str, position: int | None = None) -> None:
-        """`position` counts characters of the expression from 1; None = no single place."""
+    def __init__(self, message: str, position: int | None = None, what: str = "") -> None:
+        """See the message, which may show a place.
+
+        Args:
+            position: counts characters of the expression from 1; None = no single place.
+            what: what is wrong, without the place; empty = the message.
+        """
         super().__init__(message)
         self.position = position
+        self.what = what or message
 
 
 class EvaluationError(Exception):

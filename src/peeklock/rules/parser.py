@@ -67,6 +67,7 @@ def located(error: RuleError, text: str) -> RuleError:
     return RuleError(
         f"{what}; at position {error.position}, marked ^: {head}{before}^{after}{tail}",
         error.position,
+        what,
     )
 
 

@@ -99,19 +99,7 @@ class MessageSubject:
                     found.pop(key.decode(), None)
                 elif not isinstance(key, Symbol):
                     found[key] = value
-        user: dict[str, Value] = {}
-        names: dict[str, str] = {}
-        for key, raw in found.items():
-            if not isinstance(key, str):
-                continue
-            folded = key.lower()
-            # The first of two spellings counts, even if it is null. Source: wire contract C36
-            if names.setdefault(folded, key) == key:
-                value = raw if type(raw) in _PLAIN else value_of(raw)
-                if value is not None:
-                    user[folded] = value
-        self.user = user
-        self._names = names
+        self.user, self._names = user_values(found)
 
     def _read_system(self) -> dict[str, Value]:
         message = self._message
@@ -128,8 +116,8 @@ class MessageSubject:
             ttl_ms = message.expires_at_ms - message.enqueued_at_ms
         source = message.dead_letter_source
         found: dict[str, Any] = {
-            "messageid": _id_text(fields.message_id),
-            "correlationid": _id_text(fields.correlation_id),
+            "messageid": id_text(fields.message_id),
+            "correlationid": id_text(fields.correlation_id),
             "to": fields.to,
             "replyto": fields.reply_to,
             "replytosessionid": fields.reply_to_group_id,
@@ -161,6 +149,22 @@ class MessageSubject:
             if known is not None:
                 system[name] = known
         return system
+
+
+def user_values(found: Mapping[Any, Any]) -> tuple[dict[str, Value], dict[str, str]]:
+    """Return application properties by lower-case name, and the message's spelling of each name."""
+    user: dict[str, Value] = {}
+    names: dict[str, str] = {}
+    for key, raw in found.items():
+        if not isinstance(key, str):
+            continue
+        folded = key.lower()
+        # The first of two spellings counts, even if it is null. Source: wire contract C36
+        if names.setdefault(folded, key) == key:
+            value = raw if type(raw) in _PLAIN else value_of(raw)
+            if value is not None:
+                user[folded] = value
+    return user, names
 
 
 def without_body(payload: bytes) -> Sections:
@@ -210,7 +214,7 @@ def value_of(raw: Any) -> Value | None:
     return bytes(raw) if isinstance(raw, bytes) else None
 
 
-def _id_text(raw: Any) -> str | None:
+def id_text(raw: Any) -> str | None:
     """Return an id as text, as clients of every language show it; AMQP ids may be uuids and numbers."""
     if raw is None or isinstance(raw, str):
         return raw

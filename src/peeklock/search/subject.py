@@ -1,0 +1,125 @@
+"""A peeked message as SQL filters see it: as in a subscription's rule, but of what a reader is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from peeklock.amqp.codec import DecodeError
+from peeklock.amqp.messaging import Header
+from peeklock.amqp.types import Timestamp
+from peeklock.broker.content.routing import PARTITION_KEY, VIA_PARTITION_KEY, key_text
+from peeklock.broker.content.subject import id_text, user_values, value_of
+from peeklock.rules.errors import EvaluationError
+from peeklock.rules.filters import Value
+from peeklock.search.peeked import Peeked
+
+
+class PeekedSubject:
+    """One message; what a filter does not name is not decoded."""
+
+    __slots__ = ("_names", "_peeked", "_user", "system")
+
+    def __init__(self, peeked: Peeked) -> None:
+        self._peeked = peeked
+        self._user: dict[str, Value] | None = None
+        self._names: dict[str, str] = {}
+        self.system: Mapping[str, Value] = _System(peeked)
+
+    @property
+    def user(self) -> Mapping[str, Value]:
+        """Application properties by lower-case name."""
+        if self._user is None:
+            self._user, self._names = user_values(self._peeked.application_properties)
+        return self._user
+
+    def has_user(self, folded_name: str) -> bool:
+        """Return whether an application property exists, even if it is null."""
+        return self.user_name(folded_name) is not None
+
+    def user_name(self, folded_name: str) -> str | None:
+        """Return the message's own spelling of an application property."""
+        self.user  # noqa: B018 # reads the names too
+        return self._names.get(folded_name)
+
+    def new_id(self) -> UUID:
+        """Raise EvaluationError: a search has no random ids; `Search.compile` refuses newid()."""
+        raise EvaluationError("newid() has no value in a search")
+
+
+class _System(dict[str, Value]):
+    """System properties by lower-case name, read on first use."""
+
+    def __init__(self, peeked: Peeked) -> None:
+        super().__init__()
+        self._peeked = peeked
+
+    def __missing__(self, name: str) -> Value:
+        read = _READERS.get(name)
+        value = None if read is None else value_of(read(self._peeked))
+        if value is None:
+            raise KeyError(name)
+        self[name] = value
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a system property, read if need be."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+def _header(peeked: Peeked) -> Header:
+    try:
+        return peeked.sections.decode_header()
+    except DecodeError:
+        return Header()
+
+
+def _time_to_live(peeked: Peeked) -> timedelta | None:
+    ttl_ms = _header(peeked).ttl
+    return None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
+
+
+def expires_at_ms(peeked: Peeked) -> int | None:
+    """Return when a message expires, UTC ms, as official clients compute it."""
+    ttl_ms, enqueued_at_ms = _header(peeked).ttl, peeked.enqueued_at_ms
+    return None if ttl_ms is None or enqueued_at_ms is None else enqueued_at_ms + ttl_ms
+
+
+def _expires_at(peeked: Peeked) -> Timestamp | None:
+    at_ms = expires_at_ms(peeked)
+    return None if at_ms is None else Timestamp(at_ms)
+
+
+def _annotation(name: str) -> Callable[[Peeked], Any]:
+    return lambda peeked: peeked.annotations.get(name)
+
+
+_READERS: Final[dict[str, Callable[[Peeked], Any]]] = {
+    "messageid": lambda peeked: id_text(peeked.properties.message_id),
+    "correlationid": lambda peeked: id_text(peeked.properties.correlation_id),
+    "to": lambda peeked: peeked.properties.to,
+    "replyto": lambda peeked: peeked.properties.reply_to,
+    "replytosessionid": lambda peeked: peeked.properties.reply_to_group_id,
+    "sessionid": lambda peeked: peeked.properties.group_id,
+    "label": lambda peeked: peeked.properties.subject,
+    "contenttype": lambda peeked: peeked.properties.content_type,
+    "partitionkey": lambda peeked: key_text(peeked.annotations.get(PARTITION_KEY)),
+    "viapartitionkey": lambda peeked: key_text(peeked.annotations.get(VIA_PARTITION_KEY)),
+    "timetolive": _time_to_live,
+    "expiresatutc": _expires_at,
+    "enqueuedtimeutc": _annotation("x-opt-enqueued-time"),
+    "scheduledenqueuetimeutc": _annotation("x-opt-scheduled-enqueue-time"),
+    "lockeduntilutc": _annotation("x-opt-locked-until"),
+    "sequencenumber": _annotation("x-opt-sequence-number"),
+    "enqueuedsequencenumber": _annotation("x-opt-enqueue-sequence-number"),
+    "deadlettersource": _annotation("x-opt-deadletter-source"),
+    "deliverycount": lambda peeked: _header(peeked).delivery_count,
+    "size": lambda peeked: len(peeked.payload),
+    "state": lambda peeked: int(peeked.state),
+}
+"""Source: wire contract 3.2, 9.3."""
