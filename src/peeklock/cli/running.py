@@ -43,8 +43,6 @@ SOCKET_NAME = "control.sock"
 TIMEOUT_S = 10.0
 """For a connection and for an answer. Our choice: a broker that takes longer does not live."""
 
-TOKEN_S = 300
-
 HTTPS_PORT = 443
 
 _AZURE = re.compile(r"\.servicebus\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)$", re.IGNORECASE)
@@ -318,9 +316,19 @@ def _by_connection_string(text: str, ca: Path | None) -> RunningBroker:
         f"the broker at {at}",
         f"no broker answers at {at}, which the connection string names: start it, or correct the Endpoint",
     )
-    broker.authorization = lambda: given.token(f"sb://{given.host}/", int(time.time() + TOKEN_S) * 1000)
+    broker.authorization = lambda: _authorization(given)
     broker.connection_string = given
     return broker
+
+
+def _authorization(given: ConnectionString) -> str:
+    """Return the header of a request. Raises: BrokerError."""
+    from peeklock.client.errors import ServiceBusError
+
+    try:
+        return given.authorization(int(time.time() * 1000))
+    except ServiceBusError as failure:
+        raise BrokerError(str(failure)) from failure
 
 
 def _connection_to(host: str, port: int | None, tls: bool, ca: Path | None) -> Callable[[], HTTPConnection]:

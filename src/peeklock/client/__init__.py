@@ -3,6 +3,7 @@
 claims             One entity's cursor: claims made, read and committed (peeklock only).
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.
+credentials        Web tokens of an identity service.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
 found              Messages in an answer, taken from its bytes.
 links              `Receiver` and its outcomes; what all links have in common.
@@ -10,6 +11,7 @@ management         Requests to the `$management` and `$cbs` nodes.
 overrides          An encoded message with some parts replaced.
 sender             `Sender`: many messages under way at a time.
 token_file         A JSON web token in a file that another program replaces.
+websocket          A socket whose bytes travel in frames of WebSocket.
 
 Messages are bytes, as on the wire: `encode_message` makes them, `scan` takes them apart.
 

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from peeklock.amqp.connection import Connection as Engine
 from peeklock.amqp.events import (
@@ -35,13 +35,18 @@ from peeklock.amqp.events import (
     SessionEnded,
 )
 from peeklock.amqp.types import Symbol
+from peeklock.auth.authority import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE
 from peeklock.auth.sas import generate
 from peeklock.client.connection_string import ConnectionString
+from peeklock.client.credentials import web_token
 from peeklock.client.errors import CONNECTION_LOST, ServiceBusError, refused
 from peeklock.client.links import ReceiveMode, Receiver, SessionChoice
 from peeklock.client.management import Management, TokenNode
 from peeklock.client.sender import Sender
-from peeklock.client.token_file import read_token
+from peeklock.client.token_file import WebToken, read_token
+
+if TYPE_CHECKING:
+    from peeklock.client.websocket import WebSocket
 
 TOKEN_MS: Final = 3_600_000
 """Lifetime of our tokens. Source: wire contract 1.7 (the official clients' hour)."""
@@ -90,6 +95,7 @@ class _Token:
 
     text: str = field(repr=False)
     renew_at_ms: int
+    type: str = SAS_TOKEN_TYPE
 
 
 class BlockingConnection:
@@ -104,7 +110,7 @@ class BlockingConnection:
         self.lock = threading.RLock()
         self._now_ms = now_ms
         self._engine: Engine | None = None
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket | WebSocket | None = None
         self._selector: selectors.BaseSelector | None = None
         self._mask = 0
         self._out = memoryview(b"")
@@ -198,19 +204,20 @@ class BlockingConnection:
         audience = f"sb://{self.settings.host}/{path}"
         token = self._token(audience, now_ms)
         if old is None or token.text != old.text:
-            self._token_node.put(audience, path, token.text, deadline)
+            self._token_node.put(audience, path, token.text, token.type, deadline)
         else:  # a file whose next token is late
             token = replace(token, renew_at_ms=now_ms + LATE_MS)
         self._tokens[known] = token
 
     def _token(self, audience: str, now_ms: int) -> _Token:
-        """Return a token for an audience. Raises: ServiceBusError, if a file has none."""
+        """Return a token for an audience. Raises: ServiceBusError, if a file or a credential has none."""
         settings = self.settings
         if settings.signature:
             return _Token(settings.signature, sys.maxsize)
         if settings.token_file is not None:
-            found = read_token(settings.token_file, now_ms)
-            return _Token(found.text, found.expires_ms - (found.expires_ms - now_ms) // RENEWAL_PART)
+            return _of_web(read_token(settings.token_file, now_ms), now_ms)
+        if settings.credential is not None:
+            return _of_web(web_token(settings.credential), now_ms)
         expires_ms = now_ms + TOKEN_MS
         text = generate(audience, settings.key_name, settings.key, expires_ms)
         return _Token(text, expires_ms - TOKEN_MS // RENEWAL_PART)
@@ -270,7 +277,7 @@ class BlockingConnection:
         assert selector is not None
         try:
             self._write(sock, engine)
-            if not (isinstance(sock, ssl.SSLSocket) and sock.pending()):
+            if not _pending(sock):
                 due = engine.next_deadline_ms()
                 if due is not None:
                     timeout_s = min(timeout_s, max(0, due - _steady_ms()) / 1000)
@@ -340,14 +347,15 @@ class BlockingConnection:
                 sock = ssl.create_default_context(cadata=settings.certificates).wrap_socket(
                     sock, server_hostname=settings.host
                 )
-            sock.setblocking(False)
+            self._socket = self._over_websocket(sock) if settings.websocket else sock
+            self._socket.setblocking(False)
         except OSError as error:
+            self._socket = None
             sock.close()
             raise self._broken(error) from error
-        self._socket = sock
         self._selector = selectors.DefaultSelector()
         self._mask = selectors.EVENT_READ
-        self._selector.register(sock, self._mask)
+        self._selector.register(self._socket, self._mask)
         self._out = memoryview(b"")
         self._opened = False
         self._engine = Engine(
@@ -367,7 +375,13 @@ class BlockingConnection:
                 target=self._keep_alive, args=(self._closed,), name="peeklock-client", daemon=True
             ).start()
 
-    def _write(self, sock: socket.socket, engine: Engine) -> None:
+    def _over_websocket(self, sock: socket.socket) -> WebSocket:
+        """Shake hands. Raises: OSError."""
+        from peeklock.client.websocket import WebSocket  # Spark's workers need no WebSocket
+
+        return WebSocket(sock, self.settings.host, self.settings.port)
+
+    def _write(self, sock: socket.socket | WebSocket, engine: Engine) -> None:
         while True:
             if not self._out:
                 data = engine.data_to_send()
@@ -472,6 +486,18 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _of_web(found: WebToken, now_ms: int) -> _Token:
+    """Return a token to put until the last tenth of its lifetime."""
+    return _Token(found.text, found.expires_ms - (found.expires_ms - now_ms) // RENEWAL_PART, JWT_TOKEN_TYPE)
+
+
+def _pending(sock: socket.socket | WebSocket) -> bool:
+    """Return whether there are bytes to receive that `select` does not see."""
+    if isinstance(sock, ssl.SSLSocket):
+        return sock.pending() > 0
+    return not isinstance(sock, socket.socket) and sock.pending()
 
 
 def _steady_ms() -> int:

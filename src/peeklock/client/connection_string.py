@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from peeklock.auth.sas import generate
+from peeklock.client.credentials import Credential, web_token
 from peeklock.client.errors import OptionError
+from peeklock.client.token_file import read_token
 
 PLAIN_PORT: Final = 5672
 TLS_PORT: Final = 5671
+HTTPS_PORT: Final = 443
+
+TOKEN_MS: Final = 300_000
+"""Lifetime of a token for one HTTP request. Our choice."""
 
 _KEYS: Final = (
     "Endpoint",
@@ -47,6 +54,10 @@ class ConnectionString:
     """How long an operation is retried before its error is raised, seconds."""
     token_file: str | None = None
     """File with a JSON web token, read again before the token expires; instead of key and signature."""
+    credential: Credential | None = field(default=None, repr=False)
+    """Gives JSON web tokens; instead of key and signature."""
+    websocket: bool = False
+    """Whether AMQP travels over WebSocket."""
 
     @classmethod
     def parse(
@@ -56,6 +67,8 @@ class ConnectionString:
         ca_file: str | None = None,
         timeout_s: float = 60.0,
         token_file: str | None = None,
+        credential: Credential | None = None,
+        websocket: bool = False,
     ) -> ConnectionString:
         """Return a connection string taken apart, as by official clients; but with TLS too a port is kept.
 
@@ -66,6 +79,8 @@ class ConnectionString:
             ca_file: PEM file of the certificates to trust; None = those of the machine.
             timeout_s: how long an operation is retried before its error is raised.
             token_file: file with a JSON web token; the connection string has no key and no signature then.
+            credential: of `azure-identity`, for example; the same holds.
+            websocket: AMQP over WebSocket, by port 443 unless the connection string has another one.
 
         Raises:
             OptionError: a key is unknown, missing or wrong, or the file cannot be read. The text never quotes
@@ -87,19 +102,12 @@ class ConnectionString:
         plain = values.get("UseDevelopmentEmulator", "false").lower()
         if plain not in ("true", "false"):
             raise _wrong("has a UseDevelopmentEmulator that is neither true nor false")
-        key_name, key = values.get("SharedAccessKeyName", ""), values.get("SharedAccessKey", "")
-        signature = values.get("SharedAccessSignature", "")
-        if token_file is not None:
-            if signature or key_name or key:
-                raise _wrong("has a key or a signature, and a token file is given; use one of them")
-        elif bool(signature) == bool(key_name or key):
-            raise _wrong("needs either SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature")
-        elif not signature and not (key_name and key):
-            raise _wrong(f"lacks {'SharedAccessKey' if key_name else 'SharedAccessKeyName'}")
+        instead = None if credential is None else "a credential"
+        key_name, key, signature = _key(values, instead if token_file is None else "a token file")
         tls = plain == "false"
         return cls(
             host,
-            port or (TLS_PORT if tls else PLAIN_PORT),
+            port or (PLAIN_PORT if not tls else HTTPS_PORT if websocket else TLS_PORT),
             tls,
             key_name,
             key,
@@ -108,11 +116,35 @@ class ConnectionString:
             None if ca_file is None else read_certificates(ca_file),
             timeout_s,
             token_file,
+            credential,
+            websocket,
         )
 
-    def token(self, resource: str, expires_at_ms: int) -> str:
-        """Return a token for a resource URI; a `signature` is one already, of its own resource."""
-        return self.signature or generate(resource, self.key_name, self.key, expires_at_ms)
+    def authorization(self, now_ms: int) -> str:
+        """Return the header Authorization of an HTTP request to the namespace.
+
+        Raises: ServiceBusError: the file or the credential has no token.
+        """
+        if self.token_file is not None:
+            return f"Bearer {read_token(self.token_file, now_ms).text}"
+        if self.credential is not None:
+            return f"Bearer {web_token(self.credential).text}"
+        resource = f"sb://{self.host}/"
+        return self.signature or generate(resource, self.key_name, self.key, now_ms + TOKEN_MS)
+
+
+def _key(values: Mapping[str, str], instead: str | None) -> tuple[str, str, str]:
+    """Return key name, key and signature; `instead`: what else gives tokens. Raises: OptionError."""
+    key_name, key = values.get("SharedAccessKeyName", ""), values.get("SharedAccessKey", "")
+    signature = values.get("SharedAccessSignature", "")
+    if instead is not None:
+        if signature or key_name or key:
+            raise _wrong(f"has a key or a signature, and {instead} is given; use one of them")
+    elif bool(signature) == bool(key_name or key):
+        raise _wrong("needs either SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature")
+    elif not signature and not (key_name and key):
+        raise _wrong(f"lacks {'SharedAccessKey' if key_name else 'SharedAccessKeyName'}")
+    return key_name, key, signature
 
 
 def read_certificates(file: str) -> str:

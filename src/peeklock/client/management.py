@@ -16,6 +16,7 @@ from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties, Sections, scan
 from peeklock.amqp.performatives import Source, Target
 from peeklock.amqp.types import Encoded, Role
+from peeklock.auth.authority import SAS_TOKEN_TYPE
 from peeklock.client.errors import UNAUTHORIZED, ServiceBusError, condition_of_status
 from peeklock.client.found import found_messages
 from peeklock.client.links import Link
@@ -258,14 +259,15 @@ class TokenNode(Node):
     def __init__(self, connection: BlockingConnection) -> None:
         super().__init__(connection, "", "$cbs")
         self._audience = ""
+        self._type = SAS_TOKEN_TYPE
 
-    def put(self, audience: str, entity: str, token: str, deadline: float) -> None:
-        """Put a token for an audience, a URI of the entity.
+    def put(self, audience: str, entity: str, token: str, token_type: str, deadline: float) -> None:
+        """Put a token of a type for an audience, a URI of the entity.
 
         Raises:
             ServiceBusError: refused; or the connection broke.
         """
-        self._audience, self.entity = audience, entity
+        self._audience, self.entity, self._type = audience, entity, token_type
         ticket = Ticket("put-token", encode(token), repeat=False)
         self._ask(ticket)
         try:
@@ -281,7 +283,7 @@ class TokenNode(Node):
     def envelope(self, operation: str) -> dict[str, Any]:
         return {
             "operation": operation,
-            "type": "servicebus.windows.net:sastoken",
+            "type": self._type,
             "name": self._audience,
         }
 
