@@ -21,7 +21,7 @@ from peeklock.pipeline.audit.numbers import Run, add_fault, judge_runs
 from peeklock.pipeline.audit.packing import Numbers, join, split
 from peeklock.pipeline.audit.seen import place_key
 from peeklock.pipeline.audit.segment_rows import READ, Columns, Places, gather_places, left_rows, rows_of
-from peeklock.pipeline.audit.segments import Segment, over_segments
+from peeklock.pipeline.audit.segments import Segment, SegmentDamaged, over_segments
 
 EVENTS_A_TASK = 300_000
 """A task needs some 400 bytes an event in Python. Our choice."""
@@ -92,7 +92,11 @@ def _packed_rows(log: Log, left: DataFrame | None, places: Places, tasks: int) -
     """Return the rows of all segments, and those of the messages left, packed for each task."""
 
     def of_segment(path: str, content: pa.Buffer) -> Iterator[pa.RecordBatch]:
-        for table, columns, to in rows_of(Segment(content, READ), places):
+        try:
+            segment = Segment(content, READ)
+        except SegmentDamaged as damage:  # in columns that the survey does not read
+            raise SegmentDamaged(f"{path} is not a Parquet file that can be read: {damage}") from damage
+        for table, columns, to in rows_of(segment, places):
             yield _packed(table, columns, to, tasks)
 
     def of_left(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
