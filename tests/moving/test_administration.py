@@ -23,24 +23,17 @@ from peeklock.broker.vocabulary.descriptions import (
     TopicDescription,
 )
 from peeklock.cli.running import find
+from peeklock.client.requests import ATTEMPTS_MAX, AdministrationError, Reply, Requests
 from peeklock.config.reconcile import EntityStep
 from peeklock.config.settings import PROPERTIES
-from peeklock.moving.administration import (
-    ATTEMPTS_MAX,
-    Administration,
-    AdministrationError,
-    Reply,
-)
+from peeklock.moving.administration import Administration
 from peeklock.moving.definitions import read_definitions
 from peeklock.rules.filters import CorrelationFilter, SqlAction, SqlFilter
 from peeklock.testing.served import ServedBroker
 
 
 def administration_of(connection_string: str) -> Administration:
-    broker = find(connection_string=connection_string)
-    return Administration(
-        lambda method, path, body, headers: Reply(*broker.exchange(method, path, body, headers)), "here"
-    )
+    return Administration(find(connection_string=connection_string).requests())
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +144,7 @@ class Scripted:
         return reply
 
     def administration(self) -> Administration:
-        return Administration(self, "the source", self.pauses.append)
+        return Administration(Requests(self, "the source", self.pauses.append))
 
 
 INFO = Reply(

@@ -9,6 +9,9 @@ running         How a command finds and asks a running broker.
 backups         `backup` and `restore`.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
 importing       `import`: definitions of another namespace, from a file or live.
+entities        `queues`, `topics` and `subscriptions`.
+rules           `rules` of a subscription.
+entity_options  The settings of an entity as options.
 namespaces      `namespaces`: those of a running broker.
 keys            `keys`: the namespace's shared access keys.
 extras          `ca`, `demo`, and `pipeline`, whose commands are imported when they are asked for.
@@ -27,11 +30,13 @@ import click
 
 from peeklock import __version__
 from peeklock.cli.backups import backup, restore
+from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
 from peeklock.cli.keys import keys
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
+from peeklock.cli.rules import rules
 from peeklock.cli.serve import serve
 from peeklock.cli.stores import check, export
 from peeklock.cli.trace import trace
@@ -63,18 +68,29 @@ def main() -> None:
     """A durable, self-hosted message broker that speaks Azure Service Bus.
 
     \b
-    See it work:          peeklock demo
-    Run a broker:         peeklock serve --data ./data
-    Use your own keys:    peeklock serve --data ./data --auth sas, then peeklock keys list ./data
-    Trust its TLS:        peeklock ca ./data
-    See how it is:        peeklock health --data ./data
-    See who is connected: peeklock connections --data ./data
-    Isolate teams, tests: peeklock namespaces create bank --data ./data
-    See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
-    Verify a data folder: peeklock check ./data
-    Save its entities:    peeklock export ./data > Config.json
-    Move from Azure:      peeklock import --from "Endpoint=sb://..." --data ./data
-    Back it up:           peeklock backup --data ./data --to monday.backup
+    Run a broker
+      See it work:          peeklock demo
+      Keep the data:        peeklock serve --data ./data
+      Use your own keys:    peeklock serve --data ./data --auth sas, then peeklock keys list ./data
+      Trust its TLS:        peeklock ca ./data
+    \b
+    Look
+      See how it is:        peeklock health --data ./data
+      See what waits:       peeklock queues list --watch
+      See who is connected: peeklock connections --data ./data
+      See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
+    \b
+    Change entities, here or in Azure
+      Queues:               peeklock queues create orders --lock-duration 1m
+      Topics:               peeklock topics create news, then peeklock subscriptions create news sport
+      Rules:                peeklock rules create news sport goals --filter "goals > 3"
+      Isolate teams, tests: peeklock namespaces create bank --data ./data
+      Move from Azure:      peeklock import --from "Endpoint=sb://..." --data ./data
+    \b
+    Operate
+      Verify a data folder: peeklock check ./data
+      Save its entities:    peeklock export ./data > Config.json
+      Back it up:           peeklock backup --data ./data --to monday.backup
 
     `serve` reads its settings from options, from variables PEEKLOCK_... and from a file.
     """
@@ -82,7 +98,7 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline,
+    pipeline, queues, topics, subscriptions, rules,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -35,6 +34,8 @@ def ca(folder: Path, only_pem: bool, replaces: bool) -> None:
         if replaces and not is_kept:
             raise NoStore(f"{folder} has no authority to replace: start the broker on it once")
         if replaces or (is_kept and not (folder / FOLDER / CA_FILE).exists()):
+            import asyncio
+
             from peeklock.server.system.offline import make_authority
 
             asyncio.run(make_authority(folder, replaces=replaces))

@@ -139,8 +139,8 @@ _COMMAND_LINE = click.core.ParameterSource.COMMANDLINE
 
 def _failures() -> AbstractContextManager[None]:
     from peeklock.client.errors import OptionError, ServiceBusError
+    from peeklock.client.requests import AdministrationError
     from peeklock.config.form import ConfigError
-    from peeklock.moving.administration import AdministrationError
     from peeklock.moving.copying import CopyError
 
     return reported(
@@ -231,7 +231,7 @@ class _Target:
 
 def _apply(plan: Plan, target: _Target, *, dry_run: bool) -> None:
     """Show the plan; carry it out unless this is a dry run. Raises: AdministrationError."""
-    from peeklock.moving.administration import AdministrationError
+    from peeklock.client.requests import AdministrationError
 
     if dry_run:
         click.echo("\n".join(plan.lines()))
@@ -306,12 +306,9 @@ def _after(before: int) -> str:
 
 
 def _administration(broker: RunningBroker) -> Administration:
-    from peeklock.moving.administration import Administration, Reply
+    from peeklock.moving.administration import Administration
 
-    def ask(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        return Reply(*broker.exchange(method, path, body, headers))
-
-    return Administration(ask, broker.where)
+    return Administration(broker.requests())
 
 
 def _fresh_key() -> str:

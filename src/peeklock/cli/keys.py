@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -192,6 +191,8 @@ class _KeptKeys:
 
     def _run(self, do: Callable[[NamespaceKeys], Awaitable[T]]) -> T:
         """Do something with the keys. Raises: KeysRefused, StoreError."""
+        import asyncio
+
         from peeklock.server.system.offline import with_keys
 
         return asyncio.run(with_keys(self._folder, self._namespace, do))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from http.client import HTTPConnection
 
     from peeklock.client.connection_string import ConnectionString
+    from peeklock.client.requests import Requests
 
 DEFAULT_URL = "http://127.0.0.1:5300"
 
@@ -42,11 +42,6 @@ SOCKET_NAME = "control.sock"
 
 TIMEOUT_S = 10.0
 """For a connection and for an answer. Our choice: a broker that takes longer does not live."""
-
-HTTPS_PORT = 443
-
-_AZURE = re.compile(r"\.servicebus\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)$", re.IGNORECASE)
-"""Hosts of Azure's clouds."""
 
 _HINT = "name a running one with --data DIR, --control PATH or --connection-string"
 
@@ -124,6 +119,15 @@ class RunningBroker:
             raise self._failed(failure) from failure
         finally:
             connection.close()
+
+    def requests(self) -> Requests:
+        """Return requests to its administration."""
+        from peeklock.client.requests import Reply, Requests
+
+        def ask(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+            return Reply(*self.exchange(method, path, body, headers))
+
+        return Requests(ask, self.where)
 
     def _failed(self, failure: Exception) -> BrokerError:
         """Return the error for a request without an answer."""
@@ -301,18 +305,17 @@ def _by_url(url: str, ca: Path | None) -> RunningBroker:
 
 
 def _by_connection_string(text: str, ca: Path | None) -> RunningBroker:
-    from peeklock.client.connection_string import TLS_PORT, ConnectionString
+    from peeklock.client.connection_string import ConnectionString
     from peeklock.client.errors import OptionError
+    from peeklock.client.http import connect, http_port
 
     try:
         given = ConnectionString.parse(text, ca_file=None if ca is None else str(ca))
     except OptionError as failure:
         raise click.UsageError(str(failure)) from failure
-    # Azure's port for AMQP takes no HTTP.
-    port = HTTPS_PORT if given.port == TLS_PORT and _AZURE.search(given.host) else given.port
-    at = f"{given.host}:{port}"
+    at = f"{given.host}:{http_port(given)}"
     broker = RunningBroker(
-        _connection_to(given.host, port, given.tls, ca),
+        lambda: connect(given, TIMEOUT_S),
         f"the broker at {at}",
         f"no broker answers at {at}, which the connection string names: start it, or correct the Endpoint",
     )

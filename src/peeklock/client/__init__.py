@@ -1,14 +1,20 @@
 """A blocking AMQP client for peeklock and other brokers that speak Azure Service Bus.
 
+administration     `Administration`: entities and rules, over HTTPS.
 claims             One entity's cursor: claims made, read and committed (peeklock only).
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.
 credentials        Web tokens of an identity service.
+durations          Spans of time as text.
+entities           `Entity`: settings and figures, from XML and to XML.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
 found              Messages in an answer, taken from its bytes.
+http               HTTP requests to a namespace.
 links              `Receiver` and its outcomes; what all links have in common.
 management         Requests to the `$management` and `$cbs` nodes.
 overrides          An encoded message with some parts replaced.
+requests           Requests to the administration: throttled ones are repeated, refusals are errors.
+rules              `Rule`: filters and actions, from XML and to XML.
 sender             `Sender`: many messages under way at a time.
 token_file         A JSON web token in a file that another program replaces.
 websocket          A socket whose bytes travel in frames of WebSocket.
@@ -29,24 +35,32 @@ Messages are bytes, as on the wire: `encode_message` makes them, `scan` takes th
 
 from __future__ import annotations
 
-from peeklock.amqp.message_writing import encode_message
-from peeklock.amqp.messaging import Header, Properties, Sections, scan
-from peeklock.client.connection import BlockingConnection
-from peeklock.client.connection_string import ConnectionString
-from peeklock.client.errors import OptionError, ServiceBusError
-from peeklock.client.links import (
-    ABANDON,
-    COMPLETE,
-    DEFER,
-    NEXT,
-    RELEASE,
-    Delivery,
-    ReceiveMode,
-    Receiver,
-    SessionChoice,
-)
-from peeklock.client.management import Management, Response, Ticket
-from peeklock.client.sender import Sender
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peeklock.amqp.message_writing import encode_message
+    from peeklock.amqp.messaging import Header, Properties, Sections, scan
+    from peeklock.client.administration import Administration
+    from peeklock.client.connection import BlockingConnection
+    from peeklock.client.connection_string import ConnectionString
+    from peeklock.client.entities import Entity
+    from peeklock.client.errors import OptionError, ServiceBusError
+    from peeklock.client.links import (
+        ABANDON,
+        COMPLETE,
+        DEFER,
+        NEXT,
+        RELEASE,
+        Delivery,
+        ReceiveMode,
+        Receiver,
+        SessionChoice,
+    )
+    from peeklock.client.management import Management, Response, Ticket
+    from peeklock.client.requests import AdministrationError
+    from peeklock.client.rules import Correlation, Rule, Sql, Typed
+    from peeklock.client.sender import Sender
 
 __all__ = [
     "ABANDON",
@@ -54,9 +68,13 @@ __all__ = [
     "DEFER",
     "NEXT",
     "RELEASE",
+    "Administration",
+    "AdministrationError",
     "BlockingConnection",
     "ConnectionString",
+    "Correlation",
     "Delivery",
+    "Entity",
     "Header",
     "Management",
     "OptionError",
@@ -64,11 +82,64 @@ __all__ = [
     "ReceiveMode",
     "Receiver",
     "Response",
+    "Rule",
     "Sections",
     "Sender",
     "ServiceBusError",
     "SessionChoice",
+    "Sql",
     "Ticket",
+    "Typed",
     "encode_message",
     "scan",
 ]
+
+_NAMES = {
+    "peeklock.amqp.message_writing": ("encode_message",),
+    "peeklock.amqp.messaging": (
+        "Header",
+        "Properties",
+        "Sections",
+        "scan",
+    ),
+    "peeklock.client.administration": ("Administration",),
+    "peeklock.client.connection": ("BlockingConnection",),
+    "peeklock.client.connection_string": ("ConnectionString",),
+    "peeklock.client.entities": ("Entity",),
+    "peeklock.client.errors": (
+        "OptionError",
+        "ServiceBusError",
+    ),
+    "peeklock.client.links": (
+        "ABANDON",
+        "COMPLETE",
+        "DEFER",
+        "NEXT",
+        "RELEASE",
+        "Delivery",
+        "ReceiveMode",
+        "Receiver",
+        "SessionChoice",
+    ),
+    "peeklock.client.management": (
+        "Management",
+        "Response",
+        "Ticket",
+    ),
+    "peeklock.client.requests": ("AdministrationError",),
+    "peeklock.client.rules": (
+        "Correlation",
+        "Rule",
+        "Sql",
+        "Typed",
+    ),
+    "peeklock.client.sender": ("Sender",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is asked for: the help of a command needs none of the sockets."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,21 +1,16 @@
 """The administration of any broker that speaks Azure Service Bus, as a client asks it.
 
-A throttled request is repeated. All else that is not done is an `AdministrationError`: a step that fails
+It reads and makes descriptions of the broker's vocabulary, by the tables of `admin`. A step that fails
 changes nothing. Source: wire contract 7.1, 7.2.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
-from typing import Final, Protocol, TypeVar, assert_never
-from urllib.parse import quote
+from typing import TypeVar, assert_never
 
 from peeklock.admin import elements
-from peeklock.admin.atom import ENTRY_TYPE
-from peeklock.admin.exchange import PAGE_MAX
 from peeklock.admin.reading import Description, read_answer
 from peeklock.admin.rules import read_rule, write_rule
 from peeklock.broker.vocabulary.commands import (
@@ -35,49 +30,18 @@ from peeklock.broker.vocabulary.descriptions import (
     subscription_path,
 )
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.client.requests import PAGE_MAX, AdministrationError, Requests, encoded
 from peeklock.config.reconcile import Step
 
-API_VERSION: Final = "2021-05"
-
-THROTTLED: Final = (429, 503)
-"""Statuses of a busy service. Source: wire contract 7.8."""
-
-ATTEMPTS_MAX: Final = 6
-PAUSE_S_MAX: Final = 30.0
-"""Pauses between attempts are 1, 2, 4, 8, 16 s, or what Retry-After says up to this. Our choice: together
-half a minute; the service's throttling counts in seconds."""
-
 T = TypeVar("T")
-
-
-class AdministrationError(Exception):
-    """The administration has refused a request, or its answer cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer of any status."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str]
-    """Names in lower case."""
-
-
-class Ask(Protocol):
-    """Sends a request, and returns its answer. May raise any error of the world."""
-
-    def __call__(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply: ...
 
 
 class Administration:
     """The administration of one namespace."""
 
-    def __init__(self, ask: Ask, where: str, pause: Callable[[float], None] = time.sleep) -> None:
-        """`where` names the namespace in errors; `pause` waits so many seconds."""
-        self._ask = ask
-        self.where = where
-        self._pause = pause
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self.where = requests.where
 
     # Reading
 
@@ -100,12 +64,12 @@ class Administration:
 
     def subscriptions(self, topic: str) -> Iterator[SubscriptionDescription]:
         """Yield the subscriptions of a topic. Raises: AdministrationError."""
-        for name, found in self._list(f"{_path(topic)}/Subscriptions"):
+        for name, found in self._list(f"{encoded(topic)}/Subscriptions"):
             yield self._decoded(found, partial(elements.read_subscription, topic=topic, name=name))
 
     def rules(self, topic: str, subscription: str) -> Iterator[RuleDescription]:
         """Yield the rules of a subscription. Raises: AdministrationError."""
-        for name, found in self._list(f"{_path(subscription_path(topic, subscription))}/Rules"):
+        for name, found in self._list(f"{encoded(subscription_path(topic, subscription))}/Rules"):
             yield self._decoded(found, partial(read_rule, name=name))
 
     # Changing
@@ -116,34 +80,26 @@ class Administration:
         match command:
             case CreateEntity():
                 content = elements.write_settings(command.description, command.rule)
-                self._put(command.description.name, content, updates=False)
+                self._requests.put(command.description.name, content, updates=False)
             case UpdateEntity():
                 content = elements.write_settings(command.description)
-                self._put(command.description.name, content, updates=True)
+                self._requests.put(command.description.name, content, updates=True)
             case AddRule() | UpdateRule():
                 path = f"{command.path}/Rules/{command.rule.name}"
-                self._put(path, write_rule(command.rule), updates=isinstance(command, UpdateRule))
+                self._requests.put(path, write_rule(command.rule), updates=isinstance(command, UpdateRule))
             case RemoveRule():
-                self._request("DELETE", f"{_path(command.path)}/Rules/{_path(command.name)}")
+                self._requests.send("DELETE", f"{encoded(command.path)}/Rules/{encoded(command.name)}")
             case _:
                 assert_never(command)
 
     def create(self, description: EntityDescription) -> bool:
         """Create an entity unless it is there; return whether it was not. Raises: AdministrationError."""
-        if self._read(_path(description.name)):
+        if self._read(encoded(description.name)):
             return False
-        self._put(description.name, elements.write_settings(description), updates=False)
+        self._requests.put(description.name, elements.write_settings(description), updates=False)
         return True
 
     # Inside
-
-    def _put(self, path: str, content: str, *, updates: bool) -> None:
-        entry = (
-            f'<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">{content}</content>'
-            f"</entry>"
-        )
-        headers = {"If-Match": "*"} if updates else {}
-        self._request("PUT", _path(path), entry.encode(), headers)
 
     def _list(self, path: str) -> Iterator[tuple[str, Description]]:
         """Yield title and description of all entries of a list."""
@@ -156,7 +112,7 @@ class Administration:
                 return
 
     def _read(self, path: str, query: str = "") -> list[tuple[str, Description]]:
-        body = self._request("GET", path, query=query).body
+        body = self._requests.send("GET", path, query=query).body
         try:
             return read_answer(body)
         except ArgumentInvalid as failure:
@@ -170,56 +126,3 @@ class Administration:
         except ArgumentInvalid as failure:
             name = read.keywords["name"]
             raise AdministrationError(f"'{name}' of {self.where} cannot be read: {failure}") from failure
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
-        query: str = "",
-    ) -> Reply:
-        """Return a good answer. Raises: AdministrationError."""
-        url = f"/{path}?{query}api-version={API_VERSION}"
-        sent = {**(headers or {}), **({"Content-Type": ENTRY_TYPE} if body else {})}
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            reply = self._ask(method, url, body, sent)
-            if reply.status < 300:
-                return reply
-            if reply.status not in THROTTLED or attempt == ATTEMPTS_MAX:
-                break
-            self._pause(_pause_s(reply.headers.get("retry-after", ""), attempt))
-        raise AdministrationError(
-            f"{self.where} refused {method} /{path} with {reply.status}: {_detail(reply.body)}"
-            f"{_advice(reply.status)}"
-        )
-
-
-def _advice(status: int) -> str:
-    """Return what to do after a refusal, where that is known."""
-    if status in THROTTLED:
-        return f"; it is busy after {ATTEMPTS_MAX} attempts: run the command again later"
-    if status in (401, 403):
-        return "; give a connection string whose key has Manage, or --data DIR on the broker's machine"
-    return ""
-
-
-def _pause_s(retry_after: str, attempt: int) -> float:
-    if retry_after.isascii() and retry_after.isdigit():
-        return min(float(retry_after), PAUSE_S_MAX)
-    return min(2.0 ** (attempt - 1), PAUSE_S_MAX)
-
-
-def _path(name: str) -> str:
-    return quote(name, safe="/$")
-
-
-def _detail(body: bytes) -> str:
-    """Return why a request was refused: the Detail of the service's error, else the text."""
-    text = body.decode(errors="replace")
-    start, end = text.find("<Detail>"), text.find("</Detail>")
-    if 0 <= start < end:
-        from html import unescape
-
-        text = unescape(text[start + len("<Detail>") : end])
-    return text.strip()[:500] or "no reason is given"

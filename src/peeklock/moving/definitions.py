@@ -13,10 +13,11 @@ from peeklock.broker.vocabulary.descriptions import (
     SubscriptionDescription,
 )
 from peeklock.broker.vocabulary.quotas import TIERS
+from peeklock.client.requests import AdministrationError
 from peeklock.config.file import Config, EntityConfig, RuleConfig
 from peeklock.config.namespace_limits import NamespaceLimits
 from peeklock.config.settings import PROPERTIES
-from peeklock.moving.administration import Administration, AdministrationError
+from peeklock.moving.administration import Administration
 from peeklock.templates.found import Found, as_set
 
 
