@@ -17,6 +17,7 @@ requests           Requests to the administration: throttled ones are repeated, 
 rules              `Rule`: filters and actions, from XML and to XML.
 sender             `Sender`: many messages under way at a time.
 token_file         A JSON web token in a file that another program replaces.
+tokens             The tokens that a connection puts for its entities.
 websocket          A socket whose bytes travel in frames of WebSocket.
 
 Messages are bytes, as on the wire: `encode_message` makes them, `scan` takes them apart.

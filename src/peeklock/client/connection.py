@@ -14,11 +14,10 @@ import os
 import selectors
 import socket
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from peeklock.amqp.connection import Connection as Engine
@@ -35,27 +34,15 @@ from peeklock.amqp.events import (
     SessionEnded,
 )
 from peeklock.amqp.types import Symbol
-from peeklock.auth.authority import JWT_TOKEN_TYPE, SAS_TOKEN_TYPE
-from peeklock.auth.sas import generate
 from peeklock.client.connection_string import ConnectionString
-from peeklock.client.credentials import web_token
 from peeklock.client.errors import CONNECTION_LOST, ServiceBusError, refused
 from peeklock.client.links import ReceiveMode, Receiver, SessionChoice
 from peeklock.client.management import Management, TokenNode
 from peeklock.client.sender import Sender
-from peeklock.client.token_file import WebToken, read_token
+from peeklock.client.tokens import LATE_MS, Token, token_for
 
 if TYPE_CHECKING:
     from peeklock.client.websocket import WebSocket
-
-TOKEN_MS: Final = 3_600_000
-"""Lifetime of our tokens. Source: wire contract 1.7 (the official clients' hour)."""
-
-RENEWAL_PART: Final = 10
-"""The next token is put in the last tenth of a token's lifetime. Source: wire contract 1.7."""
-
-LATE_MS: Final = 1000
-"""How often a file is read again whose next token is late. Our choice."""
 
 ANSWER_S: Final = 30.0
 """Longest wait for one answer before the connection counts as lost. Our choice: the slowest operation, the
@@ -89,15 +76,6 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A token that the broker has, and when to put the next one, UTC ms."""
-
-    text: str = field(repr=False)
-    renew_at_ms: int
-    type: str = SAS_TOKEN_TYPE
-
-
 class BlockingConnection:
     """A connection to a namespace, opened by the first call that needs it and again after each break.
 
@@ -116,7 +94,7 @@ class BlockingConnection:
         self._out = memoryview(b"")
         self._opened = False
         self._endpoints: dict[int, Endpoint] = {}
-        self._tokens: dict[str, _Token] = {}
+        self._tokens: dict[str, Token] = {}
         """The last token of each path."""
         self._token_node = TokenNode(self)
         self._management: dict[str, Management] = {}
@@ -202,25 +180,12 @@ class BlockingConnection:
         if old is not None and now_ms < old.renew_at_ms:
             return
         audience = f"sb://{self.settings.host}/{path}"
-        token = self._token(audience, now_ms)
+        token = token_for(self.settings, audience, now_ms)
         if old is None or token.text != old.text:
             self._token_node.put(audience, path, token.text, token.type, deadline)
         else:  # a file whose next token is late
             token = replace(token, renew_at_ms=now_ms + LATE_MS)
         self._tokens[known] = token
-
-    def _token(self, audience: str, now_ms: int) -> _Token:
-        """Return a token for an audience. Raises: ServiceBusError, if a file or a credential has none."""
-        settings = self.settings
-        if settings.signature:
-            return _Token(settings.signature, sys.maxsize)
-        if settings.token_file is not None:
-            return _of_web(read_token(settings.token_file, now_ms), now_ms)
-        if settings.credential is not None:
-            return _of_web(web_token(settings.credential), now_ms)
-        expires_ms = now_ms + TOKEN_MS
-        text = generate(audience, settings.key_name, settings.key, expires_ms)
-        return _Token(text, expires_ms - TOKEN_MS // RENEWAL_PART)
 
     def forget_token(self, path: str) -> bool:
         """Have the next call put a new token; return whether there was one, and it can be renewed."""
@@ -486,11 +451,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _of_web(found: WebToken, now_ms: int) -> _Token:
-    """Return a token to put until the last tenth of its lifetime."""
-    return _Token(found.text, found.expires_ms - (found.expires_ms - now_ms) // RENEWAL_PART, JWT_TOKEN_TYPE)
 
 
 def _pending(sock: socket.socket | WebSocket) -> bool:
