@@ -289,7 +289,7 @@ def test_more_layouts_than_are_used() -> None:
 
 def sizes(payloads: Sequence[bytes]) -> tuple[list[int], list[int]]:
     """Return how many messages are read at once, of each layout, and the places of the others."""
-    groups, others = uniform._alike(payloads, uniform.ROWS_MIN)
+    groups, others = uniform._alike(payloads, 160)
     return sorted(len(group.rows) for group in groups), others
 
 

@@ -22,13 +22,13 @@ from peeklock.spark.source.columns import REASONS, TIME_MS, TIME_MS_MIN, TTL_MS_
 from peeklock.spark.source.layout import ENQUEUED, EXPIRY, STATE, TTL, Layout, Place, layout_of
 from peeklock.spark.source.sections import CURSOR, PROPERTY_NAMES, TIME_MS_MAX, integer, read, texts_of
 
-ROWS_MIN: Final = 160
+ROWS_MIN: Final = 512
 """Messages of a layout. The arrays of one cost as much as these, read one after the other."""
 LAYOUTS_MAX: Final = 8
 MISSES_MAX: Final = 3
 """Layouts of a batch that are used, and that are tried in vain."""
 SAMPLE: Final = 128
-"""Messages that a layout is tried on first: two of these have it, or it is in vain."""
+"""Messages around the one whose layout is tried: their share tells cheaply whether it pays off."""
 
 _STATES: Final = pa.array([columns.shown_state(byte if byte < 128 else byte - 256) for byte in range(256)])
 """States by the byte of a smallint."""
@@ -81,7 +81,7 @@ def _alike(payloads: Sequence[bytes], rows_min: int) -> tuple[list[_Alike], list
     misses = 0
     while len(waiting) >= rows_min and len(groups) < LAYOUTS_MAX and misses < MISSES_MAX:
         middle = len(waiting) // 2  # the first of a queue may be unlike all others
-        group = _like(payloads[waiting[middle]], payloads, sizes, waiting, rows_min)
+        group = _like(middle, payloads, sizes, waiting, rows_min)
         if group is None:
             misses += 1
             others.append(int(waiting[middle]))
@@ -93,14 +93,16 @@ def _alike(payloads: Sequence[bytes], rows_min: int) -> tuple[list[_Alike], list
 
 
 def _like(
-    one: bytes, payloads: Sequence[bytes], sizes: _Numbers, waiting: _Numbers, rows_min: int
+    place: int, payloads: Sequence[bytes], sizes: _Numbers, waiting: _Numbers, rows_min: int
 ) -> _Alike | None:
     """Return those that wait with the layout of one of them; None = it has none, or they are few."""
+    one = payloads[waiting[place]]
     layout = layout_of(one)
     if layout is None:
         return None
-    sample = waiting[:: 1 + len(waiting) // SAMPLE]
-    if len(_matching(layout, one, payloads, sizes, sample)[0]) < 2:
+    sample = waiting[max(0, place - SAMPLE // 2) : place + SAMPLE // 2]
+    found, _ = _matching(layout, one, payloads, sizes, sample)
+    if len(found) * len(waiting) < rows_min * len(sample):
         return None
     rows, heads = _matching(layout, one, payloads, sizes, waiting)
     if len(rows) < rows_min:
