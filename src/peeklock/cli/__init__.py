@@ -4,6 +4,9 @@ serve           `serve`: the settings of a broker, checked against each other.
 settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
+browsing        `peek`, `tail` and `search`: messages seen without being taken.
+message_text    Browsed messages for people: lines of a table, and one message whole.
+visible         Text of strangers, safe to print.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
 running         How a command finds and asks a running broker.
 backups         `backup` and `restore`.
@@ -27,6 +30,7 @@ import click
 
 from peeklock import __version__
 from peeklock.cli.backups import backup, restore
+from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
 from peeklock.cli.keys import keys
@@ -69,6 +73,8 @@ def main() -> None:
     Trust its TLS:        peeklock ca ./data
     See how it is:        peeklock health --data ./data
     See who is connected: peeklock connections --data ./data
+    Look at messages:     peeklock peek orders
+    Find messages:        peeklock search orders --text banana
     Isolate teams, tests: peeklock namespaces create bank --data ./data
     See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     Verify a data folder: peeklock check ./data
@@ -82,7 +88,7 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline,
+    pipeline, peek, tail, search,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -175,7 +175,7 @@ class _Origin:
         from peeklock.moving.definitions import as_source, read_definitions
 
         progress = _Progress("read")
-        self.definitions = read_definitions(_administration(self.broker), progress.at)
+        self.definitions = read_definitions(administration_of(self.broker), progress.at)
         progress.end()
         return as_source(self.definitions)
 
@@ -208,7 +208,7 @@ class _Target:
 
     def __init__(self, broker: RunningBroker) -> None:
         self.broker = broker
-        self.administration = _administration(broker)
+        self.administration = administration_of(broker)
         self.tier = ""
 
     def plan(self, config: Config, found: Found) -> Plan:
@@ -305,7 +305,8 @@ def _after(before: int) -> str:
 # Shared
 
 
-def _administration(broker: RunningBroker) -> Administration:
+def administration_of(broker: RunningBroker) -> Administration:
+    """Return the administration of a running broker, or of any Service Bus."""
     from peeklock.moving.administration import Administration, Reply
 
     def ask(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:

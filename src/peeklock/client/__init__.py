@@ -1,5 +1,6 @@
 """A blocking AMQP client for peeklock and other brokers that speak Azure Service Bus.
 
+browsing           Messages read without being taken, by peeks.
 claims             One entity's cursor: claims made, read and committed (peeklock only).
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.
