@@ -1,4 +1,4 @@
-"""`python -m bench.search`: the rate of searches by peeks, against that of a bare peek through the same client.
+"""`python -m bench.search`: the rate of searches by peeks, against a bare peek through the same client.
 
 Owns: one queue in a broker process, read to its end by each kind of search in turn, and the memory that this
 process has gained. Must not know: how a search judges. The rounds of all kinds alternate, so that what else
