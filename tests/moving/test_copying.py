@@ -29,13 +29,12 @@ from peeklock.client import (
     encode_message,
     scan,
 )
+from peeklock.client.browsing import NUMBER_MAX, last_number
 from peeklock.moving.administration import Administration
 from peeklock.moving.copying import (
     DEAD_LETTERS,
-    NUMBER_MAX,
     CopyError,
     copy_messages,
-    last_number,
     peek,
     places,
     queue_maker,

@@ -4,6 +4,9 @@ serve           `serve`: the settings of a broker, checked against each other.
 settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
+browsing        `peek`, `tail` and `search`: messages seen without being taken.
+message_text    Browsed messages for people: lines of a table, and one message whole.
+visible         Text of strangers, safe to print.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
 running         How a command finds and asks a running broker.
 backups         `backup` and `restore`.
@@ -30,6 +33,7 @@ import click
 
 from peeklock import __version__
 from peeklock.cli.backups import backup, restore
+from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
@@ -78,6 +82,8 @@ def main() -> None:
       See how it is:        peeklock health --data ./data
       See what waits:       peeklock queues list --watch
       See who is connected: peeklock connections --data ./data
+      Look at messages:     peeklock peek orders
+      Find messages:        peeklock search orders --text banana
       See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     \b
     Change entities, here or in Azure
@@ -98,7 +104,7 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules,
+    pipeline, queues, topics, subscriptions, rules, peek, tail, search,
 )  # fmt: skip
 
 for _command in _COMMANDS:

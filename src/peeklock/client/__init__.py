@@ -1,6 +1,7 @@
 """A blocking AMQP client for peeklock and other brokers that speak Azure Service Bus.
 
 administration     `Administration`: entities and rules, over HTTPS.
+browsing           Messages read without being taken, by peeks.
 claims             One entity's cursor: claims made, read and committed (peeklock only).
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from peeklock.amqp.encoding import encode
 from peeklock.amqp.messaging import scan
-from peeklock.amqp.types import Int, Long, Symbol, Timestamp
+from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.entities.validation import is_name
 from peeklock.broker.vocabulary.descriptions import (
     Description,
@@ -28,6 +28,7 @@ from peeklock.broker.vocabulary.descriptions import (
     TopicDescription,
 )
 from peeklock.broker.vocabulary.quotas import TIERS
+from peeklock.client.browsing import PEEK_COUNT, Browser, last_number
 from peeklock.client.connection import BlockingConnection
 from peeklock.client.errors import ServiceBusError
 from peeklock.client.overrides import Overrides, override
@@ -49,14 +50,8 @@ _STATES: Final = {0: "Active", 1: "Deferred", 2: "Scheduled"}
 
 _SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 
-PEEK_COUNT: Final = 100
-"""Messages of a request. Our choice: an answer has at most 256 KiB."""
-
 BREAKS_MAX: Final = 5
 """Breaks of a connection without a new copy in between. Our choice; each one was retried for a while."""
-
-NUMBER_MAX: Final = (1 << 48) - 1
-"""Largest sequence number of a queue without partitions."""
 
 _PLACE: Final = b"peeklock-import"
 """Prefix of the id of a copy whose message has none."""
@@ -182,24 +177,7 @@ def queue_maker(administration: Administration, tier: str) -> Callable[[str], bo
 
 def peek(connection: BlockingConnection, place: str, number: int, count: int) -> list[bytes]:
     """Return up to `count` messages from a sequence number on. Raises: ServiceBusError."""
-    wanted = {"from-sequence-number": Long(number), "message-count": Int(count)}
-    return connection.management(place).request("com.microsoft:peek-message", wanted).messages
-
-
-def last_number(is_there: Callable[[int], bool], largest: int = NUMBER_MAX) -> int:
-    """Return the largest sequence number in a queue; 0 = it is empty.
-
-    `is_there(n)`: whether there is a message with this number or a larger one.
-    """
-    if not is_there(1):
-        return 0
-    low, high = 1, 2
-    while high <= largest and is_there(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_there(middle) else (low, middle)
-    return low
+    return Browser(connection, place).peek(number, count)
 
 
 def _last_copies(target: BlockingConnection, queue: str, place: str) -> tuple[list[int], list[int]]:

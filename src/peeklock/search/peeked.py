@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from peeklock.amqp.codec import DecodeError
+from peeklock.amqp.codec import DecodeError, decode
 from peeklock.amqp.messaging import BodyKind, Properties, Sections, scan
 from peeklock.broker.vocabulary.message import MessageState
 from peeklock.search.plain import plain
@@ -18,6 +18,9 @@ STATES: Final = {
 """State of a message -> its name."""
 
 _UTF8: Final = "utf-8"
+_SHORT_DATA: Final = b"\x00\x53\x75\xa0"
+_LONG_DATA: Final = b"\x00\x53\x75\xb0"
+"""Descriptor of a data section, and constructor of a binary with a size of 1 or 4 bytes."""
 
 
 class Peeked:
@@ -129,7 +132,22 @@ class Peeked:
         except DecodeError:
             return []
 
+    def property_at(self, index: int) -> Any:
+        """Return one field of the properties section, without decoding those after it: message-id is 0."""
+        try:
+            raw = self.sections.property_raw(index)
+            return None if raw is None else decode(raw)[0]
+        except DecodeError:
+            return None
+
     def _read_body(self) -> bytes:
+        # Fast path: one data section, as nearly every client sends.
+        payload, start, end = self.payload, self.sections.body_offset, self.sections.body_end
+        code = payload[start : start + 4]
+        if code == _SHORT_DATA and start + 5 + payload[start + 4] == end:
+            return payload[start + 5 : end]
+        if code == _LONG_DATA and start + 8 + int.from_bytes(payload[start + 4 : start + 8]) == end:
+            return payload[start + 8 : end]
         parts = self.body_parts()
         if not parts:
             return b""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from peeklock.amqp.codec import DecodeError
@@ -26,7 +26,8 @@ class PeekedSubject:
         self._peeked = peeked
         self._user: dict[str, Value] | None = None
         self._names: dict[str, str] = {}
-        self.system: Mapping[str, Value] = _System(peeked)
+        # A filter needs no more of the mapping.
+        self.system: Mapping[str, Value] = cast("Mapping[str, Value]", _System(peeked))
 
     @property
     def user(self) -> Mapping[str, Value]:
@@ -49,27 +50,27 @@ class PeekedSubject:
         raise EvaluationError("newid() has no value in a search")
 
 
-class _System(dict[str, Value]):
-    """System properties by lower-case name, read on first use."""
+class _System:
+    """System properties by lower-case name, read when a filter names them."""
+
+    __slots__ = ("_peeked",)
 
     def __init__(self, peeked: Peeked) -> None:
-        super().__init__()
         self._peeked = peeked
 
-    def __missing__(self, name: str) -> Value:
-        read = _READERS.get(name)
-        value = None if read is None else value_of(read(self._peeked))
+    def __getitem__(self, name: str) -> Value:
+        value = self.get(name)
         if value is None:
             raise KeyError(name)
-        self[name] = value
         return value
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a system property, read if need be."""
-        try:
-            return self[name]
-        except KeyError:
-            return default
+    def get(self, name: str) -> Value | None:
+        """Return a system property; None = it is absent."""
+        read = _READERS.get(name)
+        if read is None:
+            return None
+        raw = read(self._peeked)
+        return raw if type(raw) is str else value_of(raw)
 
 
 def _header(peeked: Peeked) -> Header:
@@ -100,14 +101,14 @@ def _annotation(name: str) -> Callable[[Peeked], Any]:
 
 
 _READERS: Final[dict[str, Callable[[Peeked], Any]]] = {
-    "messageid": lambda peeked: id_text(peeked.properties.message_id),
-    "correlationid": lambda peeked: id_text(peeked.properties.correlation_id),
-    "to": lambda peeked: peeked.properties.to,
-    "replyto": lambda peeked: peeked.properties.reply_to,
+    "messageid": lambda peeked: id_text(peeked.property_at(0)),
+    "correlationid": lambda peeked: id_text(peeked.property_at(5)),
+    "to": lambda peeked: peeked.property_at(2),
+    "replyto": lambda peeked: peeked.property_at(4),
     "replytosessionid": lambda peeked: peeked.properties.reply_to_group_id,
     "sessionid": lambda peeked: peeked.properties.group_id,
-    "label": lambda peeked: peeked.properties.subject,
-    "contenttype": lambda peeked: peeked.properties.content_type,
+    "label": lambda peeked: peeked.property_at(3),
+    "contenttype": lambda peeked: peeked.property_at(6),
     "partitionkey": lambda peeked: key_text(peeked.annotations.get(PARTITION_KEY)),
     "viapartitionkey": lambda peeked: key_text(peeked.annotations.get(VIA_PARTITION_KEY)),
     "timetolive": _time_to_live,

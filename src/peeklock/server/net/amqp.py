@@ -329,7 +329,11 @@ class AmqpConnection(asyncio.Protocol):
             transport.close()
             self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
             return
-        transport.write_eof()  # after what is buffered
+        try:
+            transport.write_eof()  # after what is buffered
+        except OSError:  # asyncio's own loop shuts down at once: the peer has reset the connection
+            transport.abort()
+            return
         if self._reading_paused:
             self._reading_paused = False
             transport.resume_reading()
