@@ -5,6 +5,7 @@ settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
+connecting      `logins`: connection strings by name.
 running         How a command finds and asks a running broker.
 backups         `backup` and `restore`.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
@@ -30,6 +31,7 @@ import click
 
 from peeklock import __version__
 from peeklock.cli.backups import backup, restore
+from peeklock.cli.connecting import logins
 from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
@@ -85,6 +87,7 @@ def main() -> None:
       Topics:               peeklock topics create news, then peeklock subscriptions create news sport
       Rules:                peeklock rules create news sport goals --filter "goals > 3"
       Isolate teams, tests: peeklock namespaces create bank --data ./data
+      Remember a namespace: peeklock logins add shop, then peeklock queues list --connection shop
       Move from Azure:      peeklock import --from "Endpoint=sb://..." --data ./data
     \b
     Operate
@@ -98,7 +101,7 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules,
+    pipeline, queues, topics, subscriptions, rules, logins,
 )  # fmt: skip
 
 for _command in _COMMANDS:
