@@ -179,7 +179,10 @@ def test_a_socket_s_path_that_is_too_long_names_the_option(folder: Path) -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"data": Path("a"), "url": "b"}, "give one of --data, --control, --connection-string and --url"),
+        (
+            {"data": Path("a"), "url": "b"},
+            "give one of --data, --control, --connection-string, --url and --connection",
+        ),
         ({"data": Path("/none")}, "there is no folder /none"),
         ({"url": "localhost:5300"}, "is not an address such as http://127.0.0.1:5300"),
         ({"url": "http://h:99999"}, "is not an address such as"),

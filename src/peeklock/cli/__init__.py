@@ -8,6 +8,7 @@ browsing        `peek`, `tail` and `search`: messages seen without being taken.
 message_text    Browsed messages for people: lines of a table, and one message whole.
 visible         Text of strangers, safe to print.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
+connecting      `logins`: connection strings by name.
 running         How a command finds and asks a running broker.
 backups         `backup` and `restore`.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
@@ -34,6 +35,7 @@ import click
 from peeklock import __version__
 from peeklock.cli.backups import backup, restore
 from peeklock.cli.browsing import peek, search, tail
+from peeklock.cli.connecting import logins
 from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
@@ -91,6 +93,7 @@ def main() -> None:
       Topics:               peeklock topics create news, then peeklock subscriptions create news sport
       Rules:                peeklock rules create news sport goals --filter "goals > 3"
       Isolate teams, tests: peeklock namespaces create bank --data ./data
+      Remember a namespace: peeklock logins add shop, then peeklock queues list --connection shop
       Move from Azure:      peeklock import --from "Endpoint=sb://..." --data ./data
     \b
     Operate
@@ -104,7 +107,7 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules, peek, tail, search,
+    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search,
 )  # fmt: skip
 
 for _command in _COMMANDS:

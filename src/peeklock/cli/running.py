@@ -1,8 +1,8 @@
 """The one way for commands to a running broker: find it, ask it, and say what went wrong.
 
 A command takes `@to_a_running_broker` and calls `broker.ask(method, path)`. A broker is found by
-1. what the command line names: `--data DIR` (its control socket), `--control PATH`, `--connection-string`, or
-   `--url`;
+1. what the command line names: `--data DIR` (its control socket), `--control PATH`, `--connection-string`,
+   `--connection` (a login), or `--url`;
 2. else the environment: `PEEKLOCK_CONTROL`, `PEEKLOCK_DATA`, `SERVICEBUS_CONNECTION_STRING`;
 3. else the default port of this machine, where a broker in development mode asks for no key.
 The socket needs no key; a connection string needs one with the right that the page asks for. Over it the
@@ -32,6 +32,7 @@ from peeklock.cli.options import EXISTING_FILE, SOCKET, parsed, reported
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
+    from peeklock.cli.connecting import Login
     from peeklock.client.connection_string import ConnectionString
     from peeklock.client.requests import Requests
 
@@ -179,13 +180,15 @@ def to_a_running_broker(command: Callable[..., Any]) -> Callable[..., Any]:
         control: Path | None,
         connection_string: str | None,
         url: str | None,
+        connection: str | None,
+        entra: bool,
         ca: Path | None,
         **given: Any,
     ) -> Any:
         context = click.get_current_context()
         broker = context.find_object(RunningBroker)  # of the group that this command is in
-        if broker is None or any((data, control, connection_string, url)):
-            broker = find(data, control, connection_string, url, ca)
+        if broker is None or any((data, control, connection_string, url, connection)):
+            broker = find(data, control, connection_string, url, ca, connection=connection, entra=entra)
         context.obj = broker
         return command(broker=broker, **given)
 
@@ -213,6 +216,8 @@ def to_a_broker_or_folder(*, named: bool = False) -> Callable[[Callable[..., Any
             control: Path | None,
             connection_string: str | None,
             url: str | None,
+            connection: str | None,
+            entra: bool,
             ca: Path | None,
             **given: Any,
         ) -> Any:
@@ -222,7 +227,7 @@ def to_a_broker_or_folder(*, named: bool = False) -> Callable[[Callable[..., Any
             if named:
                 given["name"] = names[0]
             folder = Path(folders[0]) if folders else None
-            broker = find(folder, control, connection_string, url, ca)
+            broker = find(folder, control, connection_string, url, ca, connection=connection, entra=entra)
             with reported(BrokerError):
                 place: Place = broker if folder is None or broker.runs() else folder
             return command(place=place, **given)
@@ -242,27 +247,32 @@ def find(
     url: str | None = None,
     ca: Path | None = None,
     environ: Mapping[str, str] = os.environ,
+    *,
+    connection: str | None = None,
+    entra: bool = False,
 ) -> RunningBroker:
     """Return the broker that is meant; see the module. `ca`: PEM file of the certificates to trust.
 
     Raises: click.UsageError.
     """
-    named = [name for name in (data, control, connection_string, url) if name is not None]
+    named = [name for name in (data, control, connection_string, url, connection) if name is not None]
     if len(named) > 1:
-        raise click.UsageError("give one of --data, --control, --connection-string and --url.")
+        raise click.UsageError("give one of --data, --control, --connection-string, --url and --connection.")
+    if connection is not None:
+        return _by_login(connection, ca, entra, environ)
     if control is not None:
         return _by_socket(control, f"no broker listens at {control}: start it with --control {control}")
     if data is not None:
         return _by_folder(data)
     if connection_string is not None:
-        return _by_connection_string(connection_string, ca)
+        return _by_connection_string(connection_string, ca, entra)
     if url is not None:
         return _by_url(url, ca)
     for path in _sockets(environ):
         if path.is_socket():  # not every volume has sockets: the port answers too
             return _by_socket(path, f"no broker listens at {path}: it has ended; start it again")
     if (given := environ.get("SERVICEBUS_CONNECTION_STRING")) and not list(_sockets(environ)):
-        return _by_connection_string(given, ca)
+        return _by_connection_string(given, ca, entra)
     return _by_url(f"http://127.0.0.1:{environ.get('PEEKLOCK_HTTP_PORT') or 5300}", ca)
 
 
@@ -304,13 +314,29 @@ def _by_url(url: str, ca: Path | None) -> RunningBroker:
     )
 
 
-def _by_connection_string(text: str, ca: Path | None) -> RunningBroker:
-    from peeklock.client.connection_string import ConnectionString
+def _by_connection_string(text: str, ca: Path | None, entra: bool) -> RunningBroker:
+    from peeklock.cli.connecting import Login
+
+    return _by(Login(text, None if ca is None else str(ca), entra))
+
+
+def _by_login(name: str, ca: Path | None, entra: bool, environ: Mapping[str, str]) -> RunningBroker:
+    from peeklock.cli.connecting import Login, LoginRefused, login_of, logins_file
+
+    try:
+        login = login_of(name, logins_file(environ))
+    except LoginRefused as failure:
+        raise click.UsageError(str(failure)) from failure
+    trusted = login.ca if ca is None else str(ca)
+    return _by(Login(login.connection_string, trusted, entra or login.entra, login.websocket))
+
+
+def _by(login: Login) -> RunningBroker:
     from peeklock.client.errors import OptionError
     from peeklock.client.http import connect, http_port
 
     try:
-        given = ConnectionString.parse(text, ca_file=None if ca is None else str(ca))
+        given = login.settings()
     except OptionError as failure:
         raise click.UsageError(str(failure)) from failure
     at = f"{given.host}:{http_port(given)}"
@@ -406,6 +432,12 @@ _OPTIONS = (
         metavar="URL",
         help=f"The broker at this address, without a key. Default: {DEFAULT_URL}, unless PEEKLOCK_DATA, "
         "PEEKLOCK_CONTROL or SERVICEBUS_CONNECTION_STRING names a broker.",
+    ),
+    click.option("--connection", metavar="NAME", help="The broker of this login; see peeklock logins."),
+    click.option(
+        "--entra",
+        is_flag=True,
+        help="Ask Entra for a token; the connection string is Endpoint=sb://HOST. Needs the extra entra.",
     ),
     click.option(
         "--ca",
