@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -385,3 +386,18 @@ def test_the_nearest_names_are_few() -> None:
 def test_a_refusal_is_an_error_of_the_client(connection: BlockingConnection) -> None:
     with pytest.raises(ServiceBusError):
         Browser(connection, "none").peek(0, 1)
+
+
+def test_a_login_names_the_namespace(served: ServedBroker, tmp_path: Path) -> None:
+    environ = {
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "SERVICEBUS_CONNECTION_STRING": served.connection_string,
+    }
+    assert CliRunner().invoke(main, ["logins", "add", "here"], env=environ).exit_code == 0
+    environ["SERVICEBUS_CONNECTION_STRING"] = ""
+    result = CliRunner().invoke(main, ["peek", "orders", "--connection", "here", "--json"], env=environ)
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 20
+    result = CliRunner().invoke(main, ["peek", "orders", "--connection", "there"], env=environ)
+    assert result.exit_code == 2
+    assert "there is no login 'there' (here)" in result.stderr

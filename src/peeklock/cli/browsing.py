@@ -9,13 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from peeklock.cli.options import parsed
+from peeklock.cli.options import EXISTING_FILE, parsed
 
 if TYPE_CHECKING:
     from peeklock.client.browsing import Browser
@@ -44,15 +46,31 @@ _STATES: Final = ("active", "deferred", "scheduled")
 # Connecting
 
 
-def settings_of(connection_string: str | None) -> ConnectionString:
-    """Return the namespace that a command is for. Raises: OptionError, click.UsageError."""
-    from peeklock.client.connection_string import ConnectionString
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """How the command line names the namespace."""
 
-    if not connection_string:
-        raise click.UsageError(
-            "say which namespace: --connection-string TEXT, or the variable SERVICEBUS_CONNECTION_STRING."
-        )
-    return ConnectionString.parse(connection_string, timeout_s=TIMEOUT_S)
+    connection_string: str | None
+    connection: str | None
+    ca: Path | None
+    entra: bool
+
+    def settings(self) -> ConnectionString:
+        """Return the namespace that a command is for. Raises: OptionError, LoginRefused, click.UsageError."""
+        from peeklock.cli.connecting import Login, login_of, logins_file
+
+        if self.connection is not None:
+            login = login_of(self.connection, logins_file())
+        elif self.connection_string:
+            login = Login(self.connection_string)
+        else:
+            raise click.UsageError(
+                "say which namespace: --connection NAME, --connection-string TEXT, or the variable "
+                "SERVICEBUS_CONNECTION_STRING."
+            )
+        ca = login.ca if self.ca is None else str(self.ca)
+        login = replace(login, ca=ca, entra=login.entra or self.entra)
+        return replace(login.settings(), timeout_s=TIMEOUT_S)
 
 
 # The place
@@ -64,7 +82,7 @@ class _Place:
     def __init__(
         self,
         entity: str,
-        connection_string: str | None,
+        given: _Given,
         dead_letter: bool,
         transfer_dead_letter: bool,
         session: str | None,
@@ -76,7 +94,7 @@ class _Place:
         below = DEAD_LETTERS if dead_letter else TRANSFER_DEAD_LETTERS if transfer_dead_letter else ""
         self.path = f"{self.entity}/{below}" if below else self.entity
         self.session = session
-        self._connection_string = connection_string
+        self._given = given
 
     @contextmanager
     def browser(self, *, by_session: bool = False) -> Iterator[Browser]:
@@ -85,17 +103,18 @@ class _Place:
         `by_session`: ask the broker for the session alone. A sub-queue has none, though its messages keep
         theirs.
         """
+        from peeklock.cli.connecting import LoginRefused
         from peeklock.client.browsing import Browser
         from peeklock.client.connection import BlockingConnection
         from peeklock.client.errors import OptionError, ServiceBusError
 
         try:
-            connection = BlockingConnection(settings_of(self._connection_string))
+            connection = BlockingConnection(self._given.settings())
             yield Browser(
                 connection, self.path, self.session if by_session and "$" not in self.path else None
             )
             connection.close()  # after an error or Ctrl-C the end of the process closes it
-        except OptionError as failure:
+        except (OptionError, LoginRefused) as failure:
             raise click.UsageError(str(failure)) from failure
         except ServiceBusError as failure:
             click.echo(f"peeklock: {self._what(failure)}", err=True)
@@ -107,9 +126,9 @@ class _Place:
         from peeklock.cli.visible import visible
         from peeklock.client.errors import NOT_FOUND
 
-        if failure.condition != NOT_FOUND or not self._connection_string:
+        if failure.condition != NOT_FOUND:
             return visible(str(failure))
-        names = nearest(self.entity, _names(self._connection_string))
+        names = nearest(self.entity, _names(self._given.settings()))
         near = f"The nearest: {', '.join(names)}." if names else "Check its name."
         return visible(
             f"there is no queue or subscription '{self.entity}' here. {near} A subscription is "
@@ -117,14 +136,14 @@ class _Place:
         )
 
 
-def _names(connection_string: str) -> list[str]:
+def _names(settings: ConnectionString) -> list[str]:
     """Return the paths of the entities of a namespace; none if the key may not list them."""
     from peeklock.client.administration import Administration
     from peeklock.client.errors import ServiceBusError
     from peeklock.client.requests import AdministrationError
 
     try:
-        administration = Administration.of(settings_of(connection_string))
+        administration = Administration.of(settings)
         names = [queue.path for queue in administration.queues()]
         for topic in administration.topics():
             names += [each.path for each in administration.subscriptions(topic.path)]
@@ -212,6 +231,9 @@ _PLACE = (
         metavar="TEXT",
         help="The namespace. Its key needs the right Listen.",
     ),
+    click.option("--connection", metavar="NAME", help="A namespace of `peeklock logins`."),
+    click.option("--ca", type=EXISTING_FILE, metavar="FILE", help="PEM file of the certificates to trust."),
+    click.option("--entra", is_flag=True, help="Ask Entra for tokens."),
     click.option("--dead-letter", is_flag=True, help="Its dead-letter queue."),
     click.option("--transfer-dead-letter", is_flag=True, help="Its transfer dead-letter queue."),
     click.option("--session", metavar="ID", help="Only messages of this session."),
@@ -228,12 +250,16 @@ def _at_a_place(command: Callable[..., None]) -> Callable[..., None]:
     def placed(
         entity: str,
         connection_string: str | None,
+        connection: str | None,
+        ca: Path | None,
+        entra: bool,
         dead_letter: bool,
         transfer_dead_letter: bool,
         session: str | None,
-        **given: Any,
+        **options: Any,
     ) -> None:
-        command(_Place(entity, connection_string, dead_letter, transfer_dead_letter, session), **given)
+        given = _Given(connection_string, connection, ca, entra)
+        command(_Place(entity, given, dead_letter, transfer_dead_letter, session), **options)
 
     for option in reversed(_PLACE):
         placed = option(placed)
