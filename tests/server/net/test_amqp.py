@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -102,6 +103,24 @@ def test_a_peer_that_reads_no_more_does_not_keep_a_connection_that_is_over(
         theirs.sendall(b"AMQP\x00\x09\x09\x09")
         assert await asyncio.wait_for(closed, 5) == 1
         theirs.close()
+
+    with_shard(test)
+
+
+def test_a_peer_that_has_reset_its_connection_does_not_fail_the_turn_that_ends_it() -> None:
+    """Req: T-08. asyncio's own loop shuts a socket down at once, which a reset refuses."""
+
+    async def test(connect: Connect) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            theirs = socket.create_connection(listener.getsockname())
+            ours, _ = listener.accept()
+        transport, closed = await connect(ours)
+        connection = transport.get_protocol()
+        assert isinstance(connection, AmqpConnection)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        theirs.close()
+        connection.shut_down(NOW_MS)
+        assert await asyncio.wait_for(closed, 5) == 1
 
     with_shard(test)
 
