@@ -148,6 +148,7 @@ class Conductor:
             if not self._is_paused:
                 for load in self._loads:
                     load.tick()
+                    load.keep_alive()
                     load.check()
             if self._watch.now_s() - said_s > 5:
                 said_s = self._watch.now_s()
