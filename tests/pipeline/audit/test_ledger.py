@@ -58,6 +58,24 @@ def write_lines(path: Path, rows: Said) -> str:
     return str(path)
 
 
+def living(log: EventRows) -> tuple[dict[tuple[str, int], None], set[tuple[str, int]]]:
+    """Return the messages that are there at the end, and those that have ended: entity and number."""
+    ends = {
+        "completed", "cancelled", "purged", "unmatched", "expired", "dead_lettered", "activated", "forwarded",
+    }  # fmt: skip
+    ended: set[tuple[str, int]] = set()
+    alive: dict[tuple[str, int], None] = {}
+    for row in log.rows:
+        key = (row["entity"], row["sequence_number"])
+        if row["sequence_number"] is None or row["event_type"] in NO_LIFE:
+            continue
+        alive[key] = None
+        if row["event_type"] in ends:
+            ended.add(key)
+            del alive[key]
+    return alive, ended
+
+
 class TestLedger:
     def test_clients_that_say_what_happened_are_believed(
         self, spark: Any, tmp_path: Path, log: EventRows, folder: Path
@@ -111,6 +129,28 @@ class TestLedger:
         assert "'two'" in verdict.findings[Check.COMPLETION_LOST].samples[0].detail
         assert verdict.exit_status == VIOLATED
 
+    def test_the_same_checks_find_other_faults(
+        self, spark: Any, tmp_path: Path, log: EventRows, folder: Path
+    ) -> None:
+        """Req: X-04"""
+        rows = said(log)
+        first = next(row for row in rows if row["action"] == "sent")
+        rows.append(dict(first))  # accepted twice, and there once
+        scheduled = next(row["message_id"] for row in log.rows if row["event_type"] == "scheduled")
+        next(row for row in rows if row.get("message_id") == scheduled)["action"] = "send_refused"
+        entity, number = next(reversed(living(log)[0]))
+        rows += [
+            {"action": "completed", "entity": entity, "sequence_number": number},
+            {"action": "completed", "entity": entity, "sequence_number": 1_000_000},
+        ]
+        verdict = audit(spark, folder, ledger=write_lines(tmp_path / "ledger.jsonl", rows))
+        assert {check: finding.count for check, finding in verdict.findings.items()} == {
+            Check.SENT_LOST: 1,
+            Check.SENT_TWICE: 1,
+            Check.RECEIVED_UNKNOWN: 1,
+            Check.COMPLETION_LOST: 1,
+        }
+
     @pytest.mark.parametrize(
         ("lines", "problem"),
         [
@@ -136,26 +176,7 @@ class TestLeft:
         self, spark: Any, tmp_path: Path, log: EventRows, folder: Path
     ) -> None:
         """Req: X-04"""
-        ends = {
-            "completed",
-            "cancelled",
-            "purged",
-            "unmatched",
-            "expired",
-            "dead_lettered",
-            "activated",
-            "forwarded",
-        }
-        ended: set[tuple[str, int]] = set()
-        alive: dict[tuple[str, int], None] = {}
-        for row in log.rows:
-            key = (row["entity"], row["sequence_number"])
-            if row["sequence_number"] is None or row["event_type"] in NO_LIFE:
-                continue
-            alive[key] = None
-            if row["event_type"] in ends:
-                ended.add(key)
-                del alive[key]
+        alive, ended = living(log)
         there = [{"entity": entity, "sequence_number": number} for entity, number in alive]
         verdict = audit(spark, folder, left=write_lines(tmp_path / "left.jsonl", there))
         assert verdict.findings == {}, verdict.report()
@@ -170,6 +191,14 @@ class TestLeft:
         }
         lost = verdict.findings[Check.LOST].samples[0]
         assert [lost.entity, lost.sequence_number] == list(there[0].values())
+
+        entity, number = max(ended)
+        wrong = [*there[:-1], {"entity": entity, "sequence_number": number}]
+        verdict = audit(spark, folder, left=write_lines(tmp_path / "wrong-too.jsonl", wrong))
+        assert {check: finding.count for check, finding in verdict.findings.items()} == {
+            Check.LOST: 1,
+            Check.LEFT_BEHIND: 1,
+        }
 
         verdict = audit(spark, folder, drained=True)
         assert {check: finding.count for check, finding in verdict.findings.items()} == {
