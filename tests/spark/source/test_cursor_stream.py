@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -349,8 +350,9 @@ def test_a_rate_spreads_the_batches_over_time(namespace: Namespace, monkeypatch:
         nonlocal now_s
         now_s += seconds
 
-    monkeypatch.setattr("peeklock.spark.source.cursor.time.monotonic", lambda: now_s)
-    monkeypatch.setattr("peeklock.spark.source.cursor.time.sleep", pause)
+    # Of this module alone: other threads sleep too.
+    clock = SimpleNamespace(monotonic=lambda: now_s, sleep=pause)
+    monkeypatch.setattr("peeklock.spark.source.cursor.time", clock)
     checkpoint = Checkpoint()
     query = start(namespace.options(queue, maxMessagesPerSecond="20"), checkpoint, available_now=True)
     query.run()

@@ -176,14 +176,19 @@ def _texts(heads: _Bytes, place: Place) -> pa.Array:
 
 
 def _bodies(group: _Alike) -> pa.Array:
+    """Return the bodies, each copied once to its place: a batch in a few copies would fill a small worker."""
     start = group.heads.shape[1]
-    bodies = [payload[start:] for payload in group.payloads]
-    offsets = np.zeros(len(bodies) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, bodies), np.int32, len(bodies)), out=offsets[1:])
-    return _strings(pa.binary(), offsets, b"".join(bodies))
+    offsets = np.zeros(len(group.payloads) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, group.payloads), np.int32, len(group.payloads)) - start, out=offsets[1:])
+    data = pa.allocate_buffer(int(offsets[-1]))
+    place = memoryview(data).cast("B")
+    ends = offsets.tolist()
+    for payload, begin, end in zip(group.payloads, ends, ends[1:], strict=False):
+        place[begin:end] = memoryview(payload)[start:]
+    return _strings(pa.binary(), offsets, data)
 
 
-def _strings(kind: pa.DataType, offsets: npt.NDArray[np.int32], data: bytes) -> pa.Array:
+def _strings(kind: pa.DataType, offsets: npt.NDArray[np.int32], data: bytes | pa.Buffer) -> pa.Array:
     return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
