@@ -4,7 +4,10 @@ serve           `serve`: the settings of a broker, checked against each other.
 settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
+sending         `send`: messages from the command line, or many as JSON Lines.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
+places          Where the messages are that a command reads or sends, as options.
+message_output  Messages on standard output, and progress.
 message_text    Browsed messages for people: lines of a table, and one message whole.
 visible         Text of strangers, safe to print.
 trace           `trace`: the frames before an error, from a file of `serve --trace-frames`.
@@ -43,6 +46,7 @@ from peeklock.cli.keys import keys
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
 from peeklock.cli.rules import rules
+from peeklock.cli.sending import send
 from peeklock.cli.serve import serve
 from peeklock.cli.stores import check, export
 from peeklock.cli.trace import trace
@@ -86,6 +90,7 @@ def main() -> None:
       See who is connected: peeklock connections --data ./data
       Look at messages:     peeklock peek orders
       Find messages:        peeklock search orders --text banana
+      Send messages:        peeklock send orders "1 pizza"
       See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     \b
     Change entities, here or in Azure
@@ -107,7 +112,7 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search,
+    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -3,6 +3,7 @@
 administration     `Administration`: entities and rules, over HTTPS.
 browsing           Messages read without being taken, by peeks.
 claims             One entity's cursor: claims made, read and committed (peeklock only).
+composing          Messages to send, made of JSON objects.
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.
 credentials        Web tokens of an identity service.

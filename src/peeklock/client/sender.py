@@ -126,6 +126,19 @@ class Sender(Link):
             self._wait_for(0, 0)
             self._check()
 
+    def first_open(self) -> tuple[int, object] | None:
+        """Return place and tag of the first message that is not known to be accepted; None = all are.
+
+        Of a batch, those of its first message. Later messages may be accepted.
+        """
+        with self.connection.lock:
+            left = [
+                (sent.index, sent.tag) for sent in (*self._under_way.values(), *self._again, *self._queue)
+            ]
+            if self._failure is not None and self._failure.index is not None:
+                left.append((self._failure.index, self._failure.tag))
+            return min(left, key=lambda each: each[0], default=None)
+
     def attach(self) -> None:
         connection = self.connection
         name = connection.link_name()

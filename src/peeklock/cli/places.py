@@ -1,0 +1,225 @@
+"""Where the messages are that a command reads or sends: the namespace, and the entity in it, as options.
+
+It knows the options, and how a failure is told. It does not know what a command does there.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from peeklock.cli.options import EXISTING_FILE
+
+if TYPE_CHECKING:
+    from peeklock.client.browsing import Browser
+    from peeklock.client.connection import BlockingConnection
+    from peeklock.client.connection_string import ConnectionString
+    from peeklock.client.errors import ServiceBusError
+
+DEAD_LETTERS: Final = "$DeadLetterQueue"
+TRANSFER_DEAD_LETTERS: Final = "$Transfer/$DeadLetterQueue"
+
+TIMEOUT_S: Final = 10.0
+"""How long a request is tried. Our choice: a person waits for an error."""
+
+
+# The namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """How the command line names the namespace."""
+
+    connection_string: str | None
+    connection: str | None
+    ca: Path | None
+    entra: bool
+
+    def settings(self) -> ConnectionString:
+        """Return the namespace that a command is for. Raises: OptionError, LoginRefused, click.UsageError."""
+        from peeklock.cli.connecting import Login, login_of, logins_file
+
+        if self.connection is not None:
+            login = login_of(self.connection, logins_file())
+        elif self.connection_string:
+            login = Login(self.connection_string)
+        else:
+            raise click.UsageError(
+                "say which namespace: --connection NAME, --connection-string TEXT, or the variable "
+                "SERVICEBUS_CONNECTION_STRING."
+            )
+        ca = login.ca if self.ca is None else str(self.ca)
+        login = replace(login, ca=ca, entra=login.entra or self.entra)
+        return replace(login.settings(), timeout_s=TIMEOUT_S)
+
+    @contextmanager
+    def connected(self, entity: str, *, sends: bool = False) -> Iterator[BlockingConnection]:
+        """Yield a connection; report what fails, and exit. `sends`: `entity` may be a topic."""
+        from peeklock.cli.connecting import LoginRefused
+        from peeklock.client.connection import BlockingConnection
+        from peeklock.client.errors import OptionError, ServiceBusError
+
+        try:
+            connection = BlockingConnection(self.settings())
+            yield connection
+            connection.close()  # after an error or Ctrl-C the end of the process closes it
+        except (OptionError, LoginRefused) as failure:
+            raise click.UsageError(str(failure)) from failure
+        except ServiceBusError as failure:
+            self.report(failure, entity, sends=sends)
+            sys.exit(1)
+
+    def report(self, failure: ServiceBusError, entity: str, *, sends: bool = False) -> None:
+        """Print a failure in one line, with the nearest names if the entity is unknown."""
+        from peeklock.cli.visible import visible
+        from peeklock.client.errors import NOT_FOUND
+
+        text = self._unknown(entity, sends) if failure.condition == NOT_FOUND else str(failure)
+        click.echo(f"peeklock: {visible(text)}", err=True)
+
+    def _unknown(self, entity: str, sends: bool) -> str:
+        """Return that there is no such entity, with the nearest names."""
+        from peeklock.cli.message_text import nearest
+
+        names = nearest(entity, _names(self.settings(), sends))
+        near = f"The nearest: {', '.join(names)}." if names else "Check its name."
+        if sends:
+            return f"there is no queue or topic '{entity}' here. {near}"
+        return (
+            f"there is no queue or subscription '{entity}' here. {near} A subscription is "
+            "TOPIC/Subscriptions/NAME."
+        )
+
+
+def _names(settings: ConnectionString, sends: bool) -> list[str]:
+    """Return the paths of what can be sent to, or read; none if the key may not list them."""
+    from peeklock.client.administration import Administration
+    from peeklock.client.errors import ServiceBusError
+    from peeklock.client.requests import AdministrationError
+
+    try:
+        administration = Administration.of(settings)
+        names = [queue.path for queue in administration.queues()]
+        for topic in administration.topics():
+            if sends:
+                names.append(topic.path)
+            else:
+                names += [each.path for each in administration.subscriptions(topic.path)]
+    except (AdministrationError, ServiceBusError, OSError):
+        return []
+    return names
+
+
+# The place
+
+
+class Place:
+    """The queue, subscription or sub-queue that a command reads."""
+
+    def __init__(
+        self,
+        entity: str,
+        given: Given,
+        dead_letter: bool,
+        transfer_dead_letter: bool,
+        session: str | None,
+    ) -> None:
+        """Raises: click.UsageError."""
+        if dead_letter and transfer_dead_letter:
+            raise click.UsageError("give --dead-letter or --transfer-dead-letter, not both.")
+        self.entity = entity.strip("/")
+        below = DEAD_LETTERS if dead_letter else TRANSFER_DEAD_LETTERS if transfer_dead_letter else ""
+        self.path = f"{self.entity}/{below}" if below else self.entity
+        self.session = session
+        self._given = given
+
+    @contextmanager
+    def connected(self) -> Iterator[BlockingConnection]:
+        """Yield a connection for the place; report what fails, and exit."""
+        with self._given.connected(self.entity) as connection:
+            yield connection
+
+    @contextmanager
+    def browser(self, *, by_session: bool = False) -> Iterator[Browser]:
+        """Yield the reader of the place; report what fails, and exit.
+
+        `by_session`: ask the broker for the session alone. A sub-queue has none, though its messages keep
+        theirs.
+        """
+        from peeklock.client.browsing import Browser
+
+        with self.connected() as connection:
+            yield Browser(
+                connection, self.path, self.session if by_session and "$" not in self.path else None
+            )
+
+
+# Options
+
+
+def instant_ms(given: str) -> int:
+    """Return an instant of ISO 8601 as UTC ms; without a zone it is in UTC. Raises: ValueError."""
+    try:
+        at = datetime.fromisoformat(given)
+    except ValueError:
+        raise ValueError(f"{given!r} is not an instant such as 2026-01-31T12:00:00Z.") from None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return round(at.timestamp() * 1000)
+
+
+def namespace_options(right: str) -> tuple[Callable[[Any], Any], ...]:
+    """Return the options that say which namespace; `right`: what a command needs of its key."""
+    return (
+        click.option(
+            "--connection-string",
+            envvar="SERVICEBUS_CONNECTION_STRING",
+            show_envvar=True,
+            metavar="TEXT",
+            help=f"The namespace. Its key needs the right {right}.",
+        ),
+        click.option("--connection", metavar="NAME", help="A namespace of `peeklock logins`."),
+        click.option(
+            "--ca", type=EXISTING_FILE, metavar="FILE", help="PEM file of the certificates to trust."
+        ),
+        click.option("--entra", is_flag=True, help="Ask Entra for tokens."),
+    )
+
+
+_PLACE = (
+    click.argument("entity"),
+    *namespace_options("Listen"),
+    click.option("--dead-letter", is_flag=True, help="Its dead-letter queue."),
+    click.option("--transfer-dead-letter", is_flag=True, help="Its transfer dead-letter queue."),
+    click.option("--session", metavar="ID", help="Only messages of this session."),
+)
+
+
+def at_a_place(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say where; the command gets a `Place` first."""
+
+    @functools.wraps(command)
+    def placed(
+        entity: str,
+        connection_string: str | None,
+        connection: str | None,
+        ca: Path | None,
+        entra: bool,
+        dead_letter: bool,
+        transfer_dead_letter: bool,
+        session: str | None,
+        **options: Any,
+    ) -> None:
+        given = Given(connection_string, connection, ca, entra)
+        command(Place(entity, given, dead_letter, transfer_dead_letter, session), **options)
+
+    for option in reversed(_PLACE):
+        placed = option(placed)
+    return placed
