@@ -230,7 +230,7 @@ def naive(payload: bytes, given: Criteria) -> bool:
     [(_, value)] = sections.decode_body()
     raw = value if isinstance(value, bytes) else str(value).encode()
     if isinstance(value, dict):
-        raw = json.dumps(value).encode()
+        raw = json.dumps(value, ensure_ascii=False).encode()
     text = raw.decode("utf-8", "replace")
     by_name = {name.lower(): each for name, each in properties.items()}
     a, b = by_name.get("a"), by_name.get("b")
