@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Properties, scan
 from peeklock.amqp.types import Long, Short, Symbol, Timestamp
@@ -174,11 +176,11 @@ def test_matches_come_in_order_and_one_at_a_time() -> None:
 
 # Against a plain reading
 
-TEXTS = st.sampled_from(["", "a", "b", "ab", "A"])
+TEXTS = st.sampled_from(["", "a", "b", "ab", "A", "\u212a", "k", "ß", "SS"])
 BODIES = (
-    st.sampled_from([b"", b"ab", b"\xff", b'{"a": 1}', b'{"a": {"b": "ab"}}', b"[1, 2]", b'"AB"']).map(
-        lambda data: {"data": data}
-    )
+    st.sampled_from(
+        [b"", b"ab", b"\xff", b'{"a": 1}', b'{"a": {"b": "ab"}}', b"[1, 2]", b'"AB"', "\u212aß".encode()]
+    ).map(lambda data: {"data": data})
     | TEXTS.map(lambda value: {"value": value})
     | st.dictionaries(TEXTS, st.integers(0, 2), max_size=2).map(lambda value: {"value": value})
 )
@@ -228,7 +230,7 @@ def naive(payload: bytes, given: Criteria) -> bool:
     [(_, value)] = sections.decode_body()
     raw = value if isinstance(value, bytes) else str(value).encode()
     if isinstance(value, dict):
-        raw = json.dumps(value).encode()
+        raw = json.dumps(value, ensure_ascii=False).encode()
     text = raw.decode("utf-8", "replace")
     by_name = {name.lower(): each for name, each in properties.items()}
     a, b = by_name.get("a"), by_name.get("b")
@@ -266,6 +268,47 @@ def naive(payload: bytes, given: Criteria) -> bool:
 @given(MESSAGES, CRITERIA)
 def test_a_search_finds_what_a_plain_reading_finds(payload: bytes, criteria: Criteria) -> None:
     assert Search.compile(criteria).matches(Peeked(payload)) is bool(naive(payload, criteria))
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-130, 130),
+    st.text(max_size=300),
+    st.floats(allow_nan=False),
+    st.builds(Timestamp, st.integers(0, 1 << 41)),
+    st.binary(max_size=5),
+)
+
+
+@given(st.dictionaries(st.text(max_size=20), VALUES, max_size=5), st.integers(-9, 9), st.integers(0, 255))
+def test_application_properties_are_what_the_codec_says(
+    found: dict[str, Any], place: int, value: int
+) -> None:
+    payload = message(properties=found)
+    assert Peeked(payload).application_properties == scan(payload).decode_application_properties()
+    damaged = bytearray(payload)
+    damaged[scan(payload).body_offset - 10 + place] = value
+    try:
+        expected = scan(bytes(damaged)).decode_application_properties()
+    except DecodeError:
+        expected = {}
+    assert repr(Peeked(bytes(damaged)).application_properties) == repr(expected)
+
+
+@given(st.lists(st.none() | st.text(max_size=260), min_size=13, max_size=13), st.booleans())
+def test_a_field_of_the_properties_is_what_the_codec_says(fields: list[str | None], has_id: bool) -> None:
+    given_ones = Properties(*fields)  # type: ignore[arg-type]
+    given_ones.user_id = given_ones.creation_time = given_ones.absolute_expiry_time = None
+    given_ones.group_sequence = given_ones.content_type = given_ones.content_encoding = None
+    given_ones.message_id = UUID(int=1) if has_id else given_ones.message_id
+    payload = encode_message(properties=given_ones, data=b"")
+    names = [field.name for field in dataclasses.fields(Properties)]
+    decoded = scan(payload).decode_properties()
+    assert [Peeked(payload).property_at(place) for place in range(13)] == [
+        getattr(decoded, name) for name in names
+    ]
 
 
 @given(st.binary(max_size=60), CRITERIA)

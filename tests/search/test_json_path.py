@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peeklock.search.errors import SearchError
-from peeklock.search.json_path import COMPARISONS, JsonPath, Segment, parse, read_json
+from peeklock.search.json_path import COMPARISONS, JsonPath, Segment, parse, prefilter, read_json
 
 STORE: dict[str, Any] = {
     "order": {"total": 101, "paid": True, "note": None, "a b": 1, "it's": 2},
@@ -138,7 +138,7 @@ def test_repeated_descents_look_at_each_value_once() -> None:
     assert not path.matches(document)
 
 
-NAMES = st.sampled_from(["a", "b", "c d", "é", "'"])
+NAMES = st.sampled_from(["a", "b", "c d", "é", "'", ":", ",", '"', "\n"])
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b", 1.5])
 DOCUMENTS = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4)
@@ -220,3 +220,24 @@ def test_any_text_is_a_path_or_an_error(text: str) -> None:
         place = 0
     assert place is not None
     assert 0 <= place <= len(text)
+
+
+@given(DOCUMENTS, PATHS, st.booleans(), st.sampled_from([(",", ":"), (" ,\n", " :\t")]))
+def test_what_matches_passes_the_prefilter(
+    document: Any, path: JsonPath, is_ascii: bool, separators: tuple[str, str]
+) -> None:
+    text = json.dumps(document, ensure_ascii=is_ascii, separators=separators)
+    assert prefilter(path)(text) or not path.matches(document)
+
+
+@given(st.text(st.sampled_from('{}[]",:ab1 \\-tn'), max_size=20), PATHS)
+def test_any_text_passes_the_prefilter_or_not(text: str, path: JsonPath) -> None:
+    is_json, document = read_json(text.encode())
+    assert prefilter(path)(text) or not (is_json and path.matches(document))
+
+
+@pytest.mark.parametrize(
+    "path", ["$.order.none", "$.order.total > 101", "$..sku == 'D4'", "$.items == 1", "$.none[0] == 1"]
+)
+def test_the_prefilter_spares_the_decoding(path: str) -> None:
+    assert not prefilter(parse(path))(json.dumps(STORE, ensure_ascii=False).replace("\\", ""))

@@ -6,6 +6,7 @@ Values
     decimals             IEEE 754 decimals and Python's `Decimal`
     messaging            sections of an encoded message, batches
     message_writing      messages to bytes
+    annotations          what a broker says of a message, read straight from its bytes
 
 Frames
     frames               frame header, protocol headers, limits on a peer

@@ -195,18 +195,32 @@ class Sections:
         Raises:
             DecodeError: the properties are invalid up to there.
         """
-        if self.properties is None:
+        payload, start = self.payload, self.bare_offset
+        if start == self.properties_end:
             return None
-        payload = self.payload
-        position, end, count = read_list_header(payload, _value_start(payload, self.properties[0]))
-        if index >= count:
-            return None
-        for _ in range(index):
-            position = skip(payload, position)
-        after = skip(payload, position)
+        # The inner steps of `read_list_header` and `skip` for what nearly every client sends.
+        try:
+            if _U32(payload, start)[0] == _SHORT_PROPERTIES:
+                position, end, count = start + 6, start + 5 + payload[start + 4], payload[start + 5]
+            else:
+                position, end, count = read_list_header(payload, _value_start(payload, start))
+            if index >= count:
+                return None
+            for _ in range(index):
+                code = payload[position]
+                if code == 0x40:
+                    position += 1
+                elif code == 0xA1:
+                    position += 2 + payload[position + 1]
+                else:
+                    position = skip(payload, position)
+            code = payload[position]
+            after = position + 2 + payload[position + 1] if code == 0xA1 else skip(payload, position)
+        except (IndexError, struct.error):
+            raise DecodeError("the properties are truncated") from None
         if after > end:
             raise DecodeError("a property exceeds its section")
-        return None if payload[position] == 0x40 else payload[position:after]
+        return None if code == 0x40 else payload[position:after]
 
     def decode_delivery_annotations(self) -> dict[str, Any]:
         """Decode the delivery-annotations, empty if absent. Raises DecodeError."""

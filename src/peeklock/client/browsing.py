@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from peeklock.amqp.annotations import NUMBER, broker_annotations
 from peeklock.amqp.codec import DecodeError
-from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Int, Long
 from peeklock.client.connection import BlockingConnection
 from peeklock.client.management import Ticket
@@ -103,10 +103,10 @@ class Browser:
 
 def sequence_number(payload: bytes) -> int:
     """Return the sequence number of an encoded message from a broker. Raises: DecodeError."""
-    found = scan(payload).decode_message_annotations().get("x-opt-sequence-number")
-    if not isinstance(found, int):
+    found: int | None = broker_annotations(payload)[NUMBER]
+    if found is None:
         raise DecodeError("the broker sent a message without a sequence number")
-    return int(found)
+    return found
 
 
 def last_number(is_there: Callable[[int], bool], largest: int = NUMBER_MAX) -> int:

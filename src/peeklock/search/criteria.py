@@ -7,11 +7,13 @@ is decoded only if all else is true.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from peeklock.amqp.annotations import ENQUEUED, NUMBER
 from peeklock.broker.vocabulary.message import MessageState
 from peeklock.rules.ast import NewId, Node, children
 from peeklock.rules.compiled import CompiledFilter, compile_filter
@@ -26,6 +28,7 @@ from peeklock.search.subject import PeekedSubject
 Test: TypeAlias = Callable[[Peeked], bool]
 
 _ENCODING: Final = ("utf-8", "replace")
+_DEAD_LETTER_REASON: Final = b"DeadLetterReason"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +94,16 @@ class Search:
 def _tests(given: Criteria) -> Iterator[Test]:
     """Yield a test for each criterion, the cheapest first."""
     if given.from_number is not None or given.to_number is not None:
-        yield _between(lambda peeked: peeked.sequence_number, given.from_number, given.to_number)
+        yield _between(NUMBER, given.from_number, given.to_number)
     if given.since_ms is not None or given.until_ms is not None:
         last_ms = None if given.until_ms is None else given.until_ms - 1
-        yield _between(lambda peeked: peeked.enqueued_at_ms, given.since_ms, last_ms)
+        yield _between(ENQUEUED, given.since_ms, last_ms)
     if given.state is not None:
         yield lambda peeked: peeked.state is given.state
     if given.session_id is not None:
         yield lambda peeked: peeked.session_id == given.session_id
     if given.dead_letter_reason is not None:
-        yield lambda peeked: peeked.dead_letter_reason == given.dead_letter_reason
+        yield _dead_lettered(given.dead_letter_reason)
     if given.filter is not None:
         yield _filtered(given.filter)
     if given.text is not None:
@@ -111,22 +114,39 @@ def _tests(given: Criteria) -> Iterator[Test]:
         yield _at_path(json_path.parse(given.json_path))
 
 
-def _between(read: Callable[[Peeked], int | None], first: int | None, last: int | None) -> Test:
+def _between(place: int, first: int | None, last: int | None) -> Test:
+    """Return a test of a number that the broker gave a message."""
+    low, high = first if first is not None else -math.inf, last if last is not None else math.inf
+
     def test(peeked: Peeked) -> bool:
-        number = read(peeked)
-        if number is None:
-            return False
-        return (first is None or first <= number) and (last is None or number <= last)
+        number = peeked.broker[place]
+        return number is not None and low <= number <= high
+
+    return test
+
+
+def _dead_lettered(reason: str) -> Test:
+    wanted = reason.encode("utf-8", "surrogatepass")
+
+    def test(peeked: Peeked) -> bool:
+        # Neither name nor value can be there unless their bytes are: most messages need no decoding.
+        payload, sections = peeked.payload, peeked.sections
+        span = sections.properties_end, sections.body_offset
+        return (
+            payload.find(_DEAD_LETTER_REASON, *span) >= 0
+            and payload.find(wanted, *span) >= 0
+            and peeked.dead_letter_reason == reason
+        )
 
     return test
 
 
 def _filtered(text: str) -> Test:
-    compiled = _compiled(text)
+    is_true = _compiled(text).matches
 
     def test(peeked: Peeked) -> bool:
         try:
-            return compiled.matches(PeekedSubject(peeked))
+            return is_true(PeekedSubject(peeked))
         except EvaluationError:
             return False
 
@@ -148,11 +168,20 @@ def _compiled(text: str) -> CompiledFilter:
 
 
 def _containing(text: str, ignore_case: bool) -> Test:
-    if not ignore_case:
-        wanted = text.encode("utf-8", "surrogatepass")
-        return lambda peeked: wanted in peeked.body
     folded = text.casefold()
-    return lambda peeked: folded in peeked.body.decode(*_ENCODING).casefold()
+    wanted = (folded if ignore_case else text).encode("utf-8", "surrogatepass")
+
+    def exactly(peeked: Peeked) -> bool:
+        span = peeked.data_span()
+        return wanted in peeked.body if span is None else peeked.payload.find(wanted, *span) >= 0
+
+    def in_any_case(peeked: Peeked) -> bool:
+        body = peeked.body
+        if body.isascii():
+            return wanted in body.lower()
+        return folded in body.decode(*_ENCODING).casefold()
+
+    return in_any_case if ignore_case else exactly
 
 
 def _finding(text: str, ignore_case: bool) -> Test:
@@ -166,7 +195,12 @@ def _finding(text: str, ignore_case: bool) -> Test:
 
 
 def _at_path(path: json_path.JsonPath) -> Test:
+    may_match = json_path.prefilter(path)
+
     def test(peeked: Peeked) -> bool:
+        text = peeked.body_text
+        if text is None or not may_match(text):
+            return False
         is_json, document = json_path.read_json(peeked.body)
         return is_json and path.matches(document)
 

@@ -136,6 +136,46 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
 """Made once: `json.loads` makes one for each call that has an argument."""
 
 
+def prefilter(path: JsonPath) -> Callable[[str], bool]:
+    """Return a test of a text: False = it does not match, or is no JSON. True needs the decoded text.
+
+    A path that names a member finds nothing in a text without this name. If it ends with the name, it finds
+    values of such members, and a comparison must be true of one.
+    """
+    named = [each.selectors[0] for each in path.segments if len(each.selectors) == 1]
+    names = [name for name in named if isinstance(name, str)]
+    if not names:
+        return lambda text: True
+    quoted = f'"{names[-1]}"'
+    if path.operator in (None, "!=") or path.segments[-1].selectors != (names[-1],):
+        return lambda text: quoted in text or "\\" in text  # names may be escaped
+    compare, literal, further = COMPARISONS[path.operator], path.literal, len(quoted) - 1
+
+    def may_match(text: str) -> bool:
+        if "\\" in text:
+            return True
+        place = text.find(quoted)
+        while place >= 0:
+            colon = _COLON.match(text, place + len(quoted))
+            # Of objects and arrays no comparison with a literal is true.
+            if colon is not None and text[colon.end()] not in "[{":
+                if compare(_DECODER.raw_decode(text, colon.end())[0], literal):
+                    return True
+            place = text.find(quoted, place + further)  # the last quote may begin another name
+        return False
+
+    def test(text: str) -> bool:
+        try:
+            return may_match(text)
+        except (ValueError, IndexError):  # not JSON, or a text that looks like a member
+            return True
+
+    return test
+
+
+_COLON: Final = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
+
+
 def _selected(selectors: tuple[Selector, ...], values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
         for selector in selectors:

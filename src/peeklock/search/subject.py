@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -20,57 +21,78 @@ from peeklock.search.peeked import Peeked
 class PeekedSubject:
     """One message; what a filter does not name is not decoded."""
 
-    __slots__ = ("_names", "_peeked", "_user", "system")
+    __slots__ = ("_peeked", "_user")
 
     def __init__(self, peeked: Peeked) -> None:
         self._peeked = peeked
-        self._user: dict[str, Value] | None = None
-        self._names: dict[str, str] = {}
-        # A filter needs no more of the mapping.
-        self.system: Mapping[str, Value] = cast("Mapping[str, Value]", _System(peeked))
+        self._user: _User | None = None
+
+    @property
+    def system(self) -> Mapping[str, Value]:
+        """System properties by lower-case name: the subject itself; a filter needs no more than `get`."""
+        return cast("Mapping[str, Value]", self)
 
     @property
     def user(self) -> Mapping[str, Value]:
-        """Application properties by lower-case name."""
-        if self._user is None:
-            self._user, self._names = user_values(self._peeked.application_properties)
-        return self._user
+        """Application properties by lower-case name; a filter needs no more than `get`."""
+        return cast("Mapping[str, Value]", self._found())
 
     def has_user(self, folded_name: str) -> bool:
         """Return whether an application property exists, even if it is null."""
-        return self.user_name(folded_name) is not None
+        return folded_name in self._found().names
 
     def user_name(self, folded_name: str) -> str | None:
         """Return the message's own spelling of an application property."""
-        self.user  # noqa: B018 # reads the names too
-        return self._names.get(folded_name)
+        return self._found().names.get(folded_name)
+
+    def _found(self) -> _User:
+        if self._user is None:
+            self._user = _User(self._peeked.application_properties)
+        return self._user
 
     def new_id(self) -> UUID:
         """Raise EvaluationError: a search has no random ids; `Search.compile` refuses newid()."""
         raise EvaluationError("newid() has no value in a search")
 
-
-class _System:
-    """System properties by lower-case name, read when a filter names them."""
-
-    __slots__ = ("_peeked",)
-
-    def __init__(self, peeked: Peeked) -> None:
-        self._peeked = peeked
-
     def __getitem__(self, name: str) -> Value:
+        """Return a system property. Raises: KeyError."""
         value = self.get(name)
         if value is None:
             raise KeyError(name)
         return value
 
     def get(self, name: str) -> Value | None:
-        """Return a system property; None = it is absent."""
+        """Return a system property by its lower-case name; None = it is absent."""
         read = _READERS.get(name)
         if read is None:
             return None
-        raw = read(self._peeked)
-        return raw if type(raw) is str else value_of(raw)
+        return _value(read(self._peeked))
+
+
+class _User:
+    """Application properties by lower-case name, read when a filter names them."""
+
+    __slots__ = ("_found", "names")
+
+    def __init__(self, found: dict[Any, Any]) -> None:
+        self._found = found
+        self.names = _spellings(tuple(found))
+        """The message's own spelling by lower-case name."""
+
+    def get(self, folded_name: str) -> Value | None:
+        """Return an application property; None = it is absent, null, or has no value in expressions."""
+        name = self.names.get(folded_name)
+        return None if name is None else _value(self._found[name])
+
+
+@lru_cache(64)
+def _spellings(names: tuple[Any, ...]) -> Mapping[str, str]:
+    """Return the spelling that counts of each name, by lower-case name. Many messages share their names."""
+    return user_values(dict.fromkeys(names))[1]
+
+
+def _value(raw: Any) -> Value | None:
+    return raw if type(raw) is str or type(raw) is int else value_of(raw)
 
 
 def _header(peeked: Peeked) -> Header:

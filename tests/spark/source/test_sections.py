@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peeklock.amqp.annotations import CACHED_BYTES_MAX, CACHED_MAX
 from peeklock.amqp.codec import DecodeError
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Properties, scan
@@ -142,12 +143,12 @@ def test_a_damaged_message_is_an_error_or_a_row_and_changes_no_other(
 
 
 def test_no_cache_holds_more_than_its_limits() -> None:
-    for number in range(2 * sections.CACHED_MAX):
+    for number in range(2 * CACHED_MAX):
         properties = {"number": number, "text": "x" * (number % 400)}
         texts = sections.read(encode_message(application_properties=properties, data=b""))[3]
         assert texts == (("number", "text"), (str(number), "x" * (number % 400)))
-    assert 0 < len(sections.TEXTS) <= sections.CACHED_MAX
-    assert max(map(len, sections.TEXTS)) <= sections.CACHED_BYTES_MAX
+    assert 0 < len(sections.TEXTS) <= CACHED_MAX
+    assert max(map(len, sections.TEXTS)) <= CACHED_BYTES_MAX
 
 
 def test_batches_hold_many_answers_of_one_entity_each() -> None:

@@ -19,13 +19,13 @@ from pyspark.sql.types import StructType
 from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Properties
 from peeklock.amqp.types import Long
+from peeklock.client.browsing import sequence_number
 from peeklock.client.connection import connection
 from peeklock.spark.options import Key, Mode, Options, Use, read_options
 from peeklock.spark.source.browse import BrowseReader
 from peeklock.spark.source.browse_stream import BrowseStreamReader
 from peeklock.spark.source.cursor import CursorStreamReader, in_sequence
 from peeklock.spark.source.peek_lock import PeekLockStreamReader
-from peeklock.spark.source.rows import sequence_number
 from peeklock.spark.source.tasks import (
     SHARES_MAX,
     TASK_BYTES,

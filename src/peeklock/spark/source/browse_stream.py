@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from peeklock.client.browsing import sequence_number
 from peeklock.client.errors import OptionError
 from peeklock.spark.options import Options, SubQueue
 from peeklock.spark.source.browse import (
@@ -29,7 +30,6 @@ from peeklock.spark.source.browse import (
     starts,
 )
 from peeklock.spark.source.offsets import CheckpointMismatch, check_version
-from peeklock.spark.source.rows import sequence_number
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.source.tasks import apportioned, tasks_for
 from peeklock.spark.versions import (

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from peeklock.spark.source.sections import PROPERTY_NAMES, TIME_MS_MAX, Texts, integer, read
+from peeklock.amqp.annotations import TIME_MS_MAX, integer
+from peeklock.spark.source.sections import PROPERTY_NAMES, Texts, read
 
 _STATES: Final = {None: "active", 0: "active", 1: "deferred", 2: "scheduled"}
 CLAIMED: Final = "claimed"

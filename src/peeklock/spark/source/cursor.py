@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from peeklock.client.browsing import sequence_number
 from peeklock.client.claims import (
     CLAIM_BYTES_MAX,
     CLAIM_COUNT_MAX,
@@ -54,7 +55,7 @@ from peeklock.spark.source.offsets import (
     ReaderName,
 )
 from peeklock.spark.source.reader_names import new_reader, require_name
-from peeklock.spark.source.rows import record_batches, sequence_number
+from peeklock.spark.source.rows import record_batches
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.source.tasks import Share, shares, tasks_for
 from peeklock.spark.versions import HANDS_START_IN, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow

@@ -21,6 +21,7 @@ from typing import Any, Final
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import DeliveryState
 from peeklock.amqp.types import Array, Int, Long, UInt
+from peeklock.client.browsing import sequence_number
 from peeklock.client.connection import BlockingConnection, connection
 from peeklock.client.connection_string import ConnectionString
 from peeklock.client.errors import TIMEOUT, OptionError, ServiceBusError
@@ -28,7 +29,6 @@ from peeklock.client.links import NEXT, Delivery, ReceiveMode, Receiver
 from peeklock.client.management import Management, Ticket
 from peeklock.spark.options import SubQueue
 from peeklock.spark.source.offsets import Ranges, numbers_of, to_ranges
-from peeklock.spark.source.rows import sequence_number
 
 _log: Final = logging.getLogger("peeklock.spark")
 

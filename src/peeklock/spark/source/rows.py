@@ -12,20 +12,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from peeklock.amqp.codec import DecodeError
-from peeklock.amqp.messaging import scan
+from peeklock.amqp.annotations import ENQUEUED, KEY, NUMBER, broker_annotations
 from peeklock.spark.options import Key
 from peeklock.spark.source import uniform
 from peeklock.spark.source.schema import ENCODED
-from peeklock.spark.source.sections import (
-    ENQUEUED,
-    KEY,
-    NUMBER,
-    PROPERTY_NAMES,
-    annotations_of,
-    integer,
-    read,
-)
+from peeklock.spark.source.sections import PROPERTY_NAMES, read
 
 _SESSION_ID: Final = PROPERTY_NAMES.index("sessionId")
 
@@ -80,21 +71,10 @@ def record_batches(
         yield record_batch(waiting, of, schema, include_body=include_body)
 
 
-def sequence_number(payload: bytes) -> int:
-    """Return the sequence number of an encoded message from a broker. Raises: DecodeError."""
-    found = enqueued(payload)[0]
-    if found is None:
-        raise DecodeError("the broker sent a message without a sequence number")
-    return found
-
-
 def enqueued(payload: bytes) -> tuple[int | None, int | None]:
     """Return the sequence number and the enqueued time, UTC ms, of an encoded message from a broker."""
-    section = scan(payload).message_annotations
-    if section is None:
-        return None, None
-    values = annotations_of(payload, section[0] + 3, section[1])
-    return integer(values[NUMBER]), integer(values[ENQUEUED])
+    values = broker_annotations(payload)
+    return values[NUMBER], values[ENQUEUED]
 
 
 def key_of(payload: bytes, by: Key) -> str | None:

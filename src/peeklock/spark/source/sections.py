@@ -8,12 +8,10 @@ sender, which a broker does not check, become None. Source: wire contract 3.1, 3
 from __future__ import annotations
 
 import struct
-import uuid
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from peeklock.amqp.annotations import NO_ANNOTATIONS, annotations_of, keep, text_of
 from peeklock.amqp.codec import DecodeError, decode, skip
 from peeklock.amqp.messaging import (
     APPLICATION_PROPERTIES,
@@ -25,25 +23,8 @@ from peeklock.amqp.messaging import (
     VALUE,
     scan,
 )
-from peeklock.amqp.types import Timestamp
 
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999."""
-
-_LONG = struct.Struct(">q").unpack_from
 _UINT = struct.Struct(">I").unpack_from
-
-ENQUEUED, NUMBER, _FIRST_NUMBER, _STATE, KEY, _SCHEDULED, _SOURCE, CURSOR = range(8)
-_ANNOTATIONS: Final = {
-    b"x-opt-enqueued-time": ENQUEUED,
-    b"x-opt-sequence-number": NUMBER,
-    b"x-opt-enqueue-sequence-number": _FIRST_NUMBER,
-    b"x-opt-message-state": _STATE,
-    b"x-opt-partition-key": KEY,
-    b"x-opt-scheduled-enqueue-time": _SCHEDULED,
-    b"x-opt-deadletter-source": _SOURCE,
-    b"x-opt-peeklock-cursor": CURSOR,
-}
 
 PROPERTY_NAMES: Final = (
     "messageId",
@@ -60,40 +41,22 @@ PROPERTY_NAMES: Final = (
 )
 """Fields of the properties section by their places (AMQP 3.2.4); None = no column shows it."""
 
-_OWN: Final = struct.Struct(">22sq24sq32sq22sb")
-"""The annotations with which our broker begins: four keys, each with a value. Others have any order."""
-_OWN_KEYS: Final = (
-    b"\xa3\x13x-opt-enqueued-time\x83",
-    b"\xa3\x15x-opt-sequence-number\x81",
-    b"\xa3\x1dx-opt-enqueue-sequence-number\x81",
-    b"\xa3\x13x-opt-message-state\x54",
-)
-
 Texts = tuple[tuple[str, ...], tuple[str | None, ...]]
 """Names of application properties, and their values."""
 _Header = tuple[int, int | None]
 """Delivery count, and time-to-live in ms."""
 Read = tuple[_Header, Sequence[Any], Sequence[Any], Texts | None, bytes | None]
-"""What rows show of a message: header, annotations by the places of `_ANNOTATIONS`, properties by those of
-`PROPERTY_NAMES`, application properties (None = none, or the section is invalid), body."""
+"""What rows show of a message: header, annotations by their places in `peeklock.amqp.annotations`, properties
+by those of `PROPERTY_NAMES`, application properties (None = none, or the section is invalid), body."""
 
-_Key = TypeVar("_Key")
-_Cached = TypeVar("_Cached")
-CACHED_MAX: Final = 1024
-CACHED_BYTES_MAX: Final = 256
-"""Entries of each of the following, and the longest bytes of one: longer ones rarely repeat. Most messages of
-a queue share most of their bytes before the body."""
-
+# Most messages of a queue share most of their bytes before the body.
 _HEADERS: dict[bytes, _Header] = {}
 TEXTS: dict[bytes, Texts | None] = {}
 """Application properties by their section."""
-_FURTHER_ANNOTATIONS: dict[tuple[int, bytes], Sequence[Any]] = {}
-"""By how many follow those of `_OWN`, and their bytes."""
 _FURTHER_PROPERTIES: dict[tuple[int, bytes], Sequence[Any]] = {}
 """By how many follow the message id, and their bytes."""
 
 
-_NO_ANNOTATIONS: Final[tuple[Any, ...]] = (None,) * 8
 _NO_PROPERTIES: Final[tuple[Any, ...]] = (None,) * len(PROPERTY_NAMES)
 
 
@@ -103,7 +66,7 @@ def read(payload: bytes) -> Read:
     position = 0
     header: _Header = 0, None
     body: bytes | None = b""
-    annotations: Sequence[Any] = _NO_ANNOTATIONS
+    annotations: Sequence[Any] = NO_ANNOTATIONS
     properties: Sequence[Any] = _NO_PROPERTIES
     texts: Texts | None = None
     try:
@@ -131,9 +94,7 @@ def read(payload: bytes) -> Read:
             elif code == HEADER:
                 section = payload[position:end]
                 known = _HEADERS.get(section)
-                header = (
-                    _keep(_HEADERS, section, end - position, _header(section)) if known is None else known
-                )
+                header = keep(_HEADERS, section, end - position, _header(section)) if known is None else known
             elif code == APPLICATION_PROPERTIES:
                 texts = texts_of(payload[start:end])
             elif code == VALUE:
@@ -144,63 +105,6 @@ def read(payload: bytes) -> Read:
     except (IndexError, struct.error, UnicodeDecodeError):
         raise DecodeError("a message is truncated, or its annotations are not UTF-8") from None
     return header, annotations, properties, texts, body
-
-
-def _keep(cache: dict[_Key, _Cached], key: _Key, size: int, found: _Cached) -> _Cached:
-    """Return what was found in some bytes of this size, and cache it."""
-    if size <= CACHED_BYTES_MAX:
-        if len(cache) >= CACHED_MAX:
-            cache.clear()
-        cache[key] = found
-    return found
-
-
-def annotations_of(payload: bytes, start: int, end: int) -> Sequence[Any]:
-    """Read the broker's annotations from a map."""
-    if payload[start] != 0xC1:
-        return _pairs(payload, start + 9, _UINT(payload, start + 5)[0])
-    count, first = payload[start + 2], start + 3
-    further = first + _OWN.size
-    if count < 2 * len(_OWN_KEYS) or further > end:
-        return _pairs(payload, first, count)
-    key, enqueued_ms, key_2, number, key_3, first_number, key_4, state = _OWN.unpack_from(payload, first)
-    if (key, key_2, key_3, key_4) != _OWN_KEYS:
-        return _pairs(payload, first, count)
-    rest = count - 2 * len(_OWN_KEYS), payload[further:end]
-    others = _FURTHER_ANNOTATIONS.get(rest)
-    if others is None:
-        others = _keep(_FURTHER_ANNOTATIONS, rest, end - further, _pairs(rest[1], 0, rest[0])[KEY:])
-    return (enqueued_ms, number, first_number, state, *others)
-
-
-def _pairs(payload: bytes, position: int, count: int) -> list[Any]:
-    """Read the values of `_ANNOTATIONS` from keys and values, of any broker."""
-    values: list[Any] = [None] * len(_ANNOTATIONS)
-    places = _ANNOTATIONS
-    for _ in range(count // 2):
-        if payload[position] == 0xA3:
-            end = position + 2 + payload[position + 1]
-            place = places.get(payload[position + 2 : end])
-        else:
-            key, end = decode(payload, position)
-            place = places.get(key.encode()) if isinstance(key, str) else None
-        code = payload[end]
-        if place is None:
-            position = skip(payload, end)
-        elif place <= _STATE or place == _SCHEDULED:
-            if code == 0x83 or code == 0x81:
-                values[place] = _LONG(payload, end + 1)[0]
-                position = end + 9
-            else:
-                value, position = decode(payload, end)
-                values[place] = integer(value)
-        elif code == 0xA1:
-            position = end + 2 + payload[end + 1]
-            values[place] = payload[end + 2 : position].decode()
-        else:
-            value, position = decode(payload, end)
-            values[place] = _key_text(value) if place == KEY else _text(value)
-    return values
 
 
 def _properties(payload: bytes, start: int, end: int) -> Sequence[Any]:
@@ -220,7 +124,7 @@ def _properties(payload: bytes, start: int, end: int) -> Sequence[Any]:
         rest = count, payload[further:end]
         others = _FURTHER_PROPERTIES.get(rest)
         if others is None:
-            others = _keep(_FURTHER_PROPERTIES, rest, end - further, _fields(rest[1], 0, 1, count)[1:])
+            others = keep(_FURTHER_PROPERTIES, rest, end - further, _fields(rest[1], 0, 1, count)[1:])
     except (DecodeError, UnicodeDecodeError, IndexError, struct.error):
         return _NO_PROPERTIES
     return (message_id, *others)
@@ -241,14 +145,14 @@ def _fields(payload: bytes, position: int, first: int, count: int) -> list[Any]:
             position = skip(payload, position)
         else:
             value, position = decode(payload, position)
-            values[place] = value if place == 8 else _text(value)
+            values[place] = value if place == 8 else text_of(value)
     return values
 
 
 def texts_of(section: bytes) -> Texts | None:
     """Return application properties as texts; None if the section, from its constructor on, is invalid."""
     texts = TEXTS.get(section)
-    return _keep(TEXTS, section, len(section), _texts(section)) if texts is None else texts
+    return keep(TEXTS, section, len(section), _texts(section)) if texts is None else texts
 
 
 def _texts(section: bytes) -> Texts | None:
@@ -265,7 +169,7 @@ def _texts(section: bytes) -> Texts | None:
                 key = section[position + 2 : end].decode()
             else:
                 name, end = decode(section, position)
-                key = _text(name) or ""
+                key = text_of(name) or ""
             code = section[end]
             if code == 0xA1:
                 position = end + 2 + section[end + 1]
@@ -275,7 +179,7 @@ def _texts(section: bytes) -> Texts | None:
                 position = end + 2
             else:
                 value, position = decode(section, end)
-                found[key] = _text(value)
+                found[key] = text_of(value)
     except (DecodeError, UnicodeDecodeError, IndexError, struct.error):
         return None
     return (*found,), (*found.values(),)
@@ -325,34 +229,3 @@ def _read_unusual(payload: bytes) -> Read:
 
 
 _BODIES: Final = {"amqp:data:binary": DATA, "amqp:amqp-sequence:list": SEQUENCE, "amqp:amqp-value:*": VALUE}
-
-
-def integer(value: Any) -> int | None:
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _key_text(value: Any) -> str | None:
-    """Return a partition key as text: clients also send it as binary in UTF-8 (wire contract C6)."""
-    if isinstance(value, bytes):
-        with suppress(UnicodeDecodeError):
-            return value.decode()
-    return _text(value)
-
-
-def _text(value: Any) -> str | None:
-    """Return a value as text: times as ISO 8601, binary as hexadecimal digits."""
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Timestamp):
-        if 0 <= value <= TIME_MS_MAX:
-            return datetime.fromtimestamp(value / 1000, UTC).isoformat(timespec="milliseconds")
-        return str(int(value))
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, (int, float, uuid.UUID)):
-        return str(value)
-    return repr(value)

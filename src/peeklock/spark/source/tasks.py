@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
+from peeklock.client.browsing import sequence_number
 from peeklock.spark.options import Key, Mode, Options
-from peeklock.spark.source.rows import key_of, sequence_number
+from peeklock.spark.source.rows import key_of
 
 TASK_MESSAGES: Final = {Mode.CURSOR: 25_000, Mode.PEEK_LOCK: 1000, Mode.BROWSE: 25_000}
 """Messages of a task. Our choice: a full batch of mode cursor makes 8 tasks, which 2, 4 or 8 cores share

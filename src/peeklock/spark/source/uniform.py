@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from peeklock.amqp.annotations import CURSOR, TIME_MS_MAX, integer
 from peeklock.spark.source import columns
 from peeklock.spark.source.columns import REASONS, TIME_MS, TIME_MS_MIN, TTL_MS_MAX
 from peeklock.spark.source.layout import ENQUEUED, EXPIRY, STATE, TTL, Layout, Place, layout_of
-from peeklock.spark.source.sections import CURSOR, PROPERTY_NAMES, TIME_MS_MAX, integer, read, texts_of
+from peeklock.spark.source.sections import PROPERTY_NAMES, read, texts_of
 
 ROWS_MIN: Final = 512
 """Messages of a layout. The arrays of one cost as much as these, read one after the other."""
