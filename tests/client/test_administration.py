@@ -36,7 +36,7 @@ def test_the_settings_are_the_broker_s_in_its_order() -> None:
         "subscription": elements.SUBSCRIPTION_ELEMENTS,
     }
     for kind, rows in tables.items():
-        assert [row.element for row in rows if isinstance(row, elements.Setting)] == [*ELEMENTS[kind]]  # type: ignore[index]
+        assert [row.element for row in rows if isinstance(row, elements.Setting)] == [*ELEMENTS[kind]]  # type: ignore[index]  # a kind is a literal
     assert {name for names in ELEMENTS.values() for name in names} - {"AuthorizationRules"} == set(SETTINGS)
     for kept in elements.KEPT.values():
         for name in kept:
@@ -67,7 +67,7 @@ def test_settings_go_both_ways_and_an_update_keeps_the_others(
     """Req: A-01."""
     for path, other in (("target", "queue"), ("parent", "topic")):
         if ours.entity(path) is None:
-            ours.create(other, path, {})  # type: ignore[arg-type]
+            ours.create(other, path, {})  # type: ignore[arg-type]  # a literal
     path = subscription_path("parent", "sub") if kind == "subscription" else f"all-{kind}"
     given = {name: value for name, value in _VALUES.items() if name in ELEMENTS[kind]}
     if kind == "subscription":

@@ -142,7 +142,7 @@ def test_a_criterion_that_cannot_be_read_marks_the_place(
     criteria: dict[str, str], position: int | None, what: str
 ) -> None:
     with pytest.raises(SearchError) as raised:
-        Search.compile(Criteria(**criteria))  # type: ignore[arg-type]
+        Search.compile(Criteria(**criteria))  # type: ignore[arg-type]  # wrong on purpose
     assert [raised.value.criterion] == list(criteria)
     assert raised.value.position == position
     assert what in raised.value.what
@@ -299,7 +299,7 @@ def test_application_properties_are_what_the_codec_says(
 
 @given(st.lists(st.none() | st.text(max_size=260), min_size=13, max_size=13), st.booleans())
 def test_a_field_of_the_properties_is_what_the_codec_says(fields: list[str | None], has_id: bool) -> None:
-    given_ones = Properties(*fields)  # type: ignore[arg-type]
+    given_ones = Properties(*fields)  # type: ignore[arg-type]  # of any type
     given_ones.user_id = given_ones.creation_time = given_ones.absolute_expiry_time = None
     given_ones.group_sequence = given_ones.content_type = given_ones.content_encoding = None
     given_ones.message_id = UUID(int=1) if has_id else given_ones.message_id

@@ -16,9 +16,8 @@ import pytest
 _LISTENING: Final = "0A"
 _ESTABLISHED: Final = "01"
 
-needs_proc: Final = pytest.mark.skipif(
-    sys.platform != "linux", reason="sockets of other processes are read from /proc"
-)
+ONLY_LINUX = "sockets of other processes are read from /proc"
+needs_proc: Final = pytest.mark.skipif(sys.platform != "linux", reason=ONLY_LINUX)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -377,7 +377,7 @@ class _Stop:
         """Return what a stream has, after waiting for some; nothing at its end, or after Ctrl-C."""
         try:
             self._is_reading = True
-            return b"" if self.is_asked else source.read1(READ_BYTES)  # type: ignore[attr-defined]
+            return b"" if self.is_asked else source.read1(READ_BYTES)  # type: ignore[attr-defined]  # buffered, so it has it
         except KeyboardInterrupt:
             return b""
         finally:
