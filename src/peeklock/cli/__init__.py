@@ -7,6 +7,7 @@ sources         Where the value of a setting comes from: command line, environme
 operate         `health` and `connections`: what a running broker does.
 sending         `send`: messages from the command line, or many as JSON Lines.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
+bench           `bench`: rates and latencies.
 places          Where the messages are that a command reads or sends, as options.
 message_output  Messages on standard output, and progress.
 message_text    Browsed messages for people: lines of a table, and one message whole.
@@ -35,6 +36,7 @@ import click
 
 from peeklock import __version__
 from peeklock.cli.backups import backup, restore
+from peeklock.cli.bench import bench
 from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.connecting import logins
 from peeklock.cli.entities import queues, subscriptions, topics
@@ -71,7 +73,7 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send,
+    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, bench,
 )  # fmt: skip
 
 for _command in _COMMANDS:
