@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         ReceiveMode,
         Receiver,
         SessionChoice,
+        dead_letter,
     )
     from peeklock.client.management import Management, Response, Ticket
     from peeklock.client.requests import AdministrationError
@@ -93,6 +94,7 @@ __all__ = [
     "Sql",
     "Ticket",
     "Typed",
+    "dead_letter",
     "encode_message",
     "scan",
 ]
@@ -123,6 +125,7 @@ _NAMES = {
         "ReceiveMode",
         "Receiver",
         "SessionChoice",
+        "dead_letter",
     ),
     "peeklock.client.management": (
         "Management",
