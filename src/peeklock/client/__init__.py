@@ -7,6 +7,7 @@ composing          Messages to send, made of JSON objects.
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.
 credentials        Web tokens of an identity service.
+deferred           Deferred messages, received by their numbers.
 durations          Spans of time as text.
 entities           `Entity`: settings and figures, from XML and to XML.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
@@ -18,6 +19,7 @@ overrides          An encoded message with some parts replaced.
 requests           Requests to the administration: throttled ones are repeated, refusals are errors.
 rules              `Rule`: filters and actions, from XML and to XML.
 sender             `Sender`: many messages under way at a time.
+sessions           Sessions: their ids, states and locks.
 token_file         A JSON web token in a file that another program replaces.
 tokens             The tokens that a connection puts for its entities.
 websocket          A socket whose bytes travel in frames of WebSocket.

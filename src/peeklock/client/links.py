@@ -67,6 +67,9 @@ class ReceiveMode(enum.Enum):
     RECEIVE_AND_DELETE = "receive-and-delete"
 
 
+Outcome = DeliveryState
+"""What `Receiver.settle` takes."""
+
 COMPLETE: Final[DeliveryState] = ACCEPTED
 ABANDON: Final[DeliveryState] = Modified(delivery_failed=True)
 DEFER: Final[DeliveryState] = Modified(delivery_failed=True, undeliverable_here=True)
