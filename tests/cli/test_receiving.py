@@ -3,108 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from itertools import count
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from rich.cells import cell_len
 
 from peeklock.cli import main
-from peeklock.client import (
-    NEXT,
-    Administration,
-    BlockingConnection,
-    ConnectionString,
-    Properties,
-    ReceiveMode,
-    encode_message,
-)
+from peeklock.client import NEXT, Administration, BlockingConnection, ConnectionString, ReceiveMode
 from peeklock.testing.served import ServedBroker
-
-_numbers = count(1)
-Run = Callable[..., Result]
-Make = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[ServedBroker]:
-    with ServedBroker() as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def connection(served: ServedBroker) -> Iterator[BlockingConnection]:
-    made = BlockingConnection(ConnectionString.parse(served.connection_string))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def make(served: ServedBroker, connection: BlockingConnection) -> Make:
-    """Make a queue with these bodies; with sessions, a message is `session:body`."""
-    administration = Administration.of(ConnectionString.parse(served.connection_string))
-
-    def queue(*bodies: str | bytes, **settings: Any) -> str:
-        name = f"queue-{next(_numbers)}"
-        administration.create("queue", name, settings)
-        put(connection, name, *bodies, sessions=bool(settings.get("RequiresSession")))
-        return name
-
-    return queue
-
-
-def put(connection: BlockingConnection, name: str, *bodies: str | bytes, sessions: bool = False) -> None:
-    sender = connection.sender(name)
-    for body in bodies:
-        data = body.encode() if isinstance(body, str) else body
-        session = data.decode().partition(":")[0] if sessions else None
-        sender.send(encode_message(properties=Properties(group_id=session), data=data))
-    sender.flush()
-    sender.close()
-
-
-@pytest.fixture
-def run(served: ServedBroker) -> Run:
-    def invoke(*arguments: str, columns: int = 100, lines: str | None = None) -> Result:
-        environment = {"SERVICEBUS_CONNECTION_STRING": served.connection_string, "COLUMNS": str(columns)}
-        return CliRunner().invoke(main, arguments, env=environment, input=lines)
-
-    return invoke
-
-
-def bodies(result: Result) -> list[str]:
-    assert result.exit_code == 0, result.output
-    return [json.loads(each)["body"] for each in result.stdout.splitlines()]
-
-
-def there(run: Run, *place: str) -> list[dict[str, Any]]:
-    result = run("search", *place, "--json")
-    assert result.exit_code == 0, result.output
-    return [json.loads(each) for each in result.stdout.splitlines()]
-
-
-def started(served: ServedBroker, *arguments: str, unbuffered: str = "") -> subprocess.Popen[str]:
-    further = {
-        "SERVICEBUS_CONNECTION_STRING": served.connection_string,
-        "COLUMNS": "80",
-        "PYTHONUNBUFFERED": unbuffered,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "peeklock", *arguments],
-        env={**os.environ, **further},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
+from tests.cli.commands import Make, Run, bodies, fill, put, started, there
 
 # Outcomes
 
@@ -286,7 +196,7 @@ def test_ctrl_c_while_the_reader_sleeps(
         assert process.stdout is not None
         first = process.stdout.read(50_000)  # more than that stays in the pipe, and the process waits
         assert first
-        time.sleep(0.5)  # it fills the pipe
+        fill(process)
         process.send_signal(signal.SIGINT)
         if signals == 2:
             time.sleep(0.2)  # two signals at once are one
@@ -333,7 +243,9 @@ def test_a_break_says_what_was_done() -> None:
         process = started(broker, "receive", "orders", "--follow", "--json")
         assert process.stdout is not None
         assert [json.loads(process.stdout.readline())["body"] for _ in range(2)] == ["a", "b"]
-        time.sleep(0.5)  # the answers to its settlements come
+        environment = {"SERVICEBUS_CONNECTION_STRING": broker.connection_string}
+        while CliRunner().invoke(main, ["peek", "orders", "--json"], env=environment).stdout:
+            assert process.poll() is None
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
     assert err.splitlines()[-1] == "2 messages completed. Run it again to go on."
@@ -347,7 +259,7 @@ def test_a_lost_lock_is_told(served: ServedBroker, run: Run, make: Make) -> None
     with started(served, "receive", queue, "--count", "3", "--json") as process:
         assert process.stdout is not None
         assert process.stdout.read(10)
-        time.sleep(0.5)  # it fills the pipe
+        fill(process)
         served.advance(timedelta(seconds=6))
         process.stdout.read()
         assert process.stderr is not None

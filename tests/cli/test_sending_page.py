@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs/how-to/send-and-receive.md").read_text
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     """Req: T-11."""
     commands = re.findall(r"^peeklock .*", PAGE, re.MULTILINE)
-    assert len(commands) == PAGE.count("\npeeklock ") == 20
+    assert len(commands) == PAGE.count("\npeeklock ") == 28
     [line] = re.findall(r"```json\n(.*)\n```", PAGE)
     (tmp_path / "orders.jsonl").write_text(f"{line}\n{line}\n")
     (tmp_path / "order.json").write_text("{}")

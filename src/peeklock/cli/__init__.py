@@ -6,6 +6,8 @@ sources         Where the value of a setting comes from: command line, environme
 operate         `health` and `connections`: what a running broker does.
 sending         `send`: messages from the command line, or many as JSON Lines.
 receiving       `receive`: messages taken, printed and settled.
+deferred        `deferred`: deferred messages, listed, and received by their numbers.
+sessions        `sessions`: sessions of an entity, and their states.
 outcomes        What becomes of received messages, as options, and the order of print and settle.
 stopping        Ctrl-C in a command that has work to end in order.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
@@ -42,6 +44,7 @@ from peeklock import __version__
 from peeklock.cli.backups import backup, restore
 from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.connecting import logins
+from peeklock.cli.deferred import deferred
 from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
@@ -52,6 +55,7 @@ from peeklock.cli.receiving import receive
 from peeklock.cli.rules import rules
 from peeklock.cli.sending import send
 from peeklock.cli.serve import serve
+from peeklock.cli.sessions import sessions
 from peeklock.cli.stores import check, export
 from peeklock.cli.trace import trace
 
@@ -96,6 +100,7 @@ def main() -> None:
       Find messages:        peeklock search orders --text banana
       Send messages:        peeklock send orders "1 pizza"
       Receive messages:     peeklock receive orders
+      Deferred, sessions:   peeklock deferred list orders, peeklock sessions list chats
       See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     \b
     Change entities, here or in Azure
@@ -118,6 +123,7 @@ def main() -> None:
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
     pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
+    deferred, sessions,
 )  # fmt: skip
 
 for _command in _COMMANDS:

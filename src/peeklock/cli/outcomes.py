@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from peeklock.cli.message_output import Output
+from peeklock.cli.places import Place
 from peeklock.cli.stopping import Stop
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _PAST: Final = {
 
 TAKEN_COUNT: Final = 100
 """Messages received at a time. Our choice: more is not faster, and their locks have begun."""
+
+NOTHING: Final = 3
+"""Exit status if no message came."""
 
 PRINT_S: Final = 2.5
 """How long messages that were received together may take to print. Source: half the shortest lock, 5 s."""
@@ -111,6 +115,14 @@ def with_outcome(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         decided = option(decided)
     return decided
+
+
+def check_sub_queue(place: Place, outcome: Outcome, *, has_session: bool) -> None:
+    """Refuse what a sub-queue does not have. Raises: click.UsageError."""
+    if place.is_sub_queue and has_session:
+        raise click.UsageError("a dead-letter queue has no sessions: name none.")
+    if place.is_sub_queue and outcome.then == DEAD_LETTER:
+        raise click.UsageError("a dead letter cannot be dead-lettered: choose another outcome.")
 
 
 class Printing:

@@ -11,7 +11,15 @@ import click
 
 from peeklock.cli.message_output import FULL, JSON, Output
 from peeklock.cli.options import parsed
-from peeklock.cli.outcomes import ABANDON, DEAD_LETTER, Outcome, Printing, stop_with, with_outcome
+from peeklock.cli.outcomes import (
+    ABANDON,
+    NOTHING,
+    Outcome,
+    Printing,
+    check_sub_queue,
+    stop_with,
+    with_outcome,
+)
 from peeklock.cli.places import Place, at_a_place
 from peeklock.cli.stopping import INTERRUPTED, Stop, stopping
 from peeklock.cli.visible import visible
@@ -29,9 +37,6 @@ ACCEPT_S: Final = (1.0, 5.0)
 request may take."""
 
 NAME_A_SESSION: Final = "Say which session: --session ID, or --next-session."
-
-NOTHING: Final = 3
-"""Exit status if no message came."""
 
 
 def _span_s(given: str) -> float:
@@ -119,16 +124,13 @@ def _check(place: Place, next_session: bool, wait_s: float | None, follow: bool,
     """Refuse options that do not go together. Raises: click.UsageError."""
     if next_session and place.session is not None:
         raise click.UsageError("give --session or --next-session, not both.")
-    if (next_session or place.session is not None) and place.is_sub_queue:
-        raise click.UsageError("a dead-letter queue has no sessions: leave out --session and --next-session.")
+    check_sub_queue(place, outcome, has_session=next_session or place.session is not None)
     if follow and wait_s is not None and not next_session:
         raise click.UsageError("--follow waits until it is stopped: leave out --wait.")
     if follow and outcome.then == ABANDON:
         raise click.UsageError(
             "--follow with --then abandon would receive the same messages again and again."
         )
-    if place.is_sub_queue and outcome.then == DEAD_LETTER:
-        raise click.UsageError("a dead letter cannot be dead-lettered: choose another outcome.")
 
 
 class _Taking:
