@@ -6,6 +6,11 @@ settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
 sending         `send`: messages from the command line, or many as JSON Lines.
+receiving       `receive`: messages taken, printed and settled.
+deferred        `deferred`: deferred messages, listed, and received by their numbers.
+sessions        `sessions`: sessions of an entity, and their states.
+outcomes        What becomes of received messages, as options, and the order of print and settle.
+stopping        Ctrl-C in a command that has work to end in order.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
 bench           `bench`: rates and latencies.
 places          Where the messages are that a command reads or sends, as options.
@@ -39,15 +44,18 @@ from peeklock.cli.backups import backup, restore
 from peeklock.cli.bench import bench
 from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.connecting import logins
+from peeklock.cli.deferred import deferred
 from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
 from peeklock.cli.keys import keys
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
+from peeklock.cli.receiving import receive
 from peeklock.cli.rules import rules
 from peeklock.cli.sending import send
 from peeklock.cli.serve import serve
+from peeklock.cli.sessions import sessions
 from peeklock.cli.stores import check, export
 from peeklock.cli.tasks import Commands
 from peeklock.cli.trace import trace
@@ -73,7 +81,8 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, bench,
+    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
+    deferred, sessions, bench,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -51,11 +51,11 @@ def peek(
 
     Exit status: 0 shown; 1 refused, or no broker answers; 2 wrong options.
     """
-    search = _compiled(session_id=place.session, state=_state_of(state))
+    search = compiled(session_id=place.session, state=state_of(state))
     left = count or (1 if full else 20)
     output = Output(as_json=as_json, full=full)
     with place.browser(by_session=True) as browser:
-        _show(browser, search, output, from_number, left, ahead=False)
+        show(browser, search, output, from_number, left, ahead=False)
 
 
 @click.command()
@@ -75,7 +75,7 @@ def tail(place: Place, full: bool, as_json: bool) -> None:
 
     Exit status: 130 stopped by Ctrl-C; 1 refused, or no broker answers; 2 wrong options.
     """
-    search = _compiled(session_id=place.session)
+    search = compiled(session_id=place.session)
     output = Output(as_json=as_json, full=full)
     with place.browser(by_session=True) as browser:
         last_numbers = browser.last_numbers()
@@ -123,19 +123,20 @@ def search(
 
     Exit status: 0 searched, also if nothing is found; 1 refused, or no broker answers; 2 wrong options.
     """
-    compiled = _compiled(session_id=place.session, state=_state_of(state), **criteria)
+    wanted = compiled(session_id=place.session, state=state_of(state), **criteria)
     output = Output(as_json=as_json, full=full)
     with place.browser() as browser:
-        _show(browser, compiled, output, criteria["from_number"] or 0, count, ahead=True)
+        show(browser, wanted, output, criteria["from_number"] or 0, count, ahead=True)
 
 
-def _state_of(name: str | None) -> Any:
+def state_of(name: str | None) -> Any:
+    """Return the state with a name."""
     from peeklock.search import STATES
 
     return next((state for state, known in STATES.items() if known == name), None)
 
 
-def _compiled(**criteria: Any) -> Search:
+def compiled(**criteria: Any) -> Search:
     """Return the search. Raises: click.BadParameter."""
     from peeklock.search import Criteria, Search, SearchError
 
@@ -147,7 +148,7 @@ def _compiled(**criteria: Any) -> Search:
         ) from failure
 
 
-def _show(
+def show(
     browser: Browser, search: Search, output: Output, number: int, left: int | None, *, ahead: bool
 ) -> None:
     """Show the messages from a number on that match, at most `left`; `ahead`: expect to read many."""

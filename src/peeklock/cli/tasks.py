@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import click
 
-INTERRUPTED: Final = 130
-"""Exit status of a Ctrl-C before the broker can stop in order; as in a shell: 128 + SIGINT."""
+from peeklock.cli.stopping import INTERRUPTED
 
 _NAMED: Final = re.compile(r"\bpeeklock ([a-z]+(?:-[a-z]+)*)")
 
@@ -36,7 +35,7 @@ TASKS: Final = (
         (
             ("Send a message:", 'peeklock send orders "1 pizza"'),
             ("Send many:", "peeklock send orders < orders.jsonl"),
-            ("Receive:", "peeklock receive orders"),
+            ("Receive messages:", "peeklock receive orders"),
         ),
     ),
     Task(
@@ -46,6 +45,8 @@ TASKS: Final = (
             ("Look at messages:", "peeklock peek orders"),
             ("Follow new ones:", "peeklock tail orders"),
             ("Find messages:", "peeklock search orders --text banana"),
+            ("Deferred, sessions:", "peeklock deferred list orders, peeklock sessions list chats"),
+            ("See what waits:", "peeklock queues list --watch"),
         ),
     ),
     Task(

@@ -7,6 +7,7 @@ composing          Messages to send, made of JSON objects.
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.
 credentials        Web tokens of an identity service.
+deferred           Deferred messages, received by their numbers.
 durations          Spans of time as text.
 entities           `Entity`: settings and figures, from XML and to XML.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
@@ -19,8 +20,10 @@ overrides          An encoded message with some parts replaced.
 requests           Requests to the administration: throttled ones are repeated, refusals are errors.
 rules              `Rule`: filters and actions, from XML and to XML.
 sender             `Sender`: many messages under way at a time.
+sessions           Sessions: their ids, states and locks.
 token_file         A JSON web token in a file that another program replaces.
 tokens             The tokens that a connection puts for its entities.
+transactions       `Forwarder`: messages moved to another entity, each group in one transaction.
 websocket          A socket whose bytes travel in frames of WebSocket.
 
 Messages are bytes, as on the wire: `encode_message` makes them, `scan` takes them apart.
@@ -60,16 +63,19 @@ if TYPE_CHECKING:
         ReceiveMode,
         Receiver,
         SessionChoice,
+        dead_letter,
     )
     from peeklock.client.management import Management, Response, Ticket
     from peeklock.client.requests import AdministrationError
     from peeklock.client.rules import Correlation, Rule, Sql, Typed
     from peeklock.client.sender import Sender
+    from peeklock.client.transactions import FORWARD_MAX, Forwarder
 
 __all__ = [
     "ABANDON",
     "COMPLETE",
     "DEFER",
+    "FORWARD_MAX",
     "NEXT",
     "RELEASE",
     "Administration",
@@ -79,6 +85,7 @@ __all__ = [
     "Correlation",
     "Delivery",
     "Entity",
+    "Forwarder",
     "Header",
     "Management",
     "OptionError",
@@ -94,6 +101,7 @@ __all__ = [
     "Sql",
     "Ticket",
     "Typed",
+    "dead_letter",
     "encode_message",
     "scan",
 ]
@@ -124,6 +132,7 @@ _NAMES = {
         "ReceiveMode",
         "Receiver",
         "SessionChoice",
+        "dead_letter",
     ),
     "peeklock.client.management": (
         "Management",
@@ -138,6 +147,10 @@ _NAMES = {
         "Typed",
     ),
     "peeklock.client.sender": ("Sender",),
+    "peeklock.client.transactions": (
+        "FORWARD_MAX",
+        "Forwarder",
+    ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
