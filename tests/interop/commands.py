@@ -65,8 +65,21 @@ def messages(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "later" in run("search", queue, "--state", "scheduled").output
     run("peek", queue, "--dead-letter")
     assert "new one" in followed(run, queue, monkeypatch).output
+    received(run, queue)
     assert "nearest" in run("send", f"{queue}x", "lost", status=1).output
     run("queues", "delete", queue, "--yes")
+
+
+def received(run: Run, queue: str) -> None:
+    """Receive, and settle in each way."""
+    assert "1 pizza" in run("receive", queue).output
+    run("receive", queue, "--then", "defer")
+    assert "0 cake" in run("deferred", "list", queue).output
+    assert "0 cake" in run("deferred", "receive", queue, "--all").output
+    run("receive", queue, "--then", "abandon")
+    run("receive", queue, "--then", "dead-letter", "--reason", "cold")
+    assert "1 cake" in run("receive", queue, "--dead-letter").output
+    assert "2 cake" in run("receive", queue, "--delete").output
 
 
 def followed(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch) -> Result:

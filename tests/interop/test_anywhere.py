@@ -147,7 +147,7 @@ def test_commands_ask_for_nothing_that_azure_lacks(
     assert asked.annotations == {"x-opt-scheduled-enqueue-time", "x-opt-partition-key"} <= AZURE_ANNOTATIONS
     assert asked.capabilities == set()
     assert asked.outcomes <= {"accepted", "modified", "rejected", "released"}
-    nodes = ("", "/$management", "/$DeadLetterQueue/$management")
+    nodes = ("", "/$management", "/$DeadLetterQueue", "/$DeadLetterQueue/$management")
     assert asked.addresses == {"$cbs", *(f"witnessed{node}" for node in nodes)}
     targets = {(method, target.partition("?")[0]) for method, target in asked.requests}
     entity = r"/witnessed-(queue|topic(/Subscriptions(/sport(/Rules(/goals)?)?)?)?)|/witnessed"
