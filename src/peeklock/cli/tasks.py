@@ -46,13 +46,19 @@ TASKS: Final = (
             ("Follow new ones:", "peeklock tail orders"),
             ("Find messages:", "peeklock search orders --text banana"),
             ("Deferred, sessions:", "peeklock deferred list orders, peeklock sessions list chats"),
+            ("Scheduled messages:", "peeklock scheduled list orders"),
             ("See what waits:", "peeklock queues list --watch"),
         ),
     ),
     Task(
         "Put right",
         ("dead-letters", "move", "purge"),
-        (),
+        (
+            ("Why messages died:", "peeklock dead-letters groups orders"),
+            ("Send them again:", "peeklock dead-letters resubmit orders"),
+            ("Move messages:", "peeklock move orders backup"),
+            ("Remove messages:", "peeklock purge orders"),
+        ),
     ),
     Task(
         "Entities, here or in Azure",

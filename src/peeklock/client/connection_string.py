@@ -98,7 +98,7 @@ class ConnectionString:
             if instead is not None:
                 raise _wrong(f"is the URL of a broker without tokens, and {instead} is given")
             certificates = None if ca_file is None else read_certificates(ca_file)
-            return _of_url(cls, connection_string.strip(), certificates, timeout_s, websocket)
+            return _of_url(connection_string.strip(), certificates, timeout_s, websocket)
         values = _values(connection_string)
         host, port = _endpoint(values.get("Endpoint", ""))
         plain = values.get("UseDevelopmentEmulator", "false").lower()
@@ -153,9 +153,7 @@ def _values(connection_string: str) -> dict[str, str]:
     return values
 
 
-def _of_url(
-    cls: type[ConnectionString], url: str, certificates: str | None, timeout_s: float, websocket: bool
-) -> ConnectionString:
+def _of_url(url: str, certificates: str | None, timeout_s: float, websocket: bool) -> ConnectionString:
     """Return the settings of `amqp://user:password@host:port`. Raises: OptionError."""
     scheme, _, rest = url.partition("://")
     login, at, where = rest.rpartition("@")
@@ -164,7 +162,7 @@ def _of_url(
     if where.partition("/")[2] or (at and not (user and separator)):
         raise _wrong("is a URL, but not of the form amqp://user:password@host:port")
     tls = scheme.lower() == "amqps"
-    return cls(
+    return ConnectionString(
         host,
         port or (TLS_PORT if tls else PLAIN_PORT),
         tls,
