@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -18,6 +16,7 @@ import click
 
 from peeklock.cli.message_output import Progress
 from peeklock.cli.places import Given, namespace_options
+from peeklock.cli.stopping import INTERRUPTED, stopping
 from peeklock.cli.tables import table
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ MESSAGES: Final = 10_000
 SIZE: Final = 1024
 SIZE_MAX: Final = 100 << 20
 """Largest body. Source: the largest message of Premium is 100 MB."""
-INTERRUPTED: Final = 130
-"""Exit status after Ctrl-C."""
-
 _LATENCIES: Final = ("p50", "p90", "p99", "max")
 
 
@@ -127,11 +123,15 @@ def _measure(given: Given, plan: Plan, *, yes: bool, as_json: bool) -> NoReturn:
         load = Load(broker.settings, plan, secrets.token_hex(8))
         progress = Progress()
         status = 0
-        with _stopping(load) as was_stopped:
+        with stopping() as stop:
+
+            def beat(sent: int, received: int) -> None:
+                progress.show(received or sent, f"{sent:,} sent, {received:,} received")
+                if stop.is_asked:
+                    load.stop()
+
             try:
-                load.run(
-                    lambda sent, received: progress.show(received, f"{sent:,} sent, {received:,} received")
-                )
+                load.run(beat)
             except NotEmpty as failure:
                 progress.clear()
                 click.echo(f"peeklock: {failure}: measure an empty queue, made for it.", err=True)
@@ -144,7 +144,7 @@ def _measure(given: Given, plan: Plan, *, yes: bool, as_json: bool) -> NoReturn:
         if load.sent.count:
             click.echo(_as_json(load, broker.settings) if as_json else "\n".join(_lines(load)))
         _remark(load)
-        sys.exit(INTERRUPTED if was_stopped else status or bool(load.missing))
+        sys.exit(INTERRUPTED if stop.is_asked else status or bool(load.missing))
 
 
 def _agree(plan: Plan, settings: ConnectionString, yes: bool) -> None:
@@ -171,24 +171,6 @@ def _is_here(host: str) -> bool:
     except OSError:
         return False
     return all(ipaddress.ip_address(address).is_loopback for address in found)
-
-
-@contextmanager
-def _stopping(load: Load) -> Iterator[list[bool]]:
-    """Yield a list that Ctrl-C fills when it stops the load; a second one ends the process."""
-    asked: list[bool] = []
-
-    def on_signal(*_: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(True)
-        load.stop()
-
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 # Figures

@@ -35,7 +35,7 @@ TASKS: Final = (
         (
             ("Send a message:", 'peeklock send orders "1 pizza"'),
             ("Send many:", "peeklock send orders < orders.jsonl"),
-            ("Receive:", "peeklock receive orders"),
+            ("Receive messages:", "peeklock receive orders"),
         ),
     ),
     Task(
@@ -46,6 +46,7 @@ TASKS: Final = (
             ("Follow new ones:", "peeklock tail orders"),
             ("Find messages:", "peeklock search orders --text banana"),
             ("Deferred, sessions:", "peeklock deferred list orders, peeklock sessions list chats"),
+            ("See what waits:", "peeklock queues list --watch"),
         ),
     ),
     Task(

@@ -155,8 +155,8 @@ class Load:
         """Send no more; `run` returns once what was sent is received."""
         self._stopped.set()
 
-    def run(self, progress: Callable[[int, int], None] = lambda sent, received: None) -> None:
-        """Send, receive and complete; `progress` gets how many were sent and received.
+    def run(self, beat: Callable[[int, int], None] = lambda sent, received: None) -> None:
+        """Send, receive and complete; `beat` gets often how many were sent and received.
 
         Raises:
             NotEmpty: the queue has messages.
@@ -168,13 +168,13 @@ class Load:
                 thread = threading.Thread(target=self._send_aside, name="peeklock-bench", daemon=True)
                 thread.start()
                 try:
-                    self._receive(progress)
+                    self._receive(beat)
                 finally:
                     self.stop()
                     thread.join()
             else:
-                self._send_aside(progress)
-                self._receive(progress)
+                self._send_aside(beat)
+                self._receive(beat)
             if self._failure is not None:
                 raise self._failure
         finally:
@@ -189,16 +189,16 @@ class Load:
 
     # Sending
 
-    def _send_aside(self, progress: Callable[[int, int], None] = lambda sent, received: None) -> None:
+    def _send_aside(self, beat: Callable[[int, int], None] = lambda sent, received: None) -> None:
         """Send, and keep the failure for `run`."""
         try:
-            self._send(progress)
+            self._send(beat)
         except BaseException as failure:
             self._failure = failure
         finally:
             self._sending_over.set()
 
-    def _send(self, progress: Callable[[int, int], None]) -> None:
+    def _send(self, beat: Callable[[int, int], None]) -> None:
         plan, figures = self.plan, self.sent
         window = IN_FLIGHT if plan.rate is None else PACED_IN_FLIGHT
         sender = self._to_send.sender(plan.entity, in_flight_max=window)
@@ -208,6 +208,7 @@ class Load:
         end_ns = None if plan.seconds is None else figures.began_ns + round(plan.seconds * 1e9)
         number = 0
         while number != plan.messages and not self._stopped.is_set():
+            beat(figures.count, self.received.count)
             now_ns = time.perf_counter_ns()
             due_ns = now_ns if plan.rate is None else figures.began_ns + round(number / plan.rate * 1e9)
             if end_ns is not None and max(now_ns, due_ns) >= end_ns:
@@ -221,7 +222,6 @@ class Load:
             number += 1
             if plan.rate is not None:
                 self._wait(sender, 0)
-            progress(figures.count, self.received.count)
         sender.flush()
 
     def _is_full(self) -> bool:
@@ -255,7 +255,7 @@ class Load:
 
     # Receiving
 
-    def _receive(self, progress: Callable[[int, int], None]) -> None:
+    def _receive(self, beat: Callable[[int, int], None]) -> None:
         """Receive until all that was accepted has arrived, or none arrives for long."""
         figures = self.received
         figures.began_ns = figures.ended_ns = time.perf_counter_ns()
@@ -272,7 +272,7 @@ class Load:
                 self.stop()
             if now - heard > PATIENCE_S:
                 break
-            progress(self.sent.count, figures.count)
+            beat(self.sent.count, figures.count)
         self._release(0.0)
         self._unless_lost(self._receiver.flush)
 
