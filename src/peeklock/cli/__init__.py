@@ -5,6 +5,7 @@ settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
 sending         `send`: messages from the command line, or many as JSON Lines.
+scheduled       `scheduled`: scheduled messages cancelled, or enqueued at another time.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
 places          Where the messages are that a command reads or sends, as options.
 message_output  Messages on standard output, and progress.
@@ -46,6 +47,7 @@ from peeklock.cli.keys import keys
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
 from peeklock.cli.rules import rules
+from peeklock.cli.scheduled import scheduled
 from peeklock.cli.sending import send
 from peeklock.cli.serve import serve
 from peeklock.cli.stores import check, export
@@ -91,6 +93,7 @@ def main() -> None:
       Look at messages:     peeklock peek orders
       Find messages:        peeklock search orders --text banana
       Send messages:        peeklock send orders "1 pizza"
+      Change schedules:     peeklock scheduled shift orders --all --by 2h
       See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     \b
     Change entities, here or in Azure
@@ -112,7 +115,7 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send,
+    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, scheduled,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -15,6 +15,7 @@ NOT_FOUND: Final = "amqp:not-found"
 SERVER_BUSY: Final = "com.microsoft:server-busy"
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
 MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
+MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
 
 _RETRYABLE: Final = frozenset(
     {
