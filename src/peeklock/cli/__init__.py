@@ -5,7 +5,7 @@ settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
 sending         `send`: messages from the command line, or many as JSON Lines.
-scheduled       `scheduled`: scheduled messages cancelled, or enqueued at another time.
+scheduling      `scheduled`: scheduled messages cancelled, or enqueued at another time.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
 places          Where the messages are that a command reads or sends, as options.
 message_output  Messages on standard output, and progress.
@@ -47,7 +47,7 @@ from peeklock.cli.keys import keys
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
 from peeklock.cli.rules import rules
-from peeklock.cli.scheduled import scheduled
+from peeklock.cli.scheduling import scheduled
 from peeklock.cli.sending import send
 from peeklock.cli.serve import serve
 from peeklock.cli.stores import check, export

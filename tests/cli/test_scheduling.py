@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from peeklock.amqp.messaging import Header
 from peeklock.amqp.types import Int, Long, Symbol, Timestamp, ULong
-from peeklock.cli import main
+from peeklock.cli import main, places, scheduling
 from peeklock.client import (
     NEXT,
     Administration,
@@ -28,6 +30,7 @@ from peeklock.client import (
 )
 from peeklock.client.browsing import Browser, sequence_number
 from peeklock.client.scheduling import AT, Moved, Schedules, copy_at, due_ms, origin_of
+from peeklock.demo.broker import BrokerProcess
 from peeklock.testing.served import ServedBroker
 from tests.spark.relay import Relay
 
@@ -335,20 +338,76 @@ def test_what_becomes_active_meanwhile_is_not_there_twice(
 # Breaks
 
 
-def test_a_run_completes_what_an_interrupted_one_began(
-    run: Run, connection: BlockingConnection, queue: str
-) -> None:
-    at = now_ms() + HOUR_MS
+@pytest.fixture
+def half_done(connection: BlockingConnection, queue: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int]:
+    """Messages a and b of a time, and a copy of a an hour later, as an interrupted run leaves them."""
+    monkeypatch.setattr(scheduling, "OTHER_RUN_S", 0.0)
+    at = now_ms() + 2 * HOUR_MS
     put(connection, queue, message("a", at), message("b", at))
     schedules = Schedules(connection, queue, may_drop=False)
     payload = schedules.find(1)
     assert payload is not None
-    interrupted = schedules._schedule(copy_at(payload, at + HOUR_MS), 1)  # and no cancel
-    assert interrupted == 3
-    assert len(there(connection, queue)) == 3
-    result = run("shift", queue, "--all", "--yes", "--by", "1h")
-    assert (result.exit_code, result.stdout) == (0, "2 messages shifted; 1 done before\n")
+    assert schedules._schedule(copy_at(payload, at + HOUR_MS), 1) == 3
+    return queue, at
+
+
+@pytest.mark.parametrize("words", [["--all", "--yes"], ["1", "2"], ["--to-number", "2", "--yes"]])
+def test_a_shift_completes_what_an_interrupted_one_began(
+    run: Run, connection: BlockingConnection, half_done: tuple[str, int], words: list[str]
+) -> None:
+    queue, at = half_done
+    result = run("shift", queue, *words, "--by", "1h")
+    assert (result.exit_code, result.stdout) == (0, "2 messages shifted\n")
     assert there(connection, queue) == [("a", at + HOUR_MS), ("b", at + HOUR_MS)]
+
+
+@pytest.mark.parametrize("words", [["--all", "--yes"], ["1", "2"], ["2", "3"]])
+@pytest.mark.parametrize("to", [HOUR_MS, 3 * HOUR_MS])
+def test_a_move_completes_what_an_interrupted_one_began(
+    run: Run, connection: BlockingConnection, half_done: tuple[str, int], words: list[str], to: int
+) -> None:
+    queue, at = half_done
+    result = run("move", queue, *words, "--to", iso(at + to))
+    assert (result.exit_code, result.stdout) == (0, "2 messages moved\n")
+    assert result.stderr == "peeklock: 1 message had a copy; waiting 0 s for the run that made it.\n"
+    assert sorted(there(connection, queue)) == [("a", at + to), ("b", at + to)]
+
+
+def test_a_delivery_completes_what_an_interrupted_run_began(
+    run: Run, connection: BlockingConnection, half_done: tuple[str, int]
+) -> None:
+    queue, _ = half_done
+    assert run("deliver", queue, "--all", "--yes").stdout == "2 messages delivered\n"
+    assert (received(connection, queue), there(connection, queue)) == (["a", "b"], [])
+
+
+def test_messages_survive_a_broker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "OTHER_RUN_S", 0.0)
+    monkeypatch.setattr(places, "TIMEOUT_S", 0.2)
+    at = now_ms() + HOUR_MS
+    with BrokerProcess(tmp_path) as process:
+        text = process.connection_string.replace(f":{process.amqp_port};", f":{process.http_port};")
+        Administration.of(ConnectionString.parse(text)).create("queue", "orders", {})
+        connection = BlockingConnection(ConnectionString.parse(process.connection_string))
+        put(connection, "orders", *(message(str(n), at) for n in range(200)))
+        words = ["scheduled", "move", "orders", "--all", "--yes", "--to", iso(at + HOUR_MS)]
+        statuses = []
+        for after_s in (0.2, 0.5, None):
+            if after_s is not None:
+                killing = threading.Timer(after_s, process.kill)
+                killing.start()
+            environment = {"SERVICEBUS_CONNECTION_STRING": process.connection_string}
+            result = CliRunner().invoke(main, words, env=environment)
+            statuses.append(result.exit_code)
+            if after_s is not None:
+                killing.join()
+                process.start()
+            found = {body for body, _ in there(connection, "orders")}
+            assert len(found) == 200, "a message is lost"
+        assert statuses[-1] == 0
+        assert 1 in statuses
+        assert sorted(there(connection, "orders")) == sorted((str(n), at + HOUR_MS) for n in range(200))
+        connection.close()
 
 
 def test_a_broken_connection_loses_and_doubles_nothing(
@@ -388,8 +447,7 @@ def test_a_broker_that_is_gone_is_told_with_the_way_on(
     result = run("shift", queue, "--all", "--yes", "--by", "1h")
     assert result.exit_code == 1
     assert result.stderr == (
-        "peeklock: no connection\n2 messages shifted; message 3 may have a copy. "
-        "Go on with --from-number 3 --to-number 4.\n"
+        "peeklock: no connection\n2 messages shifted. Go on with --from-number 3 --to-number 4.\n"
     )
     result = run("shift", queue, "--from-number", "3", "--to-number", "4", "--yes", "--by", "1h")
     assert result.stdout == "2 messages shifted\n"

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -34,7 +35,9 @@ INTERRUPTED: Final = 130
 _NUMBER = click.IntRange(0, (1 << 63) - 1)
 _TIME = "ISO 8601, in UTC if it has no zone."
 
-EXIT = "Exit status: 0 done; 1 not all, or no broker answers; 2 wrong options; 130 stopped by Ctrl-C."
+OTHER_RUN_S: Final = 20.0
+"""How long a message with a copy is left to another run, which may be about to cancel it. Our choice: for
+each of two requests, the time for which it is tried."""
 
 
 # Options
@@ -172,9 +175,12 @@ def _chosen(
 # Commands
 
 
-@click.group(help=f"Show scheduled messages, cancel them, or enqueue them at another time.\n\n{EXIT}")
+@click.group()
 def scheduled() -> None:
-    pass
+    """Show scheduled messages, cancel them, or enqueue them at another time.
+
+    Exit status: 0 done; 1 not all, or no broker answers; 2 wrong options; 130 stopped by Ctrl-C.
+    """
 
 
 @scheduled.command("list")
@@ -223,6 +229,8 @@ def cancel(given: Given, entity: str, **choice: Any) -> None:
 
     A message that has become active meanwhile stays, and is counted. Criteria ask before they delete, and
     outside of a terminal they need --yes; numbers do not ask.
+
+    Exit status: 0 done; 1 not all, or no broker answers; 2 wrong options; 130 stopped by Ctrl-C.
     """
     from peeklock.client.scheduling import Moved
 
@@ -254,6 +262,8 @@ def move(given: Given, entity: str, at_ms: int, **choice: Any) -> None:
     one is cancelled, so no failure loses a message; the copy has another sequence number. Where the old one
     has become active meanwhile, the copy is cancelled. Run it again after a failure: it completes what it
     began, and leaves out what is done.
+
+    Exit status: 0 done; 1 not all, or no broker answers; 2 wrong options; 130 stopped by Ctrl-C.
     """
     from peeklock.client.scheduling import due_ms
 
@@ -280,6 +290,8 @@ def shift(given: Given, entity: str, by_ms: int, **choice: Any) -> None:
 
     A time that is past then means now. It works as `move` does: a copy is scheduled, then the old message is
     cancelled. Do not run it again after a failure as it was: it says how to go on.
+
+    Exit status: 0 done; 1 not all, or no broker answers; 2 wrong options; 130 stopped by Ctrl-C.
     """
     from peeklock.client.scheduling import due_ms
 
@@ -300,17 +312,14 @@ def deliver(given: Given, entity: str, **choice: Any) -> None:
 
     It works as `move` does: a copy is enqueued, then the old message is cancelled. Of an entity that detects
     duplicates, or may do so, the copy comes after 5 seconds.
+
+    Exit status: 0 done; 1 not all, or no broker answers; 2 wrong options; 130 stopped by Ctrl-C.
     """
 
     def do(schedules: Schedules, payload: bytes) -> Moved:
         return schedules.move(payload, None)
 
     _run(_chosen(given, entity, **choice), _Action("deliver", "delivered", do))
-
-
-for _command in (cancel, move, shift, deliver):
-    assert _command.help is not None
-    _command.help += f"\n\n{EXIT}"
 
 
 # What they have in common
@@ -334,8 +343,24 @@ class _Plan:
     """The wanted messages, and copies whose originals an interrupted run has left."""
 
     numbers: array[int] = field(default_factory=lambda: array("q"))
+    """Ascending."""
     copies: dict[int, int] = field(default_factory=dict)
     """Number of an original -> number of its copy; both are scheduled."""
+    done: set[int] = field(default_factory=set)
+    """Copies that are what the command is to make."""
+
+    def complete(self, pairs: Mapping[int, int], *, repeats: bool) -> None:
+        """Add both of each pair of which one is wanted."""
+        numbers = set(self.numbers) if pairs else set()
+        for origin, copied in pairs.items():
+            if origin not in numbers and copied not in numbers:
+                continue
+            self.copies[origin] = copied
+            if repeats and origin in numbers:
+                self.done.add(copied)
+            numbers |= {origin, copied}
+        if self.copies:
+            self.numbers = array("q", sorted(numbers))
 
 
 def _schedules(connection: BlockingConnection, entity: str, *, may_drop: bool = True) -> Schedules:
@@ -365,12 +390,14 @@ def _run(asked: _Asked, action: _Action) -> None:
         missing = sorted(asked.wanted.numbers - set(plan.numbers)) if asked.by_number else []
         for number in missing:
             click.echo(f"peeklock: no message {number} is scheduled in {asked.entity}", err=True)
-        count = _messages(len(plan.numbers))
+        count = _messages(len(plan.numbers) - len(plan.copies))
         if asked.dry_run:
             click.echo(f"would {action.verb} {count}")
             sys.exit(1 if missing else 0)
         if not _confirmed(asked, f"{action.verb} {count} of {asked.entity}", bool(plan.numbers)):
             return
+        if plan.copies:
+            _leave_to_another_run(schedules, plan)
         if action.copies and plan.numbers:
             schedules = _schedules(connection, asked.entity, may_drop=_may_drop(connection, asked.entity))
         is_done = _do_all(asked, action, schedules, plan)
@@ -388,7 +415,8 @@ def _planned(asked: _Asked, action: _Action, schedules: Schedules) -> _Plan:
     plan, there = _Plan(), array("q")
     copies: dict[int, int] = {}
     output = Output(as_json=False, full=False, due=True)
-    for messages in schedules.read(min(asked.wanted.numbers, default=0)):
+    first = min(asked.wanted.numbers, default=0)
+    for messages in schedules.read(first):
         for payload in messages:
             there.append(sequence_number(payload))
             if (origin := origin_of(payload)) is not None:
@@ -399,8 +427,25 @@ def _planned(asked: _Asked, action: _Action, schedules: Schedules) -> _Plan:
             output.show(found)
         output.progress(len(there))
     output.clear()
-    plan.copies = {origin: copied for origin, copied in copies.items() if _has(there, origin)}
+    if action.copies and not asked.dry_run:
+        pairs = {
+            origin: copied
+            for origin, copied in copies.items()
+            if _has(there, origin)
+            or (origin < first and copied in asked.wanted.numbers and schedules.find(origin))
+        }
+        plan.complete(pairs, repeats=action.repeats)
     return plan
+
+
+def _leave_to_another_run(schedules: Schedules, plan: _Plan) -> None:
+    """Wait, in case another run is about to cancel the originals. It would take a copy for superfluous."""
+    text = f"{_messages(len(plan.copies))} had a copy; waiting {OTHER_RUN_S:.0f} s for the run that made it."
+    click.echo(f"peeklock: {text}", err=True)
+    time.sleep(OTHER_RUN_S)
+    plan.copies = {
+        origin: copied for origin, copied in plan.copies.items() if schedules.find(origin) is not None
+    }
 
 
 def _has(numbers: array[int], wanted: int) -> bool:
@@ -426,32 +471,35 @@ def _do_all(asked: _Asked, action: _Action, schedules: Schedules, plan: _Plan) -
 
     counts: Counter[Moved | None] = Counter()
     progress = Progress()
-    left = plan.numbers[0] if plan.numbers else 0
-    # A copy whose original is left is shifted already.
-    shifted = frozenset(plan.copies.values()) if action.repeats else frozenset()
+    completed: set[int] = set()
+    seen = left = 0
     try:
         for payload in _payloads(schedules, plan.numbers):
             left = sequence_number(payload)
-            outcome: Moved | None = None
-            if action.copies and left in plan.copies:
-                outcome = schedules.complete(left, plan.copies[left])
-            elif left not in shifted:
+            seen += 1
+            if left in plan.done:
+                continue
+            if left in plan.copies:
+                outcome: Moved | None = schedules.complete(left, plan.copies[left])
+                completed.add(plan.copies[left])
+            else:
                 outcome = action.do(schedules, payload)
-            counts[outcome] += 1
+            if left not in completed:  # else its original was counted
+                counts[outcome] += 1
             if outcome is not None and outcome.name in _SAID:
                 progress.clear()
                 click.echo(f"peeklock: message {left} {_SAID[outcome.name]}", err=True)
-            progress.show(counts.total(), f"{counts.total():,} of {len(plan.numbers):,}")
-    except ServiceBusError as failure:
+            progress.show(seen, f"{seen:,} of {len(plan.numbers):,}")
+    except (ServiceBusError, KeyboardInterrupt) as failure:
         progress.clear()
-        asked.given.report(failure, asked.entity, sends=True)
-        _stop(1, asked, action, counts[Moved.DONE], left, plan.numbers[-1])
-    except KeyboardInterrupt:
-        progress.clear()
-        _stop(INTERRUPTED, asked, action, counts[Moved.DONE], left, plan.numbers[-1])
+        if isinstance(failure, ServiceBusError):
+            asked.given.report(failure, asked.entity, sends=True)
+        text = f"{_messages(counts[Moved.DONE])} {action.done}. {_way_on(asked, action, left, plan)}"
+        click.echo(text, err=True)
+        sys.exit(1 if isinstance(failure, ServiceBusError) else INTERRUPTED)
     progress.clear()
     text = f"{_messages(counts[Moved.DONE])} {action.done}"
-    if gone := len(plan.numbers) - counts.total() + counts[Moved.GONE]:
+    if gone := len(plan.numbers) - seen + counts[Moved.GONE]:
         text += f"; {gone:,} no longer scheduled"
     if counts[None]:
         text += f"; {counts[None]:,} done before"
@@ -483,17 +531,13 @@ def _payloads(schedules: Schedules, numbers: array[int]) -> Iterator[bytes]:
                 yield payload
 
 
-def _stop(status: int, asked: _Asked, action: _Action, count: int, left: int, last: int) -> NoReturn:
-    """Print what is done and how to go on, and exit."""
-    text = f"{_messages(count)} {action.done}; message {left} may have a copy. "
+def _way_on(asked: _Asked, action: _Action, left: int, plan: _Plan) -> str:
+    """Return how to go on; `left`: the message that may have a copy and be scheduled itself."""
     if not action.repeats:
-        text += "Run the command again: it goes on."
-    elif asked.by_number:
-        text += f"Go on with the numbers from {left} on."
-    else:
-        text += f"Go on with --from-number {left} --to-number {last}."
-    click.echo(text, err=True)
-    sys.exit(status)
+        return "Run the command again: it goes on."
+    if asked.by_number:
+        return f"Go on with the numbers from {left} on."
+    return f"Go on with --from-number {left} --to-number {plan.numbers[-1]}."
 
 
 def _messages(count: int) -> str:
