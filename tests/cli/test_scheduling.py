@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -16,7 +20,7 @@ from click.testing import CliRunner, Result
 
 from peeklock.amqp.messaging import Header
 from peeklock.amqp.types import Int, Long, Symbol, Timestamp, ULong
-from peeklock.cli import main, places, scheduling
+from peeklock.cli import main, places, schedule_runs
 from peeklock.client import (
     NEXT,
     Administration,
@@ -28,6 +32,7 @@ from peeklock.client import (
     encode_message,
     scan,
 )
+from peeklock.client import scheduling as client_scheduling
 from peeklock.client.browsing import Browser, sequence_number
 from peeklock.client.scheduling import AT, Moved, Schedules, copy_at, due_ms, origin_of
 from peeklock.demo.broker import BrokerProcess
@@ -172,6 +177,31 @@ def test_messages_are_cancelled_by_criteria_after_a_question(
     assert there(connection, queue) == [("apple", at)]
     nothing = run("cancel", queue, "--text", "banana")
     assert (nothing.exit_code, nothing.stdout) == (0, "0 messages cancelled\n")
+
+
+def test_a_terminal_is_asked(served: ServedBroker, connection: BlockingConnection, queue: str) -> None:
+    at = now_ms() + HOUR_MS
+    put(connection, queue, message("a", at), message("b", at))
+    for answer, left in ((b"n\n", 2), (b"y\n", 0)):
+        ours, theirs = pty.openpty()
+        os.write(ours, answer)
+        asked = subprocess.run(
+            [sys.executable, "-m", "peeklock", "scheduled", "cancel", queue, "--all"],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+                "SERVICEBUS_CONNECTION_STRING": served.connection_string,
+            },
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        os.close(ours)
+        os.close(theirs)
+        assert (asked.returncode, asked.stderr) == (0, "")
+        assert f"Cancel 2 messages of {queue}? [y/N]" in asked.stdout
+        assert len(there(connection, queue)) == left
 
 
 @pytest.mark.parametrize(
@@ -329,9 +359,9 @@ def test_what_becomes_active_meanwhile_is_not_there_twice(
     payload = schedules.find(1)
     assert payload is not None
     served.advance(timedelta(seconds=11))
-    assert schedules.move(payload, at + HOUR_MS) is Moved.GONE
+    assert schedules.move([payload], lambda _: at + HOUR_MS) == [Moved.GONE]
     assert (there(connection, queue), received(connection, queue)) == ([], ["a"])
-    assert schedules.move(payload, None) is Moved.TWICE
+    assert schedules.move([payload], lambda _: 0) == [Moved.TWICE]
     assert received(connection, queue) == ["a"]
 
 
@@ -341,13 +371,13 @@ def test_what_becomes_active_meanwhile_is_not_there_twice(
 @pytest.fixture
 def half_done(connection: BlockingConnection, queue: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, int]:
     """Messages a and b of a time, and a copy of a an hour later, as an interrupted run leaves them."""
-    monkeypatch.setattr(scheduling, "OTHER_RUN_S", 0.0)
+    monkeypatch.setattr(schedule_runs, "OTHER_RUN_S", 0.0)
     at = now_ms() + 2 * HOUR_MS
     put(connection, queue, message("a", at), message("b", at))
     schedules = Schedules(connection, queue, may_drop=False)
     payload = schedules.find(1)
     assert payload is not None
-    assert schedules._schedule(copy_at(payload, at + HOUR_MS), 1) == 3
+    put(connection, queue, copy_at(payload, at + HOUR_MS))
     return queue, at
 
 
@@ -382,7 +412,7 @@ def test_a_delivery_completes_what_an_interrupted_run_began(
 
 
 def test_messages_survive_a_broker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduling, "OTHER_RUN_S", 0.0)
+    monkeypatch.setattr(schedule_runs, "OTHER_RUN_S", 0.0)
     monkeypatch.setattr(places, "TIMEOUT_S", 0.2)
     at = now_ms() + HOUR_MS
     with BrokerProcess(tmp_path) as process:
@@ -421,10 +451,11 @@ def test_a_broken_connection_loses_and_doubles_nothing(
         schedules = Schedules(own, queue, may_drop=False)
         payloads = [payload for messages in schedules.read() for payload in messages]
         outcomes = set()
-        for place, payload in enumerate(payloads):
-            if place % 3 == 0:
-                relay.cut()
-            outcomes.add(schedules.move(payload, at + HOUR_MS))
+        for start in range(0, 60, 3):
+            cutting = threading.Timer(0.001 * (start % 7), relay.cut)
+            cutting.start()
+            outcomes.update(schedules.move(payloads[start : start + 3], lambda _: at + HOUR_MS))
+            cutting.join()
         own.close()
     assert outcomes <= {Moved.DONE, Moved.UNKNOWN}
     assert sorted(there(connection, queue)) == sorted((str(n), at + HOUR_MS) for n in range(60))
@@ -435,13 +466,14 @@ def test_a_broker_that_is_gone_is_told_with_the_way_on(
 ) -> None:
     at = now_ms() + HOUR_MS
     put(connection, queue, *(message(str(n), at) for n in range(4)))
+    monkeypatch.setattr(client_scheduling, "TOGETHER", 2)
     move = Schedules.move
     calls = count()
 
-    def broken(self: Schedules, payload: bytes, at_ms: int | None) -> Moved:
-        if next(calls) == 2:
+    def broken(self: Schedules, payloads: Sequence[bytes], at_ms: Callable[[bytes], int]) -> list[Moved]:
+        if next(calls) == 1:
             raise ServiceBusError("peeklock:connection-lost", "no connection", queue, True)
-        return move(self, payload, at_ms)
+        return move(self, payloads, at_ms)
 
     monkeypatch.setattr(Schedules, "move", broken)
     result = run("shift", queue, "--all", "--yes", "--by", "1h")

@@ -6,6 +6,7 @@ sources         Where the value of a setting comes from: command line, environme
 operate         `health` and `connections`: what a running broker does.
 sending         `send`: messages from the command line, or many as JSON Lines.
 scheduling      `scheduled`: scheduled messages cancelled, or enqueued at another time.
+schedule_runs   What its commands do with each message.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
 places          Where the messages are that a command reads or sends, as options.
 message_output  Messages on standard output, and progress.

@@ -13,7 +13,7 @@ copy is known to be there. Source: wire contract 5.2, S-05 to S-09.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from peeklock.amqp.annotations import STATE, broker_annotations
@@ -23,6 +23,7 @@ from peeklock.amqp.types import Array, Encoded, Long, Symbol, Timestamp
 from peeklock.client.browsing import Browser, sequence_number
 from peeklock.client.connection import BlockingConnection, wall_ms
 from peeklock.client.errors import MESSAGE_NOT_FOUND, ServiceBusError
+from peeklock.client.management import Ticket
 from peeklock.client.overrides import NULL, Overrides, override
 
 SCHEDULE: Final = "com.microsoft:schedule-message"
@@ -40,8 +41,12 @@ _GROUP_ID: Final = 10
 """Places in the properties section. Source: AMQP 3.2.4."""
 
 
+TOGETHER: Final = 64
+"""Messages to move or cancel in one call. Our choice: four times the requests under way, so that few answers
+are waited for alone."""
+
 SOON_MS: Final = 5000
-"""How far ahead a copy is due that must be seen before. Our choice: thousands of requests."""
+"""How far ahead a copy is due that must be seen before. Our choice: hundreds of requests."""
 
 
 class Moved(enum.Enum):
@@ -79,43 +84,64 @@ class Schedules:
                 return payload
         return None
 
-    def cancel(self, number: int) -> bool | None:
-        """Cancel a message; False = it is not there; None = nor is it, but the first answer was lost."""
-        body = {"sequence-numbers": Array.of(Long, [number])}
-        is_repeated = False
-        while True:
-            try:
-                self._management.request(CANCEL, body, repeat=is_repeated)
-            except ServiceBusError as error:
-                if error.condition == MESSAGE_NOT_FOUND:
-                    return None if is_repeated else False
-                if is_repeated or not error.retryable:
-                    raise
-                is_repeated = True
+    def cancel(self, numbers: Sequence[int]) -> list[bool | None]:
+        """Cancel messages; return for each whether it was cancelled.
+
+        False = it is not there. None = nor is it, but the answer to a first request was lost.
+        """
+        tickets = [self._management.start(CANCEL, _by_number(number), repeat=False) for number in numbers]
+        return [self._cancelled(number, ticket) for number, ticket in zip(numbers, tickets, strict=True)]
+
+    def move(self, payloads: Sequence[bytes], at_ms: Callable[[bytes], int]) -> list[Moved]:
+        """Enqueue scheduled messages at another time, UTC ms; past = now. Nothing is lost by an error."""
+        soonest_ms = wall_ms() + (SOON_MS if self._may_drop else 0)
+        copies = [copy_at(payload, max(at_ms(payload), soonest_ms)) for payload in payloads]
+        origins = [*map(sequence_number, payloads)]
+        tickets = [
+            self._management.start(SCHEDULE, {"messages": [_request_of(copy)]}, repeat=False)
+            for copy in copies
+        ]
+        copied = [*map(self._scheduled, copies, origins, tickets)]
+        done = self.complete(
+            [(origin, number) for origin, number in zip(origins, copied, strict=True) if number is not None]
+        )
+        outcomes = iter(done)
+        return [Moved.DROPPED if number is None else next(outcomes) for number in copied]
+
+    def complete(self, pairs: Sequence[tuple[int, int]]) -> list[Moved]:
+        """Cancel messages that have copies: pairs of a number, and that of the copy."""
+        outcomes = []
+        are_cancelled = self.cancel([origin for origin, _ in pairs])
+        for (_, copied), is_cancelled in zip(pairs, are_cancelled, strict=True):
+            if is_cancelled is None:
+                outcomes.append(Moved.UNKNOWN)
+            elif is_cancelled:
+                outcomes.append(Moved.DONE)
             else:
-                return True
+                outcomes.append(Moved.GONE if self.cancel([copied])[0] else Moved.TWICE)
+        return outcomes
 
-    def move(self, payload: bytes, at_ms: int | None) -> Moved:
-        """Enqueue a scheduled message at another time, UTC ms; None = now. Nothing is lost by an error."""
-        number = sequence_number(payload)
-        at_ms = max(at_ms or 0, wall_ms() + (SOON_MS if self._may_drop else 0))
-        copied = self._schedule(copy_at(payload, at_ms), number)
-        return Moved.DROPPED if copied is None else self.complete(number, copied)
-
-    def complete(self, number: int, copied: int) -> Moved:
-        """Cancel a message that has a copy."""
-        is_cancelled = self.cancel(number)
-        if is_cancelled is None:
-            return Moved.UNKNOWN
-        if is_cancelled:
-            return Moved.DONE
-        return Moved.GONE if self.cancel(copied) else Moved.TWICE
-
-    def _schedule(self, copy: bytes, origin: int) -> int | None:
-        """Schedule a copy; return its number; None = it was dropped as a duplicate."""
-        body = {"messages": [_request_of(copy)]}
+    def _cancelled(self, number: int, ticket: Ticket) -> bool | None:
         try:
-            answer = self._management.request(SCHEDULE, body, repeat=False)
+            self._management.wait(ticket)
+            return True
+        except ServiceBusError as error:
+            if error.condition == MESSAGE_NOT_FOUND:
+                return False
+            if not error.retryable:
+                raise
+        try:
+            self._management.request(CANCEL, _by_number(number))
+            return True
+        except ServiceBusError as error:
+            if error.condition == MESSAGE_NOT_FOUND:
+                return None
+            raise
+
+    def _scheduled(self, copy: bytes, origin: int, ticket: Ticket) -> int | None:
+        """Return the number of a copy; None = it was dropped as a duplicate."""
+        try:
+            answer = self._management.wait(ticket)
         except ServiceBusError as error:
             if not error.retryable:
                 raise
@@ -124,7 +150,7 @@ class Schedules:
                 raise  # it may have been enqueued, and received
             if found is not None:
                 return found
-            answer = self._management.request(SCHEDULE, body, repeat=False)
+            answer = self._management.request(SCHEDULE, {"messages": [_request_of(copy)]}, repeat=False)
         number = int(answer.body["sequence-numbers"][0])
         if number == origin or (self._may_drop and not self._is_copy(number, origin)):
             return None
@@ -170,6 +196,11 @@ def copy_at(payload: bytes, at_ms: int) -> bytes:
 def _number(payload: bytes, name: str) -> int | None:
     found = scan(payload).decode_message_annotations().get(name)
     return int(found) if isinstance(found, int) else None
+
+
+def _by_number(number: int) -> dict[str, Any]:
+    """Return the body of a request to cancel."""
+    return {"sequence-numbers": Array.of(Long, [number])}
 
 
 def _request_of(copy: bytes) -> dict[str, Any]:
