@@ -11,6 +11,8 @@ deferred        `deferred`: deferred messages, listed, and received by their num
 sessions        `sessions`: sessions of an entity, and their states.
 outcomes        What becomes of received messages, as options, and the order of print and settle.
 stopping        Ctrl-C in a command that has work to end in order.
+scheduling      `scheduled`: scheduled messages cancelled, or enqueued at another time.
+schedule_runs   What its commands do with each message.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
 bench           `bench`: rates and latencies.
 places          Where the messages are that a command reads or sends, as options.
@@ -53,6 +55,7 @@ from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
 from peeklock.cli.receiving import receive
 from peeklock.cli.rules import rules
+from peeklock.cli.scheduling import scheduled
 from peeklock.cli.sending import send
 from peeklock.cli.serve import serve
 from peeklock.cli.sessions import sessions
@@ -82,7 +85,7 @@ def main() -> None:
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
     pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
-    deferred, sessions, bench,
+    deferred, sessions, scheduled, bench,
 )  # fmt: skip
 
 for _command in _COMMANDS:
