@@ -61,7 +61,7 @@ SEEN_BEFORE = {
     "doubled-copy": (22, 26, 34),
     "disordered-session": (28, 31, 48, 63, 86, 129, 135, 156, 157, 166),
     "hasty-grace": (11, 12, 19),
-    "unmoved-lock": (33, 40),
+    "unmoved-lock": (33, 40, 44),
     "split-session": (9, 24, 36, 42, 43, 49, 50, 57, 59, 60),
     "lost-forward": (46, 62, 78),
 }
