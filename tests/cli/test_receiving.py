@@ -89,6 +89,14 @@ def test_a_table_fits_and_hides_nothing(run: Run, make: Make, width: int) -> Non
     assert "base64: /w==" in lines[3]
 
 
+def test_what_the_encoding_of_the_terminal_lacks_is_escaped(
+    served: ServedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    out, err = started(served, "receive", make("日本"), "--full").communicate(timeout=30)
+    assert (out.splitlines()[-1], err) == (r"  \u65e5\u672c", "")
+
+
 # Waiting
 
 
@@ -241,6 +249,19 @@ def test_a_closed_pipe_releases_what_is_not_printed(served: ServedBroker, run: R
     assert 1 <= left[0] <= 3
     result = run("receive", queue, "--json", "--wait", "0s")
     assert json.loads(result.stdout)["deliveryCount"] == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_told_and_nothing_is_settled(
+    served: ServedBroker, run: Run, make: Make, unbuffered: str
+) -> None:
+    queue = make("a", "b")
+    with open("/dev/full", "w") as full:
+        process = started(served, "receive", queue, "--count", "2", unbuffered=unbuffered, stdout=full)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err == "peeklock: standard output: No space left on device. 0 messages completed.\n"
+    assert [each["deliveryCount"] for each in there(run, queue)] == [0, 0]
 
 
 def test_a_break_says_what_was_done() -> None:

@@ -114,7 +114,7 @@ def receive(
             without = place.session is None and not next_session
             place.report(failure, NAME_A_SESSION if without else "Leave out --session and --next-session.")
             stop_with(1, f"{taking.summary()} Run it again to go on." if printing.count else None)
-        printing.end()
+        printing.end(taking.summary())
     if stop.is_asked:
         stop_with(INTERRUPTED, taking.summary())
     if not printing.count:
@@ -252,13 +252,15 @@ class _Taking:
         shown = self._printing.show([each.payload for each in found])
         if self._outcome.deletes:
             return shown
-        if self._outcome.then == ABANDON:
-            self._abandoned += found[:shown]
-        else:
-            for each in found[:shown]:
-                self._receiver.settle(each, self._outcome.state())
-            self._receiver.flush()
-        self._release(found[shown:])
+        try:
+            if self._outcome.then == ABANDON:
+                self._abandoned += found[:shown]
+            else:
+                for each in found[:shown]:
+                    self._receiver.settle(each, self._outcome.state())
+                self._receiver.flush()
+        finally:
+            self._release(found[shown:])
         return shown
 
     def _release(self, left: list[Delivery]) -> None:
