@@ -14,6 +14,7 @@ errors             `ServiceBusError`, `OptionError`, and the conditions they nam
 found              Messages in an answer, taken from its bytes.
 http               HTTP requests to a namespace.
 links              `Receiver` and its outcomes; what all links have in common.
+load               `Load`: messages sent and received at a rate, and how long they took.
 management         Requests to the `$management` and `$cbs` nodes.
 overrides          An encoded message with some parts replaced.
 requests           Requests to the administration: throttled ones are repeated, refusals are errors.
@@ -22,6 +23,7 @@ sender             `Sender`: many messages under way at a time.
 sessions           Sessions: their ids, states and locks.
 token_file         A JSON web token in a file that another program replaces.
 tokens             The tokens that a connection puts for its entities.
+transactions       `Forwarder`: messages moved to another entity, each group in one transaction.
 websocket          A socket whose bytes travel in frames of WebSocket.
 
 Messages are bytes, as on the wire: `encode_message` makes them, `scan` takes them apart.
@@ -67,11 +69,13 @@ if TYPE_CHECKING:
     from peeklock.client.requests import AdministrationError
     from peeklock.client.rules import Correlation, Rule, Sql, Typed
     from peeklock.client.sender import Sender
+    from peeklock.client.transactions import FORWARD_MAX, Forwarder
 
 __all__ = [
     "ABANDON",
     "COMPLETE",
     "DEFER",
+    "FORWARD_MAX",
     "NEXT",
     "RELEASE",
     "Administration",
@@ -81,6 +85,7 @@ __all__ = [
     "Correlation",
     "Delivery",
     "Entity",
+    "Forwarder",
     "Header",
     "Management",
     "OptionError",
@@ -142,6 +147,10 @@ _NAMES = {
         "Typed",
     ),
     "peeklock.client.sender": ("Sender",),
+    "peeklock.client.transactions": (
+        "FORWARD_MAX",
+        "Forwarder",
+    ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
