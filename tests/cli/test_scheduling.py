@@ -140,7 +140,7 @@ def test_a_list_shows_when_messages_are_due(run: Run, connection: BlockingConnec
         json.loads(line) for line in run("list", queue, "--json", "--text", "banana").stdout.splitlines()
     ]
     assert [(each["sequenceNumber"], each["state"]) for each in found] == [(2, "scheduled")]
-    assert datetime.fromisoformat(found[0]["scheduledEnqueueTime"]).timestamp() * 1000 == at
+    assert round(datetime.fromisoformat(found[0]["scheduledEnqueueTime"]).timestamp() * 1000) == at
     due = run("list", queue, "--json", "--due-since", iso(at + 1)).stdout
     assert [json.loads(line)["sequenceNumber"] for line in due.splitlines()] == [3]
     assert len(run("list", queue, "--count", "1", "--due-until", iso(at + 1)).stdout.splitlines()) == 2

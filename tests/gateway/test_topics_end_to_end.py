@@ -214,13 +214,6 @@ def test_links_that_make_no_sense_are_refused(
 @pytest.mark.parametrize(
     ("node", "operation", "body", "status", "condition"),
     [
-        (
-            "events",
-            "peek-message",
-            {"from-sequence-number": Long(0), "message-count": Int(1)},
-            400,
-            "amqp:not-allowed",
-        ),
         ("events", "enumerate-rules", ALL, 400, "amqp:not-allowed"),
         (
             "events",
