@@ -21,6 +21,7 @@ from peeklock.jobs.operations import (
     Open,
     Operation,
     Outcome,
+    Outgoing,
     Receive,
     Renew,
     Save,
@@ -28,7 +29,7 @@ from peeklock.jobs.operations import (
     Wait,
 )
 from peeklock.jobs.plan import Plan
-from peeklock.jobs.survey import Snapshot, Survey
+from peeklock.jobs.survey import Snapshot, Survey, highest_of
 from peeklock.search import Peeked
 
 TRANSACTION = 3
@@ -90,10 +91,7 @@ class Model:
         return survey
 
     def highest(self) -> Mapping[int, int]:
-        found: dict[int, int] = {}
-        for number in self.source:
-            found[number >> 48] = max(number, found.get(number >> 48, -1))
-        return found
+        return highest_of(self.source)
 
     def run(self, plan: Plan, *, by_session: bool = False) -> Job:
         """Run a job, and go on from its checkpoint each time that it is killed."""
@@ -170,7 +168,7 @@ class Model:
                 break
         return tuple(found)
 
-    def forward(self, messages: tuple[Message, ...], plan: Plan) -> Settled:
+    def forward(self, messages: tuple[Outgoing, ...], plan: Plan) -> Settled:
         if plan.by_transactions:
             undone: set[bytes] = set()
             for start in range(0, len(messages), TRANSACTION):

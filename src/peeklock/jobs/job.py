@@ -17,6 +17,7 @@ from peeklock.jobs.operations import (
     Open,
     Operation,
     Outcome,
+    Outgoing,
     Receive,
     Renew,
     Save,
@@ -76,7 +77,9 @@ class Job:
         self._unknown: set[int] = set()
         """Numbers of taken messages that come again, unless they have left the source."""
         self._saved_ms = self._renewed_ms = 0
-        self._renew_after_ms = RENEW_MS[1]
+        self._renew_after_ms = 0
+        """Half of the time of a lock; 0 = not known yet."""
+        self._is_session = False
         self._free_at_ms = 0.0
         """When the rate allows the next message."""
         self._steps = self._run()
@@ -100,6 +103,11 @@ class Job:
         """Messages of the job that are there and were not moved, up to its limit."""
         return self._wanted() + len(self._sent) + len(self._unknown)
 
+    @property
+    def unsettled(self) -> int:
+        """Those that the target has, and the source too: their locks were lost."""
+        return len(self._sent)
+
     def checkpoint(self) -> Checkpoint:
         """Return how far the job is."""
         return Checkpoint(self.plan, self._highest, self.taken, self.done)
@@ -113,13 +121,16 @@ class Job:
             if self._ends():
                 break
             if (yield Open(session_id)):
+                self._renew_after_ms = 0
+                self._is_session = session_id is not None
                 yield from self._receive()
                 yield Close((*self._held.values(),))
                 self._held.clear()
-        if self._unknown:
-            there = yield Look(frozenset(self._unknown))
+        if open_ := self._sent | self._unknown:
+            there = yield Look(frozenset(open_))
             assert isinstance(there, frozenset), "the outcome of Look"
-            self.done += len(self._unknown - there)
+            self.done += len(open_ - there)
+            self._sent &= there
             self._unknown &= there
         yield self._save()
         yield Done()
@@ -135,6 +146,8 @@ class Job:
             assert isinstance(arrived, tuple), "the outcome of Receive"
             if not arrived:
                 break
+            if not self._renew_after_ms:
+                self._set_renewal(Peeked(arrived[0].payload))
             ours, is_news = self._sort(arrived)
             fruitless = 0 if is_news else fruitless + 1
             yield from self._take(ours)
@@ -160,8 +173,6 @@ class Job:
                 is_news = True
             else:
                 is_news |= wanted > 0 and was_there and number not in self._held
-                if not self._held:
-                    self._set_renewal(peeked)
                 self._held[number] = message.token
         return ours, is_news
 
@@ -179,7 +190,8 @@ class Job:
             yield from self._settle(completed, Complete(tuple(each.token for each in completed.values())))
         if forwarded:
             outgoing = (
-                Message(each.token, self.plan.outgoing(Peeked(each.payload))) for each in forwarded.values()
+                Outgoing(each.token, self.plan.outgoing(Peeked(each.payload)), number)
+                for number, each in forwarded.items()
             )
             yield from self._settle(forwarded, Forward(tuple(outgoing)))
         if self.plan.rate is not None:
@@ -206,13 +218,14 @@ class Job:
             yield from self._renew()
 
     def _renew(self) -> _Steps:
-        if self._held and self._now_ms - self._renewed_ms >= self._renew_after_ms:
+        if (self._held or self._is_session) and self._now_ms - self._renewed_ms >= self._renew_after_ms:
             self._renewed_ms = self._now_ms
             yield Renew((*self._held.values(),))
 
     def _set_renewal(self, peeked: Peeked) -> None:
-        """Renew locks after half of their time; `peeked` is the first message that is held."""
+        """Renew locks after half of their time; `peeked` is the first message that arrived."""
         self._renewed_ms = self._now_ms
+        self._renew_after_ms = RENEW_MS[1]
         until_ms = peeked.annotations.get(_LOCKED_UNTIL)
         if isinstance(until_ms, int):
             half_ms = (until_ms - self._now_ms) // 2

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from peeklock.jobs.checkpoint import Checkpoint
-from peeklock.search import MessageState
+from peeklock.search import MessageState, Peeked
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,23 @@ class Message:
 
     token: bytes
     payload: bytes
+
+    @property
+    def number(self) -> int:
+        """Its sequence number."""
+        found = Peeked(self.payload).sequence_number
+        assert found is not None, "a broker numbers its messages"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to send in place of a received one."""
+
+    token: bytes
+    payload: bytes
+    number: int
+    """Of the received one."""
 
 
 # Operations
@@ -46,8 +63,7 @@ class Receive:
 class Forward:
     """Send messages to the target and complete them. Outcome: Settled."""
 
-    messages: tuple[Message, ...]
-    """Tokens of what was received, payloads to send."""
+    messages: tuple[Outgoing, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,3 +58,12 @@ class Survey:
             if self._limit is not None and self.states["active"] >= self._limit:
                 return False
         return True
+
+
+def highest_of(numbers: Iterable[int]) -> dict[int, int]:
+    """Return the highest of some sequence numbers by partition."""
+    found: dict[int, int] = {}
+    for number in numbers:
+        partition = number >> PARTITION_SHIFT
+        found[partition] = max(number, found.get(partition, -1))
+    return found

@@ -51,9 +51,7 @@ class Sweep:
                 assert isinstance(kept, frozenset), "the outcome of Remove"
                 self.done += len(remove.numbers) - len(kept)
                 self.left += len(kept)
-            last = Peeked(page[-1].payload).sequence_number
-            assert last is not None, "a broker numbers its messages"
-            number = last + 1
+            number = page[-1].number + 1
         yield Done()
 
     def _removals(self, page: Sequence[Message]) -> list[Remove]:

@@ -15,9 +15,10 @@ showing    A peeked message as one JSON object.
         print(found.sequence_number)
 """
 
+from peeklock.broker.vocabulary.message import MessageState
 from peeklock.search.criteria import Criteria, Search
 from peeklock.search.errors import SearchError
-from peeklock.search.peeked import STATES, MessageState, Peeked
+from peeklock.search.peeked import STATES, Peeked
 from peeklock.search.plain import instant_text
 from peeklock.search.showing import message_json
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from peeklock.amqp.annotations import ENQUEUED, NO_ANNOTATIONS, NUMBER, STATE, broker_annotations
 from peeklock.amqp.codec import DecodeError, decode
 from peeklock.amqp.messaging import BodyKind, Properties, Sections, scan
-from peeklock.broker.vocabulary.message import MessageState as MessageState  # for those who name states
+from peeklock.broker.vocabulary.message import MessageState
 from peeklock.search.plain import plain
 
 STATES: Final = {
