@@ -139,12 +139,12 @@ class Place:
         below = DEAD_LETTERS if dead_letter else TRANSFER_DEAD_LETTERS if transfer_dead_letter else ""
         self.path = f"{self.entity}/{below}" if below else self.entity
         self.session = session
-        self._given = given
+        self.given = given
 
     @contextmanager
     def connected(self) -> Iterator[BlockingConnection]:
         """Yield a connection for the place; report what fails, and exit."""
-        with self._given.connected(self.entity) as connection:
+        with self.given.connected(self.entity) as connection:
             yield connection
 
     @contextmanager
