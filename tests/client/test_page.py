@@ -18,6 +18,7 @@ from peeklock.testing.served import ServedBroker
 
 def test_the_page_does_what_it_says(broker: ServedBroker, administration: Any) -> None:
     administration.create_queue("orders")
+    administration.create_queue("archive")
     administration.create_queue("chats", requires_session=True)
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -20,6 +20,7 @@ rules              `Rule`: filters and actions, from XML and to XML.
 sender             `Sender`: many messages under way at a time.
 token_file         A JSON web token in a file that another program replaces.
 tokens             The tokens that a connection puts for its entities.
+transactions       `Forwarder`: messages moved to another entity, each group in one transaction.
 websocket          A socket whose bytes travel in frames of WebSocket.
 
 Messages are bytes, as on the wire: `encode_message` makes them, `scan` takes them apart.
@@ -64,11 +65,13 @@ if TYPE_CHECKING:
     from peeklock.client.requests import AdministrationError
     from peeklock.client.rules import Correlation, Rule, Sql, Typed
     from peeklock.client.sender import Sender
+    from peeklock.client.transactions import FORWARD_MAX, Forwarder
 
 __all__ = [
     "ABANDON",
     "COMPLETE",
     "DEFER",
+    "FORWARD_MAX",
     "NEXT",
     "RELEASE",
     "Administration",
@@ -78,6 +81,7 @@ __all__ = [
     "Correlation",
     "Delivery",
     "Entity",
+    "Forwarder",
     "Header",
     "Management",
     "OptionError",
@@ -137,6 +141,10 @@ _NAMES = {
         "Typed",
     ),
     "peeklock.client.sender": ("Sender",),
+    "peeklock.client.transactions": (
+        "FORWARD_MAX",
+        "Forwarder",
+    ),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

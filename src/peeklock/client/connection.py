@@ -40,6 +40,7 @@ from peeklock.client.links import ReceiveMode, Receiver, SessionChoice
 from peeklock.client.management import Management, TokenNode
 from peeklock.client.sender import Sender
 from peeklock.client.tokens import LATE_MS, Token, token_for
+from peeklock.client.transactions import Forwarder
 
 if TYPE_CHECKING:
     from peeklock.client.websocket import WebSocket
@@ -133,6 +134,10 @@ class BlockingConnection:
             session: a session id or `NEXT`; None for an entity without sessions.
         """
         return Receiver(self, path, mode, session)
+
+    def forwarder(self, source: str, target: str, session: SessionChoice = None) -> Forwarder:
+        """Return a new receiver that moves messages to a queue or topic; `session`: as of `receiver`."""
+        return Forwarder(self, source, target, session)
 
     def close(self) -> None:
         """Close the connection in order; a later call opens it again."""
