@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 from peeklock.jobs import job as job_module
 from peeklock.jobs.checkpoint import Checkpoint
 from peeklock.jobs.job import Job
-from peeklock.jobs.operations import Close, Done, Forward, Message, Open, Receive, Renew, Save, Settled, Wait
+from peeklock.jobs.operations import (
+    Close,
+    Done,
+    Forward,
+    Look,
+    Message,
+    Open,
+    Receive,
+    Renew,
+    Save,
+    Settled,
+    Wait,
+)
 from peeklock.jobs.plan import Guarantee, Plan, sends_to
 from peeklock.jobs.survey import Snapshot
 from peeklock.search import Criteria, MessageState, Peeked
@@ -214,10 +226,11 @@ def test_an_unknown_outcome_is_looked_up() -> None:
     job.step(True, 0)
     job.step((Message(b"x", message(1, "1")), Message(b"y", message(2, "2"))), 0)
     job.step(Settled(unknown=frozenset({b"x", b"y"})), 0)
-    job.step((), 0)
-    look = job.step(None, 0)
-    assert look.numbers == {1, 2}  # type: ignore[union-attr]  # it is a Look
-    job.step(frozenset({2}), 0)
+    assert job.step((), 0) == Look(frozenset({1, 2}))
+    assert job.step(frozenset({2}), 0) == Wait(1000), "its lock may have been lost with a connection"
+    assert isinstance(job.step(None, 1000), Receive)
+    assert job.step((), 9000) == Look(frozenset({2}))
+    assert job.step(frozenset({2}), 10_000) == Close(()), "no longer"
     assert (job.done, job.left) == (1, 1)
 
 

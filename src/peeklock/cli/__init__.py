@@ -6,6 +6,11 @@ sources         Where the value of a setting comes from: command line, environme
 operate         `health` and `connections`: what a running broker does.
 sending         `send`: messages from the command line, or many as JSON Lines.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
+criteria        Which messages a command is about, as options.
+moving          `purge` and `move`: many messages removed, or moved to another entity.
+dead_letters    `dead-letters`: grouped, shown, sent again, dropped.
+job_running     How a command runs a job over many messages: what it says, and how it ends.
+checkpoint_files  Checkpoints of such jobs.
 places          Where the messages are that a command reads or sends, as options.
 message_output  Messages on standard output, and progress.
 message_text    Browsed messages for people: lines of a table, and one message whole.
@@ -39,10 +44,12 @@ from peeklock import __version__
 from peeklock.cli.backups import backup, restore
 from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.connecting import logins
+from peeklock.cli.dead_letters import dead_letters
 from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
 from peeklock.cli.keys import keys
+from peeklock.cli.moving import move, purge
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
 from peeklock.cli.rules import rules
@@ -91,6 +98,8 @@ def main() -> None:
       Look at messages:     peeklock peek orders
       Find messages:        peeklock search orders --text banana
       Send messages:        peeklock send orders "1 pizza"
+      Repair dead letters:  peeklock dead-letters groups orders
+      Move or remove many:  peeklock move orders backup, or peeklock purge orders
       See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
     \b
     Change entities, here or in Azure
@@ -113,6 +122,7 @@ def main() -> None:
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
     pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send,
+    dead_letters, move, purge,
 )  # fmt: skip
 
 for _command in _COMMANDS:

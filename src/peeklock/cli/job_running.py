@@ -80,10 +80,10 @@ def purge(ends: Ends, plan: Plan, states: tuple[str, ...], *, dry_run: bool, yes
         if counts and [*counts] != ["active"]:
             shown += f" ({', '.join(f'{count:,} {state}' for state, count in counts.items())})"
         if dry_run:
-            click.echo(f"would remove {shown} of {plan.source}")
+            click.echo(f"would remove {shown} from {plan.source}")
             return
         if total and not yes:  # Ctrl-C answers the question, too
-            _ask(f"Remove {shown} of {plan.source}?")
+            _ask(f"Remove {shown} from {plan.source}?")
         run.total = total
         if counts.keys() - {"active"}:
             sweep = Sweep(plan, Snapshot(highest), by_session=by_session)
@@ -92,7 +92,7 @@ def purge(ends: Ends, plan: Plan, states: tuple[str, ...], *, dry_run: bool, yes
         if "active" in counts:
             sessions = survey.sessions if by_session else None
             run.job(Job(Checkpoint(plan, highest), due=counts["active"], sessions=sessions))
-        run.end(f"of {plan.source}")
+        run.end(f"from {plan.source}")
 
 
 def _ask(question: str) -> None:
@@ -126,14 +126,16 @@ def forward(
     go_on = f"Go on with: {command} --resume {shlex.quote(str(file))}{ends.options()}"
     with _driven(ends, plan, go_on, file) as run:
         by_session = run.driver.has_sessions()
+        plan = run.decided(plan)
         start = before or Checkpoint(plan, run.driver.highest())
         limit = None if plan.limit is None else max(0, plan.limit - start.taken)
         survey = run.survey(Snapshot(start.highest), limit, by_session=by_session)
         due = survey.states["active"] if limit is None else min(limit, survey.states["active"])
         if dry_run:
-            click.echo(f"{_messages(due)} of {plan.source} would be {_DONE[plan.work]} to {plan.target}")
+            click.echo(f"{_messages(due)} would be {_DONE[plan.work]} to {plan.target}")
             return
-        click.echo(f"{_messages(due)} of {plan.source} to {plan.target}. {plan.guarantee.sentence}")
+        click.echo(f"{_messages(due)} from {plan.source} to {plan.target}. {plan.guarantee.sentence}")
+        click.echo(f"Checkpoint: {file}")
         if plan.has_new_ids:
             click.echo("They get new message ids: the target may know the old ones, and would drop them.")
         run.total = start.done + due
@@ -146,7 +148,7 @@ def _with_facts(ends: Ends, plan: Plan, *, keeps_ids: bool) -> Plan:
     assert plan.target is not None, "it forwards"
     detects = _detects_duplicates(ends.of_target, plan.target)
     plan = replace(plan, namespace=source, target_namespace=target)
-    return plan.with_facts(one_namespace=False, detects_duplicates=detects, keeps_ids=keeps_ids)
+    return plan.with_facts(one_namespace=source == target, detects_duplicates=detects, keeps_ids=keeps_ids)
 
 
 def _same(ends: Ends, plan: Plan, before: Checkpoint) -> Plan:
@@ -200,9 +202,15 @@ class _Run:
         self._go_on = go_on
         self._file = file
         self._progress = Progress()
-        self._job: Job | None = None
-        self._began_with = 0
+        self._before = self._began_with = 0
+        """Messages done by an earlier part, and by an earlier run."""
         self._began = time.monotonic()
+
+    def decided(self, plan: Plan) -> Plan:
+        """Return the plan, without transactions where there are none."""
+        if plan.by_transactions and not self.driver.has_transactions():
+            plan = self.driver.plan = replace(plan, by_transactions=False)
+        return plan
 
     def survey(self, snapshot: Snapshot, limit: int | None, *, by_session: bool) -> Survey:
         """Count, unless Ctrl-C is pressed."""
@@ -214,20 +222,16 @@ class _Run:
 
     def job(self, job: Job) -> None:
         """Run a job. Raises: ServiceBusError, OSError."""
-        self._job, self._began_with = job, job.done
-        before = self.done
-        self.tell = lambda done: self._show(before + done)
+        self._began_with, self._before = job.done, self.done
         try:
             self.driver.run(job)
         finally:
-            self.done, self.left = before + job.done, self.left + job.left
+            self.done, self.left = self._before + job.done, self.left + job.left
             self._unsettled = job.unsettled
 
     def tell(self, done: int) -> None:
-        """Show how many messages are done."""
-        self._show(done)
-
-    def _show(self, done: int) -> None:
+        """Show how many messages of the job at work are done."""
+        done += self._before
         count = done - self._began_with
         left_s = (time.monotonic() - self._began) / max(count, 1) * (self.total - done)
         self._progress.show(count, f"{done:,} of {self.total:,} {self._verb}, {_span(left_s)} left")
@@ -273,7 +277,7 @@ def _driven(ends: Ends, plan: Plan, go_on: str, file: Path | None = None) -> Ite
             source,
             target,
             save=(lambda _: None) if file is None else partial(checkpoint_files.write, file),
-            tell=lambda done: run.tell(done),
+            tell=lambda done: run.tell(done),  # which needs the driver
         )
         run = _Run(driver, plan.work, go_on, file)
         stack.enter_context(_stopping(driver))

@@ -144,7 +144,7 @@ def move(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Move messages from SOURCE to TARGET, a queue or topic: all active ones, or those that meet all criteria.
+    """Move messages from SOURCE to TARGET, a queue or topic: all, or those that meet all criteria.
 
     \b
     All of a queue:        peeklock move orders backup
@@ -155,9 +155,9 @@ def move(
     After a break:         peeklock move --resume FILE
 
     It says first how often a message arrives. In one namespace: exactly once. Elsewhere: exactly once if the
-    target is known to detect duplicates, else at least once. Nothing is lost when this is killed; then it
-    prints, or has printed, a checkpoint to go on from. What comes after the start stays. Works with any
-    Service Bus.
+    target is known to detect duplicates, else at least once. Nothing is lost when this is killed; the
+    checkpoint that it names says how to go on. Deferred and scheduled messages stay, and so does what comes
+    after the start. Works with any Service Bus.
 
     Messages that do not match are locked until the end; then they are released, which counts no delivery. If
     this is killed, their locks lapse, which counts one. Message ids are new where the target may detect
@@ -173,10 +173,11 @@ def move(
         raise click.UsageError("give --to-connection or --to-connection-string, not both.")
     given = Given(connection_string, connection, ca, entra)
     elsewhere = to_connection is not None or to_connection_string is not None
-    ends = Ends(given, Given(to_connection_string, to_connection, ca, entra) if elsewhere else None)
+    there = Given(to_connection_string, to_connection, ca, entra) if elsewhere else None
+    ends = Ends(given, there)
     if resume is not None:
         refuse_with_resume({"source": source, "target": target, **options})
-        forward(ends, Plan(work="move", namespace="", source="", target=""), "peeklock move", resumed=resume)
+        forward(ends, Plan(work="move", namespace="", source=""), "peeklock move", resumed=resume)
         return
     if source is None or target is None:
         raise click.UsageError("say what to move: SOURCE and TARGET, or --resume FILE.")

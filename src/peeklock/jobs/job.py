@@ -37,6 +37,13 @@ RENEW_MS: Final = (1_000, 20_000)
 """Shortest and longest time between two renewals of held locks. Source: the shortest and the usual lock last
 5 s and 60 s."""
 
+PATIENCE_MS: Final = 10_000
+"""How long to wait for messages whose locks were lost with a connection. Our choice: longer than peeklock
+keeps such locks, 5 s; Azure keeps them until they lapse."""
+
+RETRY_MS: Final = 1_000
+"""Time between two looks for these."""
+
 SAVE_MS: Final = 1_000
 """Time between two checkpoints."""
 
@@ -80,6 +87,8 @@ class Job:
         self._renew_after_ms = 0
         """Half of the time of a lock; 0 = not known yet."""
         self._is_session = False
+        self._patient_until_ms = 0
+        """Messages may come again until then, since locks were lost; 0 = none was."""
         self._free_at_ms = 0.0
         """When the rate allows the next message."""
         self._steps = self._run()
@@ -126,12 +135,7 @@ class Job:
                 yield from self._receive()
                 yield Close((*self._held.values(),))
                 self._held.clear()
-        if open_ := self._sent | self._unknown:
-            there = yield Look(frozenset(open_))
-            assert isinstance(there, frozenset), "the outcome of Look"
-            self.done += len(open_ - there)
-            self._sent &= there
-            self._unknown &= there
+        yield from self._look()
         yield self._save()
         yield Done()
 
@@ -145,6 +149,8 @@ class Job:
             arrived = yield Receive(self._slice())
             assert isinstance(arrived, tuple), "the outcome of Receive"
             if not arrived:
+                if (yield from self._may_come_again()):
+                    continue
                 break
             if not self._renew_after_ms:
                 self._set_renewal(Peeked(arrived[0].payload))
@@ -154,6 +160,26 @@ class Job:
             yield from self._renew()
             if self._now_ms - self._saved_ms >= SAVE_MS:
                 yield self._save()
+
+    def _may_come_again(self) -> Generator[Operation, Outcome, bool]:
+        """Wait for messages whose locks were lost; return whether another try may find some."""
+        if not self._patient_until_ms:
+            return False
+        yield from self._look()
+        if self._ends() or self._now_ms >= self._patient_until_ms:
+            return False
+        yield Wait(self._now_ms + RETRY_MS)
+        yield from self._renew()
+        return True
+
+    def _look(self) -> _Steps:
+        """Find out which messages have left the source, of those whose outcome is not known."""
+        if pending := self._sent | self._unknown:
+            there = yield Look(frozenset(pending))
+            assert isinstance(there, frozenset), "the outcome of Look"
+            self.done += len(pending - there)
+            self._sent &= there
+            self._unknown &= there
 
     def _sort(self, arrived: Sequence[Message]) -> tuple[dict[int, Message], bool]:
         """Return the messages of the job by number, and whether any is news; hold the others."""
@@ -200,6 +226,8 @@ class Job:
     def _settle(self, messages: Mapping[int, Message], operation: Operation) -> _Steps:
         settled = yield operation
         assert isinstance(settled, Settled), "the outcome of Complete and Forward"
+        if settled.sent or settled.unknown:
+            self._patient_until_ms = self._now_ms + PATIENCE_MS
         for number, message in messages.items():
             was_sent = number in self._sent
             self._sent.discard(number)

@@ -20,6 +20,7 @@ from peeklock.client.connection import BlockingConnection, wall_ms
 from peeklock.client.errors import MESSAGE_LOCK_LOST, ServiceBusError
 from peeklock.client.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
 from peeklock.client.sender import Sender
+from peeklock.client.transactions import FORWARD_MAX, Forwarder
 from peeklock.jobs.checkpoint import Checkpoint
 from peeklock.jobs.job import Job
 from peeklock.jobs.operations import (
@@ -58,6 +59,9 @@ RECEIVE_BYTES: Final = 8 << 20
 NUMBERS_MAX: Final = 100
 """Messages removed by their numbers in one request; the answer holds the deferred ones."""
 
+REFUSED_MAX: Final = 3
+"""Groups in a row that lose all their locks, before the job ends."""
+
 TOKENS_MAX: Final = 500
 """Locks renewed in one request."""
 
@@ -70,6 +74,8 @@ RECEIVE_AND_DELETE: Final = 0
 """Value of receiver-settle-mode. Source: wire contract 5.2."""
 
 NOT_ALLOWED: Final = "amqp:not-allowed"
+NOT_IMPLEMENTED: Final = "amqp:not-implemented"
+ROLLED_BACK: Final = "amqp:transaction:rollback"
 CANNOT_BE_LOCKED: Final = "com.microsoft:session-cannot-be-locked"
 NOT_FOUND: Final = "com.microsoft:message-not-found"
 
@@ -95,7 +101,7 @@ class JobDriver:
             tell: is called with the number of messages that are done so far.
             now_ms: returns UTC time in ms.
         """
-        self._plan = plan
+        self.plan = plan
         self._source = source
         self._target = target
         self._save = save
@@ -111,14 +117,32 @@ class JobDriver:
         self._deliveries: dict[bytes, Delivery] = {}
         """What is locked, by token, without its payload."""
         self._mean_bytes = 0
+        self._forwarded = 0
+        """Messages given to the forwarder."""
+        self._refused = 0
+        """Groups in a row of which nothing was moved."""
 
     # Before a job
 
     def has_sessions(self) -> bool:
         """Return whether the source requires sessions: a receiver without one is refused."""
-        if "$" in self._plan.source:
+        if "$" in self.plan.source:
             return False  # sessions do not apply to sub-queues
-        receiver = self._source.receiver(self._plan.source, ReceiveMode.PEEK_LOCK)
+        return self._needs_session(self._source.receiver(self.plan.source, ReceiveMode.PEEK_LOCK))
+
+    def has_transactions(self) -> bool:
+        """Return whether the namespace of the source has them; Azure's tier Basic has none."""
+        assert self.plan.target is not None, "a job that forwards has a target"
+        try:
+            self._needs_session(self._source.forwarder(self.plan.source, self.plan.target))
+        except ServiceBusError as error:
+            if error.condition not in (NOT_ALLOWED, NOT_IMPLEMENTED):
+                raise
+            return False
+        return True
+
+    def _needs_session(self, receiver: Receiver) -> bool:
+        """Raises: ServiceBusError."""
         try:
             self._open(receiver)
         except ServiceBusError as error:
@@ -134,7 +158,7 @@ class JobDriver:
 
     def survey(self, snapshot: Snapshot, limit: int | None, *, by_session: bool) -> Survey:
         """Return a count of the messages of the job; it ends when `stop` is called."""
-        survey = Survey(snapshot, self._plan.chooser(), limit, by_session=by_session)
+        survey = Survey(snapshot, self.plan.chooser(), limit, by_session=by_session)
         for messages in self._browser.read():
             if not survey.add(messages) or self._stopped.is_set():
                 break
@@ -216,7 +240,11 @@ class JobDriver:
             receiver.connection.retrying(receiver.open)
 
     def _begin(self, session_id: str | None) -> bool:
-        receiver = self._source.receiver(self._plan.source, ReceiveMode.PEEK_LOCK, session_id)
+        source, target = self.plan.source, self.plan.target
+        if self.plan.by_transactions and target is not None:
+            receiver: Receiver = self._source.forwarder(source, target, session_id)
+        else:
+            receiver = self._source.receiver(source, ReceiveMode.PEEK_LOCK, session_id)
         try:
             self._open(receiver)
         except ServiceBusError as error:
@@ -224,6 +252,7 @@ class JobDriver:
                 return False
             raise
         self._receiver, self._session_id = receiver, session_id
+        self._forwarded = 0
         return True
 
     @property
@@ -241,10 +270,12 @@ class JobDriver:
         return tuple(Message(each.lock_token, each.payload) for each in found)
 
     def _forward(self, messages: Sequence[Outgoing]) -> Settled:
+        if isinstance(self._receiver, Forwarder):
+            return self._transacted(self._receiver, messages)
         if self._sender is None:
             assert self._target is not None, "a job that forwards has a target"
-            assert self._plan.target is not None, "a job that forwards has a target"
-            self._sender = self._target.sender(self._plan.target)
+            assert self.plan.target is not None, "a job that forwards has a target"
+            self._sender = self._target.sender(self.plan.target)
         tokens = [each.token for each in messages]
         try:
             for each in messages:
@@ -254,6 +285,51 @@ class JobDriver:
             self._settle(tokens[: self._accepted(messages)], COMPLETE)
             raise
         return Settled() if self._settle(tokens, COMPLETE) else Settled(sent=frozenset(tokens))
+
+    def _transacted(self, forwarder: Forwarder, messages: Sequence[Outgoing]) -> Settled:
+        """Move messages in transactions. Those of a transaction that lost a lock come again."""
+        first = self._forwarded
+        failure: ServiceBusError | None = None
+        for start in range(0, len(messages), FORWARD_MAX):
+            group = messages[start : start + FORWARD_MAX]
+            try:
+                forwarder.forward([(self._deliveries[each.token], each.payload) for each in group])
+            except ServiceBusError as error:
+                failure = error
+                break
+            self._forwarded += len(group)
+        if failure is None:
+            try:
+                forwarder.flush()
+            except ServiceBusError as error:
+                failure = error
+        if failure is None:
+            self._refused = 0
+            for each in messages:
+                del self._deliveries[each.token]
+            return Settled()
+        undone = self._undone(forwarder, messages, messages[self._forwarded - first :])
+        self._refused = self._refused + 1 if len(undone) == len(messages) else 0
+        is_passing = failure.retryable or failure.condition in (MESSAGE_LOCK_LOST, ROLLED_BACK)
+        if is_passing and self._refused < REFUSED_MAX:
+            return Settled(unknown=undone)
+        raise _naming(failure, messages, first)
+
+    def _undone(
+        self, forwarder: Forwarder, messages: Sequence[Outgoing], rest: Sequence[Outgoing]
+    ) -> frozenset[bytes]:
+        """Return the tokens of messages that are not known to be moved; release those that are locked."""
+        if forwarder.is_open:
+            undone = {delivery.lock_token for delivery in forwarder.rolled_back}
+            undone.update(each.token for each in rest)
+        else:
+            undone = {each.token for each in messages}
+        forwarder.rolled_back.clear()
+        for each in messages:
+            if each.token not in undone:
+                del self._deliveries[each.token]
+        self._settle(undone, RELEASE)
+        return frozenset(undone)
 
     def _accepted(self, messages: Sequence[Outgoing]) -> int:
         """Return how many of the last messages are known to be accepted, before one that is not."""
@@ -348,3 +424,12 @@ class JobDriver:
             kept = [self._removed(state, [number], session) for number in numbers]
             return frozenset[int]().union(*kept)
         return frozenset()
+
+
+def _naming(failure: ServiceBusError, messages: Sequence[Outgoing], first: int) -> ServiceBusError:
+    """Return a failure that names its message, if it is about one; `first`: the place of the first one."""
+    place = -1 if failure.index is None else failure.index - first
+    if not 0 <= place < len(messages):
+        return failure
+    text = f"{failure.text} It has the sequence number {messages[place].number}."
+    return ServiceBusError(failure.condition, text, failure.entity, failure.retryable, index=failure.index)

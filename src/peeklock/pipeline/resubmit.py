@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from peeklock.client.connection import BlockingConnection
@@ -62,8 +62,10 @@ def resubmit(
         numbers=frozenset(wanted),
         has_new_ids=not keep_ids,
     )
+    driver = JobDriver(plan, connection, connection, tell=tell)
+    driver.plan = plan = replace(plan, by_transactions=driver.has_transactions())
     job = Job(Checkpoint(plan, highest_of(wanted)), due=len(wanted), sessions=None)
-    JobDriver(plan, connection, connection, tell=tell).run(job)
+    driver.run(job)
     return Outcome(job.done + job.unsettled, job.unsettled, job.left - job.unsettled)
 
 
