@@ -21,7 +21,7 @@ from peeklock.client import connection as module
 from peeklock.client.connection import BlockingConnection, connection, wall_ms
 from peeklock.client.connection_string import ConnectionString
 from peeklock.client.errors import MESSAGE_LOCK_LOST, TIMEOUT, UNAUTHORIZED, OptionError, ServiceBusError
-from peeklock.client.links import ABANDON, COMPLETE, DEFER, NEXT, Delivery, ReceiveMode
+from peeklock.client.links import ABANDON, COMPLETE, DEFER, NEXT, Delivery, ReceiveMode, dead_letter
 from peeklock.testing.served import ServedBroker
 from tests.spark.relay import Relay
 
@@ -485,6 +485,40 @@ def test_receive_gives_what_is_there_and_settles(own: BlockingConnection, make_q
     assert receiver.receive(1, 0) == []
 
 
+@pytest.mark.parametrize(
+    ("reason", "description"), [("Bad", "no price"), ("Größe", None), (None, "no price"), (None, None)]
+)
+def test_a_dead_letter_has_reason_and_description(
+    own: BlockingConnection, make_queue: MakeQueue, reason: str | None, description: str | None
+) -> None:
+    queue = make_queue()
+    sender = own.sender(queue)
+    sender.send(message(0))
+    sender.flush()
+    receiver = own.receiver(queue, ReceiveMode.PEEK_LOCK)
+    receiver.settle(receiver.receive(1, 5)[0], dead_letter(reason, description))
+    receiver.flush()
+    assert receiver.settled_count == 1
+    [dead] = peek(own, f"{queue}/$DeadLetterQueue")
+    given = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    assert scan(dead).decode_application_properties() == {
+        key: text for key, text in given.items() if text is not None
+    }
+
+
+def test_a_wait_stops_when_it_is_asked_to(own: BlockingConnection, make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    receiver = own.receiver(queue, ReceiveMode.RECEIVE_AND_DELETE)
+    asked = iter((False, True))
+    started = time.monotonic()
+    assert receiver.receive(1, 60, lambda: next(asked)) == []
+    assert time.monotonic() - started < 30
+    sender = own.sender(queue)
+    sender.send(message(0))
+    sender.flush()
+    assert ids(peek(own, queue)) == ["0"], "no credit is left"
+
+
 def test_a_deferred_message_is_received_by_its_number(own: BlockingConnection, make_queue: MakeQueue) -> None:
     queue = make_queue()
     sender = own.sender(queue)
@@ -541,8 +575,11 @@ def test_sessions_are_taken_one_after_the_other(own: BlockingConnection, make_qu
         none_left.receive(1, 1)
     assert raised.value.condition == TIMEOUT
     named = own.receiver(queue, ReceiveMode.PEEK_LOCK, "other")
-    assert named.receive(1, 0) == []
+    named.start()
     assert named.session_id == "other"
+    assert named.receive(1, 0) == []
+    with pytest.raises(ServiceBusError, match="Another receiver holds the session"):
+        own.receiver(queue, ReceiveMode.PEEK_LOCK, "other").start()
 
 
 def test_after_a_break_a_delivery_cannot_be_settled_and_comes_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from peeklock.client.administration import Administration
 from peeklock.client.connection import BlockingConnection
 from peeklock.client.connection_string import ConnectionString
 from peeklock.client.entities import Value
-from peeklock.client.errors import MESSAGE_LOCK_LOST, MESSAGE_SIZE_EXCEEDED, ServiceBusError
+from peeklock.client.errors import MESSAGE_LOCK_LOST, MESSAGE_SIZE_EXCEEDED, SERVER_BUSY, ServiceBusError
 from peeklock.client.links import COMPLETE, NEXT, RELEASE, Delivery, ReceiveMode
 from peeklock.client.transactions import FORWARD_MAX, Forwarder
 from peeklock.demo.broker import BrokerProcess
@@ -445,4 +446,36 @@ def test_a_quota_is_passed_on(tmp_path: Path) -> None:
             forwarder.settle(delivery, RELEASE)
         forwarder.flush()
         assert (found(connection, "there"), available(connection, "here")) == ([], sent)
+        connection.close()
+
+
+def test_a_busy_broker_is_waited_for(tmp_path: Path) -> None:
+    queues = [{"Name": "here"}, {"Name": "there"}]
+    namespace = {"Name": "slow", "Properties": {"MaxMessagesPerSecond": 50}, "Queues": queues}
+    config = tmp_path / "Config.json"
+    config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+    with BrokerProcess(tmp_path, [f"--config={config}"]) as process:
+        connection = BlockingConnection(ConnectionString.parse(process.connection_string, timeout_s=20))
+        sent = fill(connection, "here", 200)
+        assert move_all(connection.forwarder("here", "there"), 20) == 200
+        assert (sorted(found(connection, "there")), found(connection, "here")) == (sorted(sent), [])
+        connection.close()
+
+
+def test_a_broker_that_stays_busy_is_given_up(tmp_path: Path) -> None:
+    queues = [{"Name": "here"}, {"Name": "there"}]
+    namespace = {"Name": "slow", "Properties": {"MaxMessagesPerSecond": 5}, "Queues": queues}
+    config = tmp_path / "Config.json"
+    config.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+    with BrokerProcess(tmp_path, [f"--config={config}"]) as process:
+        connection = BlockingConnection(ConnectionString.parse(process.connection_string, timeout_s=20))
+        fill(connection, "here", 20)
+        connection.close()
+        connection = BlockingConnection(ConnectionString.parse(process.connection_string, timeout_s=1))
+        forwarder = connection.forwarder("here", "there")
+        deliveries = forwarder.receive(20, 1)
+        forwarder.forward(group(deliveries))
+        with pytest.raises(ServiceBusError) as refused:
+            forwarder.flush()
+        assert (refused.value.condition, forwarder.rolled_back) == (SERVER_BUSY, deliveries)
         connection.close()

@@ -193,10 +193,10 @@ class Workload:
         rig = self.rig
         ledger = rig.engine.ledger
         ledger.check(rig.messages())
-        assert ledger.journal.size_bytes == sum(map(len, rig.store._journal.values()))
+        assert ledger.journal.size_bytes == sum(len(meta) for _, meta in rig.store._journal.above(0))
         assert ledger.journal.size_bytes <= max(LIMITS["JOURNAL_BYTES_MIN"], 3 * ledger.journal.live_bytes)
-        assert set(rig.store._bodies) == {message.body_row for message in rig.messages()}
-        for row in rig.store._bodies:
+        assert set(rig.store._bodies.numbers()) == {message.body_row for message in rig.messages()}
+        for row in rig.store._bodies.numbers():
             total = sum(map(len, at_once(rig.store.read_body_rows([row]))[row]))
             alive = {m.body_slot: m.size_bytes for m in rig.messages() if m.body_row == row}
             assert 2 * sum(alive.values()) >= total - reclaim.BODY_ROW_OVERHEAD_BYTES
@@ -280,7 +280,7 @@ def rig_with(count: int, payload: bytes = b"x" * 40) -> Rig:
 
 
 def frame_numbers(rig: Rig) -> list[int]:
-    return list(rig.store._journal)
+    return rig.store._journal.numbers()
 
 
 @pytest.mark.usefixtures("small")
@@ -492,7 +492,7 @@ def test_session_states_are_copied_forward_and_their_space_comes_back() -> None:
 
 
 def rows(rig: Rig) -> list[int]:
-    return sorted(rig.store._bodies)
+    return rig.store._bodies.numbers()
 
 
 @pytest.mark.usefixtures("small")

@@ -40,6 +40,12 @@ _MEANINGS = {
     503: "The disk is nearly full, or the broker is busy or stopping.",
 }
 
+REFUSED_AT_ONCE = {
+    "421": {"description": "The broker asks for no key, and the host is none of its names."},
+    "431": {"description": "The head of the request is too large."},
+}
+"""Any request may be refused with these, before its path is looked at."""
+
 _PATHS = {
     Form.MESSAGES: "/{entity}/messages",
     Form.HEAD: "/{entity}/messages/head",
@@ -69,6 +75,7 @@ def _responses(done: dict[int, tuple[str, bool]], *refused: int) -> dict[str, An
             for status, (text, has_message) in done.items()
         },
         **{str(status): {"description": _MEANINGS[status], "content": _PROBLEM} for status in refused},
+        **REFUSED_AT_ONCE,
     }
 
 

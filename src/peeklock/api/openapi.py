@@ -6,7 +6,7 @@ from typing import Any
 
 from peeklock import __version__
 from peeklock.api import operator_pages
-from peeklock.api.data_plane import PATHS
+from peeklock.api.data_plane import PATHS, REFUSED_AT_ONCE
 from peeklock.api.exchange import EVENTS, JSON, PROBLEM
 from peeklock.api.schema import Schema, ref
 from peeklock.api.table import PATH_PARAMETERS, ROOT, Operation, Parameter, Table
@@ -104,6 +104,7 @@ def _described(operation: Operation) -> dict[str, Any]:
                 str(status): {"description": _MEANINGS[status], "content": refused}
                 for status in problems_of(operation)
             },
+            **REFUSED_AT_ONCE,
         },
     }
     if operation.description:

@@ -5,6 +5,11 @@ settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.
 sending         `send`: messages from the command line, or many as JSON Lines.
+receiving       `receive`: messages taken, printed and settled.
+deferred        `deferred`: deferred messages, listed, and received by their numbers.
+sessions        `sessions`: sessions of an entity, and their states.
+outcomes        What becomes of received messages, as options, and the order of print and settle.
+stopping        Ctrl-C in a command that has work to end in order.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
 criteria        Which messages a command is about, as options.
 moving          `purge` and `move`: many messages removed, or moved to another entity.
@@ -45,6 +50,7 @@ from peeklock.cli.backups import backup, restore
 from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.connecting import logins
 from peeklock.cli.dead_letters import dead_letters
+from peeklock.cli.deferred import deferred
 from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
@@ -52,9 +58,11 @@ from peeklock.cli.keys import keys
 from peeklock.cli.moving import move, purge
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
+from peeklock.cli.receiving import receive
 from peeklock.cli.rules import rules
 from peeklock.cli.sending import send
 from peeklock.cli.serve import serve
+from peeklock.cli.sessions import sessions
 from peeklock.cli.stores import check, export
 from peeklock.cli.trace import trace
 
@@ -98,6 +106,8 @@ def main() -> None:
       Look at messages:     peeklock peek orders
       Find messages:        peeklock search orders --text banana
       Send messages:        peeklock send orders "1 pizza"
+      Receive messages:     peeklock receive orders
+      Deferred, sessions:   peeklock deferred list orders, peeklock sessions list chats
       Repair dead letters:  peeklock dead-letters groups orders
       Move or remove many:  peeklock move orders backup, or peeklock purge orders
       See a failed client:  peeklock serve --trace-frames ./traces, then peeklock trace FILE
@@ -121,8 +131,8 @@ def main() -> None:
 
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send,
-    dead_letters, move, purge,
+    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
+    deferred, sessions, dead_letters, move, purge,
 )  # fmt: skip
 
 for _command in _COMMANDS:

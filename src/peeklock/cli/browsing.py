@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from peeklock.cli.criteria import DEAD_LETTER_REASON, NUMBER, STATE, by_criteria, compiled, criteria_of
+from peeklock.cli.criteria import DEAD_LETTER_REASON, NUMBER, STATE, by_criteria, compiled, state_of
 from peeklock.cli.message_output import FULL, JSON, Output
 from peeklock.cli.places import Place, at_a_place
 
@@ -47,11 +47,11 @@ def peek(
 
     Exit status: 0 shown; 1 refused, or no broker answers; 2 wrong options.
     """
-    search = compiled(criteria_of(state, {"session_id": place.session}))
+    search = compiled(session_id=place.session, state=state_of(state))
     left = count or (1 if full else 20)
     output = Output(as_json=as_json, full=full)
     with place.browser(by_session=True) as browser:
-        show_messages(browser, search, output, from_number, left, ahead=False)
+        show(browser, search, output, from_number, left, ahead=False)
 
 
 @click.command()
@@ -71,7 +71,7 @@ def tail(place: Place, full: bool, as_json: bool) -> None:
 
     Exit status: 130 stopped by Ctrl-C; 1 refused, or no broker answers; 2 wrong options.
     """
-    search = compiled(criteria_of(None, {"session_id": place.session}))
+    search = compiled(session_id=place.session)
     output = Output(as_json=as_json, full=full)
     with place.browser(by_session=True) as browser:
         last_numbers = browser.last_numbers()
@@ -107,13 +107,13 @@ def search(
 
     Exit status: 0 searched, also if nothing is found; 1 refused, or no broker answers; 2 wrong options.
     """
-    found = compiled(criteria_of(state, {"session_id": place.session, **criteria}))
+    wanted = compiled(session_id=place.session, state=state_of(state), **criteria)
     output = Output(as_json=as_json, full=full)
     with place.browser() as browser:
-        show_messages(browser, found, output, criteria["from_number"] or 0, count, ahead=True)
+        show(browser, wanted, output, criteria["from_number"] or 0, count, ahead=True)
 
 
-def show_messages(
+def show(
     browser: Browser, search: Search, output: Output, number: int, left: int | None, *, ahead: bool
 ) -> None:
     """Show the messages from a number on that match, at most `left`; `ahead`: expect to read many."""

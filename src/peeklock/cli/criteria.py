@@ -11,7 +11,7 @@ from peeklock.cli.options import parsed
 from peeklock.cli.places import instant_ms
 
 if TYPE_CHECKING:
-    from peeklock.search import Criteria, Search
+    from peeklock.search import Search, SearchError
 
 NUMBER: Final = click.IntRange(0, (1 << 63) - 1)
 
@@ -49,24 +49,23 @@ def by_criteria(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def criteria_of(state: str | None, given: dict[str, Any]) -> Criteria:
-    """Return the criteria of options."""
-    from peeklock.search import STATES, Criteria
+def state_of(name: str | None) -> Any:
+    """Return the state with a name."""
+    from peeklock.search import STATES
 
-    chosen = next((known for known, name in STATES.items() if name == state), None)
-    return Criteria(state=chosen, **given)
+    return next((state for state, known in STATES.items() if known == name), None)
 
 
-def compiled(criteria: Criteria) -> Search:
+def compiled(**criteria: Any) -> Search:
     """Return the search. Raises: click.BadParameter."""
-    from peeklock.search import Search, SearchError
+    from peeklock.search import Criteria, Search, SearchError
 
     try:
-        return Search.compile(criteria)
+        return Search.compile(Criteria(**criteria))
     except SearchError as failure:
         raise bad_criterion(failure) from failure
 
 
-def bad_criterion(failure: Any) -> click.BadParameter:
-    """Return the error of an option for a `SearchError`."""
+def bad_criterion(failure: SearchError) -> click.BadParameter:
+    """Return the error of an option."""
     return click.BadParameter(str(failure), param_hint=f"--{failure.criterion.replace('_', '-')}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peeklock.cli.criteria import NUMBER, REASON, bad_criterion, by_criteria, compiled, criteria_of
+from peeklock.cli.criteria import NUMBER, REASON, bad_criterion, by_criteria, compiled, state_of
 from peeklock.cli.message_output import FULL, JSON, Output
 from peeklock.cli.moving import DRY_RUN, YES, edits_of, forwarding, refuse_with_resume
 from peeklock.cli.places import Given, Place, namespace_options
@@ -90,7 +90,7 @@ def groups(place: Place, by: str, as_json: bool, **criteria: Any) -> None:
         found = Groups(grouping(by))
     except SearchError as failure:
         raise bad_criterion(failure) from failure
-    search = compiled(criteria_of(None, criteria))
+    search = compiled(**criteria)
     with place.browser() as browser:
         for messages in browser.read(criteria["from_number"] or 0):
             found.add(search.among(messages))
@@ -141,7 +141,7 @@ def list_dead_letters(place: Place, count: int | None, full: bool, as_json: bool
 
     Exit status: 0 shown; 1 refused, or no broker answers; 2 wrong options.
     """
-    search = compiled(criteria_of(None, criteria))
+    search = compiled(**criteria)
     _show(place, search, Output(as_json=as_json, full=full), criteria["from_number"] or 0, count)
 
 
@@ -149,12 +149,12 @@ def list_dead_letters(place: Place, count: int | None, full: bool, as_json: bool
 @_of_an_entity
 @click.argument("number", type=NUMBER)
 @JSON
-def show(place: Place, number: int, as_json: bool) -> None:
+def show_dead_letter(place: Place, number: int, as_json: bool) -> None:
     """Show the dead letter of ENTITY with a sequence number as a whole: why it is there, and what it is.
 
     Exit status: 0 shown; 1 there is none, refused, or no broker answers; 2 wrong options.
     """
-    search = compiled(criteria_of(None, {"from_number": number, "to_number": number}))
+    search = compiled(from_number=number, to_number=number)
     output = Output(as_json=as_json, full=True)
     _show(place, search, output, number, 1)
     if not output.shown:
@@ -163,10 +163,10 @@ def show(place: Place, number: int, as_json: bool) -> None:
 
 
 def _show(place: Place, search: Search, output: Output, number: int, count: int | None) -> None:
-    from peeklock.cli.browsing import show_messages
+    from peeklock.cli.browsing import show
 
     with place.browser() as browser:
-        show_messages(browser, search, output, number, count, ahead=count is None)
+        show(browser, search, output, number, count, ahead=count is None)
 
 
 def _with_namespace(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,6 +228,7 @@ def resubmit(
     """
     from peeklock.cli.job_running import Ends, forward
     from peeklock.jobs.plan import Plan, sends_to
+    from peeklock.search import Criteria
 
     given = Given(connection_string, connection, ca, entra)
     command = "peeklock dead-letters resubmit"
@@ -247,7 +248,7 @@ def resubmit(
         namespace="",
         source=place.path,
         target=(to_entity or sends_to(place.path)).strip("/"),
-        criteria=criteria_of("active", options),
+        criteria=Criteria(state=state_of("active"), **options),
         by=by,
         group=group,
         edits=edits,
@@ -281,7 +282,8 @@ def drop(place: Place, by: str, group: str | None, dry_run: bool, yes: bool, **c
     """
     from peeklock.cli.job_running import Ends, purge
     from peeklock.jobs.plan import Plan
+    from peeklock.search import Criteria
 
-    wanted = criteria_of(None, criteria)
+    wanted = Criteria(**criteria)
     plan = Plan(work="purge", namespace="", source=place.path, criteria=wanted, by=by, group=group)
     purge(Ends(place.given), plan, ("active", "deferred"), dry_run=dry_run, yes=yes)

@@ -5,6 +5,7 @@ It knows people and files. `peeklock.jobs` decides, and `pipeline.job_driver` do
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -22,6 +23,7 @@ from peeklock.cli import checkpoint_files
 from peeklock.cli.criteria import bad_criterion
 from peeklock.cli.message_output import Progress
 from peeklock.cli.places import Given
+from peeklock.cli.stopping import INTERRUPTED
 
 if TYPE_CHECKING:
     from peeklock.client.errors import ServiceBusError
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
     from peeklock.jobs.plan import Plan
     from peeklock.jobs.survey import Snapshot, Survey
     from peeklock.pipeline.job_driver import JobDriver
-
-INTERRUPTED: Final = 130
-"""Exit status after Ctrl-C."""
 
 _DONE: Final = {"purge": "removed", "move": "moved", "resubmit": "sent"}
 
@@ -309,7 +308,7 @@ def _stopping(driver: JobDriver) -> Iterator[None]:
 
     def on_signal(*_: object) -> None:
         if driver.is_stopped:
-            raise KeyboardInterrupt
+            os._exit(INTERRUPTED)  # an exit in order would wait for the broker
         driver.stop()
 
     before = signal.signal(signal.SIGINT, on_signal)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peeklock.cli.criteria import DEAD_LETTER_REASON, STATE, by_criteria, criteria_of
+from peeklock.cli.criteria import DEAD_LETTER_REASON, STATE, by_criteria, state_of
 from peeklock.cli.options import EXISTING_FILE, parsed
 from peeklock.cli.places import Given, Place, at_a_place, namespace_options
 from peeklock.cli.sending import pair, span_s
@@ -103,9 +103,10 @@ def purge(place: Place, state: str | None, dry_run: bool, yes: bool, **criteria:
     from peeklock.cli.job_running import Ends
     from peeklock.cli.job_running import purge as run
     from peeklock.jobs.plan import Plan
+    from peeklock.search import Criteria
 
     states = ("active", "deferred", "scheduled") if state is None else (state,)
-    wanted = criteria_of(state, {"session_id": place.session, **criteria})
+    wanted = Criteria(session_id=place.session, state=state_of(state), **criteria)
     plan = Plan(work="purge", namespace="", source=place.path, criteria=wanted)
     run(Ends(place.given), plan, states, dry_run=dry_run, yes=yes)
 
@@ -168,6 +169,7 @@ def move(
     """
     from peeklock.cli.job_running import Ends, forward
     from peeklock.jobs.plan import Plan
+    from peeklock.search import Criteria
 
     if to_connection is not None and to_connection_string is not None:
         raise click.UsageError("give --to-connection or --to-connection-string, not both.")
@@ -189,7 +191,7 @@ def move(
         namespace="",
         source=place.path,
         target=target.strip("/"),
-        criteria=criteria_of("active", {"session_id": options.pop("session"), **options}),
+        criteria=Criteria(state=state_of("active"), session_id=options.pop("session"), **options),
         edits=edits,
         limit=limit,
         rate=rate,

@@ -147,6 +147,20 @@ class Place:
         with self.given.connected(self.entity) as connection:
             yield connection
 
+    @property
+    def is_sub_queue(self) -> bool:
+        """Whether it is a sub-queue: it has no sessions."""
+        return "$" in self.path
+
+    def report(self, failure: ServiceBusError, about_sessions: str) -> None:
+        """Print a failure; `about_sessions`: what to do if a session is missing, or one too many."""
+        from peeklock.client.errors import NOT_ALLOWED, ServiceBusError
+
+        if failure.condition == NOT_ALLOWED and "session" in failure.text and not self.is_sub_queue:
+            text = f"{failure.text} {about_sessions}"
+            failure = ServiceBusError(failure.condition, text, failure.entity, failure.retryable)
+        self.given.report(failure, self.entity)
+
     @contextmanager
     def browser(self, *, by_session: bool = False) -> Iterator[Browser]:
         """Yield the reader of the place; report what fails, and exit.
@@ -158,7 +172,7 @@ class Place:
 
         with self.connected() as connection:
             yield Browser(
-                connection, self.path, self.session if by_session and "$" not in self.path else None
+                connection, self.path, self.session if by_session and not self.is_sub_queue else None
             )
 
 

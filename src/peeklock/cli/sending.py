@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
 
@@ -19,6 +17,7 @@ import click
 from peeklock.cli.message_output import Progress
 from peeklock.cli.options import EXISTING_FILE, parsed
 from peeklock.cli.places import Given, instant_ms, namespace_options
+from peeklock.cli.stopping import INTERRUPTED, Stop, stopping
 from peeklock.cli.visible import visible
 
 if TYPE_CHECKING:
@@ -36,9 +35,6 @@ BATCH_BYTES: Final = 1 << 17
 
 MEMBER_BYTES: Final = 8
 """What a batch has beside each message. Source: wire contract 3.7."""
-
-INTERRUPTED: Final = 130
-"""Exit status after Ctrl-C."""
 
 IN_FLIGHT: Final = 4000
 """Messages without an outcome. Our choice: the broker always has some, and memory is flat."""
@@ -185,7 +181,7 @@ def send(
         one = compose({**_body(body, file), **fields})
     except ComposeError as failure:
         raise click.UsageError(f"{failure}.") from failure
-    with given.connected(entity, sends=True) as broker, _stopping() as stop:
+    with given.connected(entity, sends=True) as broker, stopping() as stop:
         outbox = _Outbox(broker.sender(entity, in_flight_max=IN_FLIGHT))
         try:
             if body is None and file is None:
@@ -311,7 +307,7 @@ def _messages(count: int) -> str:
     return f"{count:,} message{'' if count == 1 else 's'}"
 
 
-def _send_one(outbox: _Outbox, stop: _Stop, payload: bytes, count: int) -> None:
+def _send_one(outbox: _Outbox, stop: Stop, payload: bytes, count: int) -> None:
     """Send a message so often. Raises: ServiceBusError."""
     for _ in range(count):
         if stop.is_asked:
@@ -319,7 +315,7 @@ def _send_one(outbox: _Outbox, stop: _Stop, payload: bytes, count: int) -> None:
         outbox.add(payload)
 
 
-def _send_lines(outbox: _Outbox, stop: _Stop, fields: dict[str, Any], from_line: int, skip_bad: bool) -> None:
+def _send_lines(outbox: _Outbox, stop: Stop, fields: dict[str, Any], from_line: int, skip_bad: bool) -> None:
     """Send the lines of standard input. Raises: ServiceBusError; _BadLine: all before it are accepted."""
     from peeklock.client.composing import ComposeError, compose, compose_line, groups_with
 
@@ -349,11 +345,11 @@ def _send_lines(outbox: _Outbox, stop: _Stop, fields: dict[str, Any], from_line:
             return
 
 
-def _lines(source: IO[bytes], stop: _Stop) -> Iterator[tuple[list[bytes], bool]]:
+def _lines(source: IO[bytes], stop: Stop) -> Iterator[tuple[list[bytes], bool]]:
     """Yield the lines of a stream as they come, and whether no more are there yet. Raises: _BadLine."""
     pieces: list[bytes] = []
     size = 0
-    while chunk := stop.read(source):
+    while chunk := _read(source, stop):
         head, newline, rest = chunk.rpartition(b"\n")
         if newline:
             yield b"".join((*pieces, head)).split(b"\n"), len(chunk) < READ_BYTES
@@ -366,35 +362,10 @@ def _lines(source: IO[bytes], stop: _Stop) -> Iterator[tuple[list[bytes], bool]]
         yield [b"".join(pieces)], True
 
 
-class _Stop:
-    """Whether Ctrl-C has been pressed: it ends a read at once, and a send in order. Twice, it ends all."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        self._is_reading = False
-
-    def read(self, source: IO[bytes]) -> bytes:
-        """Return what a stream has, after waiting for some; nothing at its end, or after Ctrl-C."""
-        try:
-            self._is_reading = True
-            return b"" if self.is_asked else source.read1(READ_BYTES)  # type: ignore[attr-defined]  # buffered, so it has it
-        except KeyboardInterrupt:
-            return b""
-        finally:
-            self._is_reading = False
-
-    def on_signal(self, *_: object) -> None:
-        was_asked, self.is_asked = self.is_asked, True
-        if was_asked or self._is_reading:
-            raise KeyboardInterrupt
-
-
-@contextmanager
-def _stopping() -> Iterator[_Stop]:
-    """Yield a `_Stop` that Ctrl-C asks."""
-    stop = _Stop()
-    before = signal.signal(signal.SIGINT, stop.on_signal)
+def _read(source: IO[bytes], stop: Stop) -> bytes:
+    """Return what a stream has, after waiting for some; nothing at its end, or after Ctrl-C."""
     try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, before)
+        with stop.waiting():
+            return b"" if stop.is_asked else source.read1(READ_BYTES)  # type: ignore[attr-defined]  # buffered, so it has it
+    except KeyboardInterrupt:
+        return b""

@@ -7,6 +7,7 @@ composing          Messages to send, made of JSON objects.
 connection         `BlockingConnection`: the socket, tokens, and reconnecting.
 connection_string  `ConnectionString`: a parsed connection string.
 credentials        Web tokens of an identity service.
+deferred           Deferred messages, received by their numbers.
 durations          Spans of time as text.
 entities           `Entity`: settings and figures, from XML and to XML.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
@@ -18,6 +19,7 @@ overrides          An encoded message with some parts replaced.
 requests           Requests to the administration: throttled ones are repeated, refusals are errors.
 rules              `Rule`: filters and actions, from XML and to XML.
 sender             `Sender`: many messages under way at a time.
+sessions           Sessions: their ids, states and locks.
 token_file         A JSON web token in a file that another program replaces.
 tokens             The tokens that a connection puts for its entities.
 transactions       `Forwarder`: messages moved to another entity, each group in one transaction.
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
         ReceiveMode,
         Receiver,
         SessionChoice,
+        dead_letter,
     )
     from peeklock.client.management import Management, Response, Ticket
     from peeklock.client.requests import AdministrationError
@@ -97,6 +100,7 @@ __all__ = [
     "Sql",
     "Ticket",
     "Typed",
+    "dead_letter",
     "encode_message",
     "scan",
 ]
@@ -127,6 +131,7 @@ _NAMES = {
         "ReceiveMode",
         "Receiver",
         "SessionChoice",
+        "dead_letter",
     ),
     "peeklock.client.management": (
         "Management",

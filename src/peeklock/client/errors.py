@@ -15,6 +15,9 @@ NOT_FOUND: Final = "amqp:not-found"
 SERVER_BUSY: Final = "com.microsoft:server-busy"
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
 MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
+MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
+SESSION_CANNOT_BE_LOCKED: Final = "com.microsoft:session-cannot-be-locked"
+NOT_ALLOWED: Final = "amqp:not-allowed"
 
 _RETRYABLE: Final = frozenset(
     {
@@ -39,6 +42,8 @@ _ADVICE: Final = {
     "amqp:not-implemented": "This broker does not know the operation: cursors need peeklock, peek-lock and "
     "browsing work with any Service Bus.",
     CONNECTION_LOST: "Check the host and port in the connection string, and that the broker runs.",
+    SESSION_CANNOT_BE_LOCKED: "Another receiver holds the session: close it, wait until its lock expires, or "
+    "take another session.",
     SERVER_BUSY: "Try again later, or with fewer requests at a time.",
 }
 

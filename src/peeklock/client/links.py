@@ -8,9 +8,11 @@ from __future__ import annotations
 import enum
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.events import (
     DeliveryReceived,
     DispositionReceived,
@@ -42,6 +44,9 @@ _TICKS_OF_1970: Final = 621_355_968_000_000_000
 PROGRESS_S: Final = 30.0
 """Longest wait for progress, seconds. As `connection.ANSWER_S`."""
 
+STOP_S: Final = 0.2
+"""How often a wait asks whether to stop. Our choice: at once, to a person."""
+
 
 class NextSession(enum.Enum):
     """Asks for the next available session."""
@@ -62,11 +67,27 @@ class ReceiveMode(enum.Enum):
     RECEIVE_AND_DELETE = "receive-and-delete"
 
 
+Outcome = DeliveryState
+"""What `Receiver.settle` takes."""
+
 COMPLETE: Final[DeliveryState] = ACCEPTED
 ABANDON: Final[DeliveryState] = Modified(delivery_failed=True)
 DEFER: Final[DeliveryState] = Modified(delivery_failed=True, undeliverable_here=True)
 RELEASE: Final[DeliveryState] = RELEASED
 """Outcomes of a delivery, for `Receiver.settle`. Source: wire contract 4.2."""
+
+
+def dead_letter(reason: str | None = None, description: str | None = None) -> DeliveryState:
+    """Return the outcome that moves a message to the dead-letter queue, for `Receiver.settle`.
+
+    The message there has the application properties `DeadLetterReason` and `DeadLetterErrorDescription`.
+    """
+    given = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    info = {Symbol(key): text for key, text in given.items() if text is not None}
+    return Rejected(AmqpError(_DEAD_LETTER, description or "", info))
+
+
+_DEAD_LETTER: Final = Symbol("com.microsoft:dead-letter")
 
 
 class Link:
@@ -195,6 +216,8 @@ class Receiver(Link):
         self._drained = False
         self._settling: dict[int, Delivery] = {}
         self._failures: list[ServiceBusError] = []
+        self.settled_count = 0
+        """Deliveries whose settlement the broker has confirmed."""
         self.session_wait_ms = 1000
         """How long the broker waits for the next session to become available."""
         self.session_id: str | None = None
@@ -202,8 +225,8 @@ class Receiver(Link):
         self.locked_until_ms = 0
         """When the session lock expires, UTC ms, as of the attach."""
 
-    def receive(self, max_count: int, timeout_s: float) -> list[Delivery]:
-        """Return up to `max_count` available messages; if there are none, wait up to `timeout_s` for some.
+    def start(self) -> None:
+        """Open the link, if it is not open; with a session choice, lock the session.
 
         Raises:
             ServiceBusError: refused; with `NEXT` and the condition `com.microsoft:timeout`: no session is
@@ -211,21 +234,32 @@ class Receiver(Link):
         """
         with self.connection.lock:
             self._open()
+
+    def receive(
+        self, max_count: int, timeout_s: float, stop: Callable[[], bool] | None = None
+    ) -> list[Delivery]:
+        """Return up to `max_count` available messages; if there are none, wait up to `timeout_s` for some.
+
+        `stop`: asked a few times a second; once it returns true the wait ends. It starts the link as `start`
+        does, and raises the same errors.
+        """
+        with self.connection.lock:
+            self._open()
             try:
-                return self._receive(max_count, timeout_s)
+                return self._receive(max_count, timeout_s, stop)
             except ServiceBusError as error:
                 if not error.retryable or self._session is not None:
                     raise
             # Messages that arrived before the break were not returned, so no work on them is lost.
             self._open()
-            return self._receive(max_count, timeout_s)
+            return self._receive(max_count, timeout_s, stop)
 
     def settle(self, delivery: Delivery, outcome: DeliveryState) -> None:
         """Settle a delivery without waiting for the answer; `flush` waits.
 
         Args:
             delivery: from `receive`, in peek-lock mode.
-            outcome: `COMPLETE`, `ABANDON`, `DEFER` or `RELEASE`.
+            outcome: `COMPLETE`, `ABANDON`, `DEFER`, `RELEASE`, or one that `dead_letter` returned.
 
         Raises:
             ServiceBusError: `com.microsoft:message-lock-lost`: the link was lost.
@@ -304,6 +338,8 @@ class Receiver(Link):
                             str(state.error.condition), state.error.description, self.entity
                         )
                     )
+                else:
+                    self.settled_count += 1
 
     def on_lost(self, error: ServiceBusError) -> None:
         self._arrived.clear()
@@ -329,14 +365,17 @@ class Receiver(Link):
         else:
             self.connection.retrying(self.open)
 
-    def _receive(self, max_count: int, timeout_s: float) -> list[Delivery]:
+    def _receive(self, max_count: int, timeout_s: float, stop: Callable[[], bool] | None) -> list[Delivery]:
         connection = self.connection
         self._grant(max_count, drain=True)
         if not self._arrived and timeout_s > 0:
             deadline = time.monotonic() + timeout_s
             self._grant(max_count, drain=False)
+            slice_s = timeout_s if stop is None else STOP_S
             while not self._arrived and self.is_open and (left_s := deadline - time.monotonic()) > 0:
-                connection.exchange(left_s)
+                connection.exchange(min(left_s, slice_s))
+                if stop is not None and stop():
+                    break
             if self.is_open:
                 self._grant(max_count - len(self._arrived), drain=True)
         if not self.is_open:

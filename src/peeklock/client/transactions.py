@@ -35,6 +35,7 @@ from peeklock.client.errors import (
     CONNECTION_LOST,
     MESSAGE_LOCK_LOST,
     MESSAGE_SIZE_EXCEEDED,
+    SERVER_BUSY,
     UNAUTHORIZED,
     ServiceBusError,
     refused,
@@ -53,6 +54,10 @@ _UNDER_WAY_MAX: Final = 4
 _UNDER_WAY_BYTES_MAX: Final = 16 << 20
 """Bytes of the transactions under way, unless it is one. Our choice: a quarter of what a broker holds of a
 connection's open transactions (wire contract C34)."""
+
+_BEGUN_AGAIN: Final = (SERVER_BUSY, "amqp:transaction:rollback")
+"""Refusals after which a transaction is begun again. A commit that is refused does not name the condition;
+the next attempt does."""
 
 _Answered = Callable[[DeliveryState | None], None]
 
@@ -94,8 +99,9 @@ class Forwarder(Receiver):
     connection breaks while a commit is under way, its outcome is unknown: the error says so. Then each group
     is either at the target, or at the source and received again.
 
-    A group that is refused is rolled back. Its messages stay locked at the source, and are in `rolled_back`;
-    the caller settles them by `settle`, which acts outside of transactions.
+    A group that a busy broker refuses is begun again. Any other one that is refused is rolled back. Its
+    messages stay locked at the source, and are in `rolled_back`; the caller settles them by `settle`, which
+    acts outside of transactions.
     """
 
     def __init__(
@@ -118,6 +124,10 @@ class Forwarder(Receiver):
         self._tags = 0
         self._index = 0
         self._ended = 0
+        self._again: list[_Group] = []
+        """Those of `_groups` that a busy broker refused; begun again after a pause."""
+        self._busy_since: float | None = None
+        self._pause_until = 0.0
 
     def forward(self, moved: Sequence[tuple[Delivery, bytes]]) -> None:
         """Send these payloads to the target and complete their deliveries, as one transaction.
@@ -151,7 +161,7 @@ class Forwarder(Receiver):
                 raise
             self._index += len(moved)
             self._groups.append(group)
-            self._ask(group, Declare(), partial(self._declared, group))
+            self._begin(group)
             self._pump()
             with contextlib.suppress(ServiceBusError):  # `lost` has noted it for the next call
                 self.connection.exchange(0)
@@ -273,12 +283,13 @@ class Forwarder(Receiver):
         self._out.clear()
         self._sent.clear()
         self._enlisted.clear()
+        self._again.clear()
         if groups:
             unknown = sum(len(group.moved) for group in groups if group.commits)
             left = sum(len(group.moved) for group in groups if not group.commits)
             text = (
-                f"{error.text} Of the messages on their way to {self.target!r}, {left} are at the source, and "
-                f"{unknown} are at the target or at the source, each transaction as a whole. Receive again to "
+                f"{error.text} Of the messages on their way to {self.target!r}, {left} are at the source, "
+                f"{unknown} are at the target or the source, each transaction as a whole. Receive again to "
                 "move what is left."
             )
             self._failures.append(ServiceBusError(error.condition, text, self.entity, error.retryable))
@@ -314,14 +325,34 @@ class Forwarder(Receiver):
     def _wait(self, done: Callable[[], bool]) -> None:
         """Wait while transactions end. Raises: ServiceBusError, after `lost`."""
         while self.is_open and not done():
+            pause_s = self._pause_until - time.monotonic()
+            if self._again and pause_s > 0:
+                self.connection.exchange(pause_s)
+                continue
+            for group in self._again:
+                self._begin(group)
+            self._again.clear()
+            self._pump()
             self.connection.wait(
                 partial(self._moved_on, self._ended), time.monotonic() + PROGRESS_S, self.entity
             )
 
     def _moved_on(self, before: int) -> bool:
-        return self._ended != before or not self.is_open
+        return self._ended != before or bool(self._again) or not self.is_open
+
+    def _may_wait(self) -> bool:
+        """Pause because the broker is busy; return False once it is busy for too long."""
+        now = time.monotonic()
+        self._busy_since = self._busy_since or now
+        busy_s = now - self._busy_since
+        self._pause_until = now + min(2.0, 0.05 + busy_s)
+        return busy_s <= self.connection.settings.timeout_s
 
     # Transactions
+
+    def _begin(self, group: _Group) -> None:
+        group.txn_id, group.commits, group.error = b"", False, None
+        self._ask(group, Declare(), partial(self._declared, group))
 
     def _ask(self, group: _Group, request: Declare | Discharge, answered: _Answered) -> None:
         self._coordinator.queue.append((group, encode_coordination(request), None, answered))
@@ -398,12 +429,17 @@ class Forwarder(Receiver):
         self._end(group, group.error)
 
     def _end(self, group: _Group, error: ServiceBusError | None) -> None:
+        for delivery, _ in group.moved:
+            self._enlisted.pop(delivery.delivery_id, None)
+        if error is not None and error.condition in _BEGUN_AGAIN and self._may_wait():
+            self._again.append(group)
+            return
         self._groups.remove(group)
         self._ended += 1
-        if error is not None:
-            for delivery, _ in group.moved:
-                self._enlisted.pop(delivery.delivery_id, None)
-                self.rolled_back.append(delivery)
+        if error is None:
+            self._busy_since = None
+        else:
+            self.rolled_back += [delivery for delivery, _ in group.moved]
             self._failures.append(error)
 
     def _refusal(self, state: DeliveryState | None, index: int, entity: str) -> ServiceBusError:

@@ -2,6 +2,7 @@
 
 backup         Back-ups of stores, and stores made of them.
 base           The contract of a store, and its values.
+blobs          Numbered blobs in memory whose copies are cheap.
 check          Verifies a data folder, for `peeklock check`.
 encoding       The bytes of frames, body rows, event rows and definitions.
 event_backlog  The numbers and sizes of the event rows that wait to be exported.

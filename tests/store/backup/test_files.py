@@ -333,7 +333,7 @@ async def test_a_store_is_none_before_its_restore_ends(tmp_path: Path) -> None:
 async def test_a_damaged_body_is_damaged_after_a_restore_too(tmp_path: Path) -> None:
     """Its bytes stay for a rescue, and the broker dead-letters the message when it meets it. Req: R-03."""
     store = store_with(first_batch(), Batch(2, [stored(2, 2)], {2: [b"two"]}))
-    store._bodies[2] = store._bodies[2][:-1] + b"?"
+    store._bodies.add(2, (store._bodies.get(2) or b"")[:-1] + b"?")
     backup = back_up(store.reader(), tmp_path / "full")
     filler = SqliteFiller(tmp_path / "data")
     assert restore([backup], filler).damaged_rows == [2]
