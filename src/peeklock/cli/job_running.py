@@ -69,7 +69,7 @@ def purge(ends: Ends, plan: Plan, states: tuple[str, ...], *, dry_run: bool, yes
     from peeklock.jobs.sweep import Sweep
 
     plan = replace(plan, namespace=_host(ends.source))
-    with _driven(ends, plan, "") as run:
+    with _driven(ends, plan, "Run the command again to go on.") as run:
         by_session = run.driver.has_sessions()
         highest = run.driver.highest()
         survey = run.survey(Snapshot(highest), None, by_session=by_session)
@@ -125,6 +125,7 @@ def forward(
     go_on = f"Go on with: {command} --resume {shlex.quote(str(file))}{ends.options()}"
     with _driven(ends, plan, go_on, file) as run:
         by_session = run.driver.has_sessions()
+        run.driver.check_target()
         plan = run.decided(plan)
         start = before or Checkpoint(plan, run.driver.highest())
         limit = None if plan.limit is None else max(0, plan.limit - start.taken)
@@ -198,6 +199,7 @@ class _Run:
         self.done = self.left = 0
         self._unsettled = 0
         self._verb = _DONE[work]
+        self._is_begun = False
         self._go_on = go_on
         self._file = file
         self._progress = Progress()
@@ -216,7 +218,7 @@ class _Run:
         survey = self.driver.survey(snapshot, limit, by_session=by_session)
         if self.driver.is_stopped:
             sys.exit(INTERRUPTED)
-        self._began = time.monotonic()
+        self._began, self._is_begun = time.monotonic(), True
         return survey
 
     def job(self, job: Job) -> None:
@@ -253,10 +255,11 @@ class _Run:
     def stop(self, status: int) -> NoReturn:
         """Print what was done and how to go on, and exit."""
         self._progress.clear()
-        text = f"{_messages(self.done)} {self._verb}."
-        if self._unsettled:
-            text += f" {self._unsettled:,} more are in both places: their locks were lost."
-        click.echo(f"{text} {self._go_on}", err=True)
+        if self._is_begun:
+            text = f"{_messages(self.done)} {self._verb}."
+            if self._unsettled:
+                text += f" {self._unsettled:,} more are in both places: their locks were lost."
+            click.echo(f"{text} {self._go_on}", err=True)
         sys.exit(status)
 
 

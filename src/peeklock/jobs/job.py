@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from peeklock.jobs.checkpoint import Checkpoint
 from peeklock.jobs.operations import (
@@ -125,24 +125,27 @@ class Job:
 
     def _run(self) -> _Steps:
         yield self._save()
-        sessions: list[str | None] = [None] if self._sessions is None else [*self._sessions]
-        for session_id in sessions:
+        sessions: Mapping[Any, int | None] = {None: None} if self._sessions is None else self._sessions
+        for session_id, due in sessions.items():
             if self._ends():
                 break
             if (yield Open(session_id)):
                 self._renew_after_ms = 0
                 self._is_session = session_id is not None
-                yield from self._receive()
+                yield from self._receive(due)
                 yield Close((*self._held.values(),))
                 self._held.clear()
         yield from self._look()
         yield self._save()
         yield Done()
 
-    def _receive(self) -> _Steps:
-        """Take the messages of what is open."""
+    def _receive(self, due: int | None) -> _Steps:
+        """Take the messages of what is open; `due`: how many a session has."""
         fruitless = 0
+        before = self.taken
         while not self._ends() and fruitless < ROUNDS_MAX:
+            if due is not None and self.taken - before >= due and not (self._sent or self._unknown):
+                break
             yield from self._pause()
             if self._is_stopping:
                 break

@@ -141,6 +141,10 @@ class JobDriver:
             return False
         return True
 
+    def check_target(self) -> None:
+        """Raise what the target refuses. Raises: ServiceBusError."""
+        _ = self._open_sender().message_bytes_max  # opens the link
+
     def _needs_session(self, receiver: Receiver) -> bool:
         """Raises: ServiceBusError."""
         try:
@@ -272,17 +276,14 @@ class JobDriver:
     def _forward(self, messages: Sequence[Outgoing]) -> Settled:
         if isinstance(self._receiver, Forwarder):
             return self._transacted(self._receiver, messages)
-        if self._sender is None:
-            assert self._target is not None, "a job that forwards has a target"
-            assert self.plan.target is not None, "a job that forwards has a target"
-            self._sender = self._target.sender(self.plan.target)
+        sender = self._open_sender()
         tokens = [each.token for each in messages]
         try:
             for each in messages:
-                self._sender.send(each.payload, f"sequence number {each.number}")
-            self._sender.flush()
+                sender.send(each.payload, f"sequence number {each.number}")
+            sender.flush()
         except ServiceBusError:
-            self._settle(tokens[: self._accepted(messages)], COMPLETE)
+            self._settle(tokens[: _accepted(sender, messages)], COMPLETE)
             raise
         return Settled() if self._settle(tokens, COMPLETE) else Settled(sent=frozenset(tokens))
 
@@ -331,12 +332,12 @@ class JobDriver:
         self._settle(undone, RELEASE)
         return frozenset(undone)
 
-    def _accepted(self, messages: Sequence[Outgoing]) -> int:
-        """Return how many of the last messages are known to be accepted, before one that is not."""
-        assert self._sender is not None, "it has sent them"
-        first = self._sender.first_open()
-        tags = [f"sequence number {each.number}" for each in messages]
-        return tags.index(first[1]) if first is not None and first[1] in tags else 0
+    def _open_sender(self) -> Sender:
+        if self._sender is None:
+            assert self._target is not None, "a job that forwards has a target"
+            assert self.plan.target is not None, "a job that forwards has a target"
+            self._sender = self._target.sender(self.plan.target)
+        return self._sender
 
     def _settle(self, tokens: Iterable[bytes], outcome: DeliveryState) -> bool:
         """Settle messages; return whether all locks were still held."""
@@ -424,6 +425,13 @@ class JobDriver:
             kept = [self._removed(state, [number], session) for number in numbers]
             return frozenset[int]().union(*kept)
         return frozenset()
+
+
+def _accepted(sender: Sender, messages: Sequence[Outgoing]) -> int:
+    """Return how many of the last messages are known to be accepted, before one that is not."""
+    first = sender.first_open()
+    tags = [f"sequence number {each.number}" for each in messages]
+    return tags.index(first[1]) if first is not None and first[1] in tags else 0
 
 
 def _naming(failure: ServiceBusError, messages: Sequence[Outgoing], first: int) -> ServiceBusError:
