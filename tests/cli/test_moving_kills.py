@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -84,6 +83,13 @@ def ids(connection: BlockingConnection, path: str) -> Counter[str]:
     )
 
 
+def wait_for_some(connection: BlockingConnection, path: str) -> None:
+    """Return when there is a message."""
+    browser = Browser(connection, path)
+    while not browser.peek(0, 1):
+        time.sleep(0.02)
+
+
 def go_on_until_done(
     process: BrokerProcess, folder: Path, words: tuple[str, ...], seed: int
 ) -> tuple[int, str]:
@@ -119,7 +125,7 @@ def test_a_move_killed_again_and_again_moves_each_message_once(broker: BrokerPro
     assert kills, "never killed"
     assert out.splitlines()[-1].endswith("messages moved to there")
     arrived = ids(connection, "there")
-    assert (arrived.keys(), {*arrived.values()}) == (WANTED, {1})
+    assert ({*arrived}, {*arrived.values()}) == (WANTED, {1})
     assert len(ids(connection, "here")) == COUNT - len(WANTED)
     assert not [*tmp_path.rglob("state/**/*.json")]
     connection.close()
@@ -133,16 +139,12 @@ def test_a_move_to_another_namespace_loses_nothing(
     administration_of(broker).create("queue", "here", {"LockDuration": timedelta(seconds=5)})
     connection = fill(broker, "here")
     with started_broker(tmp_path / "other") as other:
-        settings = {
-            "RequiresDuplicateDetection": detects,
-            "DuplicateDetectionHistoryTimeWindow": timedelta(1),
-        }
-        administration_of(other).create("queue", "there", settings)
+        administration_of(other).create("queue", "there", {"RequiresDuplicateDetection": detects})
         words = ("move", "here", "there", *FILTER, "--to-connection-string", other.connection_string)
         go_on_until_done(broker, tmp_path, words, seed=2)
         there = BlockingConnection(ConnectionString.parse(other.connection_string))
         arrived = ids(there, "there")
-        assert arrived.keys() == WANTED
+        assert {*arrived} == WANTED
         if detects:
             assert {*arrived.values()} == {1}
         assert len(ids(connection, "here")) == COUNT - len(WANTED)
@@ -160,9 +162,9 @@ def test_a_resubmission_survives_the_broker(broker: BrokerProcess, tmp_path: Pat
         for delivery in deliveries:
             receiver.settle(delivery, dead_letter("bad"))
         receiver.flush()
-    connection.close()
     started = command(broker, tmp_path, "dead-letters", "resubmit", "here", "--rate", "2000")
-    time.sleep(1.5)
+    wait_for_some(connection, "here")
+    connection.close()
     broker.kill()
     broker.start()
     out, err = started.communicate(timeout=60)
@@ -178,9 +180,11 @@ def test_a_broker_that_is_gone_is_told_and_how_to_go_on(broker: BrokerProcess, t
     ours = administration_of(broker)
     for name in ("here", "there"):
         ours.create("queue", name, {})
-    fill(broker, "here").close()
+    connection = fill(broker, "here")
     started = command(broker, tmp_path, "move", "here", "there", "--rate", "1500")
-    threading.Timer(2, broker.kill).start()
+    wait_for_some(connection, "there")
+    connection.close()
+    broker.kill()
     _, err = started.communicate(timeout=60)
     assert started.returncode == 1
     first, second = err.splitlines()
@@ -202,8 +206,7 @@ def test_ctrl_c_ends_it_in_order(broker: BrokerProcess, tmp_path: Path) -> None:
         ours.create("queue", name, {})
     connection = fill(broker, "here")
     started = command(broker, tmp_path, "move", "here", "there", *FILTER, "--rate", "500")
-    while not ids(connection, "there"):
-        time.sleep(0.05)
+    wait_for_some(connection, "there")
     started.send_signal(signal.SIGINT)
     _, err = started.communicate(timeout=20)
     assert started.returncode == 130, err

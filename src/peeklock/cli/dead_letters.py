@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ import click
 from peeklock.cli.criteria import NUMBER, REASON, bad_criterion, by_criteria, compiled, state_of
 from peeklock.cli.message_output import FULL, JSON, Output
 from peeklock.cli.moving import DRY_RUN, YES, edits_of, forwarding, refuse_with_resume
-from peeklock.cli.places import Given, Place, namespace_options
+from peeklock.cli.places import Given, Place, in_a_namespace
 
 if TYPE_CHECKING:
     from peeklock.jobs.groups import Groups
+    from peeklock.jobs.plan import Plan
     from peeklock.search import Search
 
 _BY = click.option(
@@ -46,23 +48,12 @@ def dead_letters() -> None:
 
 def _of_an_entity(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say where; the command gets a `Place` first."""
-    import functools
 
     @functools.wraps(command)
-    def placed(
-        entity: str,
-        connection_string: str | None,
-        connection: str | None,
-        ca: Path | None,
-        entra: bool,
-        **options: Any,
-    ) -> None:
-        given = Given(connection_string, connection, ca, entra)
+    def placed(entity: str, given: Given, **options: Any) -> None:
         command(Place(entity, given, True, False, None), **options)
 
-    for option in reversed((click.argument("entity"), *namespace_options("Listen"))):
-        placed = option(placed)
-    return placed
+    return click.argument("entity")(in_a_namespace("Listen")(placed))
 
 
 @dead_letters.command("groups")
@@ -169,15 +160,9 @@ def _show(place: Place, search: Search, output: Output, number: int, count: int 
         show(browser, search, output, number, count, ahead=count is None)
 
 
-def _with_namespace(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(namespace_options("Listen")):
-        command = option(command)
-    return command
-
-
 @dead_letters.command("resubmit")
 @click.argument("entity", required=False)
-@_with_namespace
+@in_a_namespace("Listen and Send")
 @REASON
 @_BY
 @_GROUP
@@ -185,20 +170,7 @@ def _with_namespace(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--to-entity", metavar="NAME", help="Where to send them.  [default: the original]")
 @click.option("--as-is", is_flag=True, help="Do not add the two properties about the resubmission.")
 @forwarding
-def resubmit(
-    entity: str | None,
-    connection_string: str | None,
-    connection: str | None,
-    ca: Path | None,
-    entra: bool,
-    by: str,
-    group: str | None,
-    to_entity: str | None,
-    as_is: bool,
-    resume: Path | None,
-    dry_run: bool,
-    **options: Any,
-) -> None:
+def resubmit(entity: str | None, given: Given, resume: Path | None, dry_run: bool, **options: Any) -> None:
     """Send the dead letters of ENTITY again, and remove each from the dead-letter queue.
 
     
@@ -227,36 +199,41 @@ def resubmit(
     Ctrl-C.
     """
     from peeklock.cli.job_running import Ends, forward
-    from peeklock.jobs.plan import Plan, sends_to
-    from peeklock.search import Criteria
+    from peeklock.jobs.plan import Plan
 
-    given = Given(connection_string, connection, ca, entra)
     command = "peeklock dead-letters resubmit"
     if resume is not None:
-        refuse_with_resume(
-            {"entity": entity, "group": group, "to_entity": to_entity, "as_is": as_is, **options}
-        )
-        forward(Ends(given), Plan(work="resubmit", namespace="", source=""), command, resumed=resume)
+        refuse_with_resume({"entity": entity, **options, "by": None})
+        nothing = Plan(work="resubmit", namespace="", source="")
+        forward(Ends(given), nothing, command, resumed=resume, dry_run=dry_run)
         return
     if entity is None:
         raise click.UsageError("say whose dead letters: ENTITY, or --resume FILE.")
-    place = Place(entity, given, True, False, None)
+    keeps_ids = options.pop("keep_ids")
+    plan = _resubmission(Place(entity, given, True, False, None).path, options)
+    forward(Ends(given), plan, command, keeps_ids=keeps_ids, dry_run=dry_run)
+
+
+def _resubmission(source: str, options: dict[str, Any]) -> Plan:
+    from peeklock.jobs.plan import Plan, sends_to
+    from peeklock.search import Criteria
+
     edits = edits_of(options)
-    limit, rate, keeps_ids = (options.pop(name) for name in ("limit", "rate", "keep_ids"))
-    plan = Plan(
+    by, group, limit, rate = (options.pop(name) for name in ("by", "group", "limit", "rate"))
+    target = options.pop("to_entity") or sends_to(source)
+    return Plan(
         work="resubmit",
         namespace="",
-        source=place.path,
-        target=(to_entity or sends_to(place.path)).strip("/"),
-        criteria=Criteria(state=state_of("active"), **options),
+        source=source,
+        target=target.strip("/"),
         by=by,
         group=group,
         edits=edits,
         limit=limit,
         rate=rate,
-        is_marked=not as_is,
+        is_marked=not options.pop("as_is"),
+        criteria=Criteria(state=state_of("active"), **options),
     )
-    forward(Ends(given), plan, command, keeps_ids=keeps_ids, dry_run=dry_run)
 
 
 @dead_letters.command("drop")

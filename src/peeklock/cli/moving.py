@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,12 @@ import click
 
 from peeklock.cli.criteria import DEAD_LETTER_REASON, STATE, by_criteria, state_of
 from peeklock.cli.options import EXISTING_FILE, parsed
-from peeklock.cli.places import Given, Place, at_a_place, namespace_options
+from peeklock.cli.places import Given, Place, at_a_place, in_a_namespace
 from peeklock.cli.sending import pair, span_s
 
 if TYPE_CHECKING:
     from peeklock.jobs.edits import Edits
+    from peeklock.jobs.plan import Plan
 
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Only count the messages.")
 YES = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -113,7 +115,7 @@ def purge(place: Place, state: str | None, dry_run: bool, yes: bool, **criteria:
 
 def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = (
-        *namespace_options("Listen"),
+        in_a_namespace("Listen and Send"),
         click.option("--dead-letter", is_flag=True, help="From its dead-letter queue."),
         click.option("--transfer-dead-letter", is_flag=True, help="From its transfer dead-letter queue."),
         click.option("--session", metavar="ID", help="Only messages of this session."),
@@ -135,10 +137,7 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def move(
     source: str | None,
     target: str | None,
-    connection_string: str | None,
-    connection: str | None,
-    ca: Path | None,
-    entra: bool,
+    given: Given,
     to_connection: str | None,
     to_connection_string: str | None,
     resume: Path | None,
@@ -169,31 +168,38 @@ def move(
     """
     from peeklock.cli.job_running import Ends, forward
     from peeklock.jobs.plan import Plan
-    from peeklock.search import Criteria
 
     if to_connection is not None and to_connection_string is not None:
         raise click.UsageError("give --to-connection or --to-connection-string, not both.")
-    given = Given(connection_string, connection, ca, entra)
     elsewhere = to_connection is not None or to_connection_string is not None
-    there = Given(to_connection_string, to_connection, ca, entra) if elsewhere else None
-    ends = Ends(given, there)
+    there = replace(given, connection_string=to_connection_string, connection=to_connection)
+    ends = Ends(given, there if elsewhere else None)
+    command = "peeklock move"
     if resume is not None:
         refuse_with_resume({"source": source, "target": target, **options})
-        forward(ends, Plan(work="move", namespace="", source=""), "peeklock move", resumed=resume)
+        nothing = Plan(work="move", namespace="", source="")
+        forward(ends, nothing, command, resumed=resume, dry_run=dry_run)
         return
     if source is None or target is None:
         raise click.UsageError("say what to move: SOURCE and TARGET, or --resume FILE.")
     place = Place(source, given, options.pop("dead_letter"), options.pop("transfer_dead_letter"), None)
+    keeps_ids = options.pop("keep_ids")
+    forward(ends, _move(place.path, target, options), command, keeps_ids=keeps_ids, dry_run=dry_run)
+
+
+def _move(source: str, target: str, options: dict[str, Any]) -> Plan:
+    from peeklock.jobs.plan import Plan
+    from peeklock.search import Criteria
+
     edits = edits_of(options)
-    limit, rate, keeps_ids = (options.pop(name) for name in ("limit", "rate", "keep_ids"))
-    plan = Plan(
+    limit, rate, session_id = (options.pop(name) for name in ("limit", "rate", "session"))
+    return Plan(
         work="move",
         namespace="",
-        source=place.path,
+        source=source,
         target=target.strip("/"),
-        criteria=Criteria(state=state_of("active"), session_id=options.pop("session"), **options),
         edits=edits,
         limit=limit,
         rate=rate,
+        criteria=Criteria(state=state_of("active"), session_id=session_id, **options),
     )
-    forward(ends, plan, "peeklock move", keeps_ids=keeps_ids, dry_run=dry_run)

@@ -207,6 +207,27 @@ def namespace_options(right: str) -> tuple[Callable[[Any], Any], ...]:
     )
 
 
+def in_a_namespace(right: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options that say which namespace; the command gets a `Given` as `given`."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def placed(
+            connection_string: str | None,
+            connection: str | None,
+            ca: Path | None,
+            entra: bool,
+            **options: Any,
+        ) -> None:
+            command(given=Given(connection_string, connection, ca, entra), **options)
+
+        for option in reversed(namespace_options(right)):
+            placed = option(placed)
+        return placed
+
+    return add
+
+
 _PLACE = (
     click.argument("entity"),
     *namespace_options("Listen"),
