@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tests.failing import failed_line
 from tests.spark_session import QUICK_JAVA
 
 LEDGERS = "ledgers"
@@ -30,7 +31,7 @@ def audit(spark: Any, folder: Path, *, drained: bool) -> int:
 
     logs = find_logs(folder)
     if not logs:
-        print(f"no event log below {folder}")
+        print(failed_line(f"audit of {folder}", "it has no event log"))
         return 2
     ledgers = folder / LEDGERS
     ledger = str(ledgers) if ledgers.is_dir() else None
@@ -39,6 +40,9 @@ def audit(spark: Any, folder: Path, *, drained: bool) -> int:
     for check, finding in sorted(verdict.findings.items()):
         print(f"{check.title} in {', '.join(sorted(finding.by_namespace))}")
     print(f"{len(logs)} logs in {folder}: {verdict.outcome}\n", flush=True)
+    if verdict.exit_status:
+        titles = ", ".join(check.title for check, _ in sorted(verdict.findings.items()))
+        print(failed_line(f"audit of {folder}", f"{verdict.outcome}: {titles}"), flush=True)
     return verdict.exit_status
 
 

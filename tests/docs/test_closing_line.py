@@ -13,6 +13,8 @@ from _pytest.mark.expression import Expression
 
 from tests.__main__ import FOLDERS, PYTHON, SUITES, Result, Screen, Step, closing_table, count_outcomes
 from tests.__main__ import run_lanes as run_lanes_async
+from tests.failing import failed_line
+from tests.kill.__main__ import main as kill
 
 
 def run_lanes(*lanes: tuple[Step, ...], silence_s_max: float = 60.0) -> list[Result]:
@@ -179,3 +181,18 @@ def test_marked_tests_are_where_their_step_looks_for_them(marker: str) -> None:
 def _lines(file: Path) -> str:
     """Give a file's text with an end of line behind each marker."""
     return re.sub(r"\b(mark\.\w+)", "\\1\n", file.read_text(encoding="utf-8"))
+
+
+def test_what_failed_is_one_line_that_the_whole_run_repeats() -> None:
+    assert failed_line("loop", ValueError("one\ntwo")) == "FAILED loop: ValueError: one | two"
+    assert failed_line("loop", "a" * 9000) == f"FAILED loop: {'a' * 1500} ... {'a' * 1500}"
+
+
+def test_a_kill_loop_names_what_it_did_not_expect(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure is repeated at the end of the whole run, an unexpected one too."""
+    monkeypatch.setattr("peeklock.demo.broker.program", lambda: "/dev/null")
+    assert kill(["messages", "--rounds", "1"]) == 1
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert re.match(r"FAILED messages, fsync, seed 0, 1 rounds, after [\d.]+ s: PermissionError: ", line)

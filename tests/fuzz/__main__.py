@@ -12,6 +12,7 @@ import time
 import traceback
 from multiprocessing import Pool
 
+from tests.failing import failed_line
 from tests.fuzz.performatives import CONNECTIONS, Failed, run_seed
 from tests.fuzz.replays import run_replays
 
@@ -49,7 +50,8 @@ def main(arguments: list[str]) -> int:
         for report in pool.imap_unordered(attempt, seeds, chunksize=8):
             if report:
                 failures += 1
-                print(report, flush=True)
+                print(report)
+                print(failed_line("valid performatives", report), flush=True)
     took_s = time.monotonic() - started
     print(f"{len(seeds) * CONNECTIONS} sequences in {took_s:.1f} s, {failures} seeds failed")
     return int(failures > 0)

@@ -23,6 +23,7 @@ from peeklock.amqp.frames import frame
 from peeklock.auth import generate
 from peeklock.demo.broker import BrokerProcess
 from peeklock.store.check import SOUND, check
+from tests.failing import failed_line
 from tests.fuzz.performatives import Author
 from tests.gateway.harness import KEY, KEY_NAME
 from tests.gateway.history import AUDIENCE
@@ -143,6 +144,8 @@ def main(arguments: list[str]) -> int:
         failures += bool(failure)
         took_s = time.monotonic() - started
         print(f"\n{durability}: {count} sequences in {took_s:.1f} s: {failure or 'no defect'}", flush=True)
+        if failure:
+            print(failed_line(f"valid performatives, a process, {durability}", failure), flush=True)
     return int(failures > 0)
 
 

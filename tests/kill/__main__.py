@@ -8,15 +8,18 @@ import json
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 from tests.audit import LEDGERS
+from tests.failing import failed_line
 from tests.kill.bank_loop import BankLoop
 from tests.kill.capture_loop import CaptureLoop
 from tests.kill.clock_loop import ClockLoop
 from tests.kill.http_loop import HttpLoop
 from tests.kill.jobs_loop import JobsLoop
+from tests.kill.ledger import Broken
 from tests.kill.loop import MessageLoop
 from tests.kill.spark_loop import GROUPS, SparkLoop
 from tests.kill.topic_loop import TopicLoop
@@ -90,8 +93,11 @@ def main(arguments: list[str]) -> int:
             figures = asyncio.run(loop.run(options.rounds))
             if options.capture is not None:
                 _write_rows(options.capture / LEDGERS / f"{name}.jsonl", loop.audit_rows(), name)
-        except AssertionError as broken:
-            print(f"{named}: FAILED after {time.monotonic() - started:.1f} s: {broken}")
+        except Exception as failure:  # a broken promise, or what the loop did not expect
+            if not isinstance(failure, Broken):
+                traceback.print_exc()
+            took_s = time.monotonic() - started
+            print("\n" + failed_line(f"{named}, after {took_s:.1f} s", failure), flush=True)
             return 1
     shown = ", ".join(f"{count} {name}" for name, count in figures.items())
     print(f"{named}: {time.monotonic() - started:.1f} s: {shown}")

@@ -35,7 +35,7 @@ from tests.kill.bank_clients import (
 )
 from tests.kill.clients import Client
 from tests.kill.ledger import Broken
-from tests.kill.loop import DELIVERIES_MAX, NAMESPACE, Loop
+from tests.kill.loop import DELIVERIES_MAX, NAMESPACE, WAIT_S_MAX, Loop
 from tests.simulation.world.accounts import USUAL, Account
 
 ACCOUNT: dict[str, Any] = {"LockDuration": "PT5M", "MaxDeliveryCount": DELIVERIES_MAX}
@@ -122,7 +122,7 @@ class BankLoop(Loop):
         """Send markers, and first of all the notes and the tasks."""
         auditor = Auditor(self.name("auditor"), self.account)
         await auditor.connect(self.broker.amqp_port)
-        await asyncio.wait_for(auditor.connected, 10)
+        await asyncio.wait_for(auditor.connected, WAIT_S_MAX)
         if not self.bank.notes:
             for account in ACCOUNTS:
                 uids = [self.bank.bring(account, WORTH) for _ in range(NOTES)]
@@ -148,7 +148,7 @@ class BankLoop(Loop):
         await self.audit()
         auditor = Auditor(self.name("auditor"), self.account)
         await auditor.connect(self.broker.amqp_port)
-        await asyncio.wait_for(auditor.connected, 10)
+        await asyncio.wait_for(auditor.connected, WAIT_S_MAX)
         accounts = {}
         for account in ACCOUNTS:
             notes = await auditor.browse(account)

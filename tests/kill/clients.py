@@ -39,10 +39,12 @@ class Client(asyncio.Protocol):
 
     def __init__(self, name: str, account: Account = USUAL) -> None:
         self.peer = Peer(name, self._write, now_ms, account=account)
-        self.peer.on_ready = self.ready
+        self.peer.on_ready = self._opened
         self.peer.on_lost = self._lost
         self.condition: str | None = None
         self.failure: BaseException | None = None
+        self.answered = asyncio.Event()
+        """The connection is open, or over before."""
         self.over = asyncio.Event()
         self.vanished = False
         self._transport: asyncio.Transport | None = None
@@ -60,11 +62,11 @@ class Client(asyncio.Protocol):
             self.peer.received(data)
         except BaseException as failure:  # a broken promise: the round's judge raises it again
             self.failure = failure
-            self.over.set()
+            self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.peer.ended()
-        self.over.set()
+        self._end()
 
     def close(self) -> None:
         if not self.peer.lost:
@@ -84,7 +86,15 @@ class Client(asyncio.Protocol):
         self.condition = condition
         if self._transport is not None:
             self._transport.close()
+        self._end()
+
+    def _end(self) -> None:
+        self.answered.set()
         self.over.set()
+
+    def _opened(self) -> None:
+        self.answered.set()
+        self.ready()
 
     def ready(self) -> None:
         """The connection is open."""

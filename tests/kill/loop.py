@@ -38,6 +38,8 @@ NAMESPACE = "sbemulatorns"
 
 FORCED = "amqp:connection:forced"
 DRAIN_S_MAX = 60.0
+WAIT_S_MAX = 60.0
+"""For one answer, or for the end of a connection. Our choice: only a broker that hangs takes so long."""
 
 
 def broker_on(
@@ -118,7 +120,12 @@ class Loop(ABC):
         await self.over(clients)
 
     async def stop(self, clients: Sequence[Client]) -> None:
-        """Send SIGTERM: each client gets a close, and the exit status is 0."""
+        """Send SIGTERM: each client gets a close, and the exit status is 0.
+
+        All are open by then: one that is still connecting gets none, since there is nothing to close.
+        """
+        for client in clients:
+            await asyncio.wait_for(client.answered.wait(), WAIT_S_MAX)
         await self._stop()
         await self.over(clients)
         for client in clients:
@@ -128,7 +135,7 @@ class Loop(ABC):
     async def over(self, clients: Sequence[Client]) -> None:
         """Wait until connections have ended."""
         for client in clients:
-            await asyncio.wait_for(client.over.wait(), 10)
+            await asyncio.wait_for(client.over.wait(), WAIT_S_MAX)
         self.check(clients)
 
     def check(self, clients: Sequence[Client]) -> None:
@@ -229,7 +236,7 @@ class MessageLoop(Loop):
         """Return how many messages a queue holds, 100 at most."""
         browser = Browser(self.name("browser"), self.ledger, self.random, queue)
         await browser.connect(self.broker.amqp_port)
-        found = await asyncio.wait_for(browser.found, 10)
+        found = await asyncio.wait_for(browser.found, WAIT_S_MAX)
         browser.close()
         return found
 

@@ -86,6 +86,27 @@ def test_sigterm_tells_every_client_and_ends_with_status_0(tmp_path: Path) -> No
     run(tmp_path, story)
 
 
+def test_sigterm_while_clients_connect_ends_with_status_0_and_tells_those_that_are_open(
+    tmp_path: Path,
+) -> None:
+    """A loop's polite end came before all were open, on a slow machine. Req: R-01"""
+    loop = MessageLoop(tmp_path, seed=1)
+
+    async def connect() -> list[Client]:
+        senders, receivers = await loop.connect(senders=8, receivers=8)
+        return [*senders, *receivers]
+
+    async def story() -> None:
+        await loop.stop(await connect())
+        loop.broker.start()
+        clients = await connect()
+        assert await asyncio.to_thread(loop.broker.stop) == 0, loop.broker.log.read_text()
+        await loop.over(clients)
+
+    with loop.broker:
+        asyncio.run(story())
+
+
 def test_a_second_broker_on_the_folder_is_refused_and_names_the_first(tmp_path: Path) -> None:
     """Req: R-02"""
 

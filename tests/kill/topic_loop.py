@@ -34,7 +34,7 @@ from tests.kill.copies import (
     properties_of,
 )
 from tests.kill.ledger import Broken, Ledger
-from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, NAMESPACE, Loop
+from tests.kill.loop import DELIVERIES_MAX, DRAIN_S_MAX, NAMESPACE, WAIT_S_MAX, Loop
 from tests.simulation.oracle.records import uid_of
 
 CHANGING = "all"
@@ -128,7 +128,7 @@ class TopicLoop(Loop):
             self.check([editor, *readers])
             if loop.time() > deadline:
                 raise Broken(f"not drained after {DRAIN_S_MAX} s")
-        await asyncio.wait_for(editor.looked.wait(), 10)
+        await asyncio.wait_for(editor.looked.wait(), WAIT_S_MAX)
         for client in (editor, *readers):
             client.close()
         await self.over([editor, *readers])
@@ -140,7 +140,7 @@ class TopicLoop(Loop):
         """Return how many messages an entity holds, 100 at most."""
         browser = Browser(self.name("browser"), self.sends, self.random, address)
         await browser.connect(self.broker.amqp_port)
-        found = await asyncio.wait_for(browser.found, 10)
+        found = await asyncio.wait_for(browser.found, WAIT_S_MAX)
         browser.close()
         return found
 

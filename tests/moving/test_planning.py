@@ -19,6 +19,7 @@ from peeklock.broker.vocabulary.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from peeklock.cli.namespaces import _properties, create_namespace
 from peeklock.config.file import Config, EntityConfig, parse_config
 from peeklock.config.form import ConfigError
 from peeklock.config.hosts import HostNames
@@ -157,8 +158,36 @@ def test_a_namespace_agrees_with_itself() -> None:
 def test_limits_of_the_namespace_are_noted() -> None:
     limits = {"Tier": "Premium", "MaxConnections": 5, "HostNames": ["a.example"]}
     assert planned(config(Properties=limits), there()).notes == (
-        "the source has the tier Premium, the target Standard: a namespace gets its tier when it is created",
-        "the limits HostNames, MaxConnections of the namespace: give them to `peeklock namespaces create`, "
-        "or start the broker with this file as --config",
+        "the tier: the source has Premium, the target Standard",
+        "the limits HostNames, MaxConnections of the namespace",
+        'a namespace gets these when it is created or the broker starts: put {"Tier": "Premium", '
+        '"HostNames": ["a.example"], "MaxConnections": 5} into the Properties of the namespace in the '
+        "Config.json of the target, and restart it; or import into a new one, of `peeklock namespaces create "
+        "NAME --tier Premium --host-name a.example --max-connections 5`",
     )
     assert planned(config(Properties={"Tier": "Standard"}), there()).notes == ()
+
+
+def test_what_is_said_to_do_about_limits_is_what_the_command_takes() -> None:
+    """Each of the `Properties` of a namespace has its option of `peeklock namespaces create`."""
+    limits = {
+        "Tier": "Premium",
+        "HostNames": ["a.example", "b.example"],
+        "MaxConnections": 5,
+        "MaxSizeInMegabytes": 6,
+        "MaxMessagesPerSecond": 7,
+    }
+    note = planned(config(Properties=limits), there()).notes[-1]
+    assert json.dumps(limits) in note
+    arguments = note.split("namespaces create ")[1].rstrip("`").split()
+    given = create_namespace.make_context("create", arguments).params
+    assert (
+        _properties(
+            given["tier"],
+            given["host_names"],
+            given["max_connections"],
+            given["max_size_mb"],
+            given["max_messages_per_second"],
+        )
+        == limits
+    )

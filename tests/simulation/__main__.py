@@ -12,6 +12,7 @@ from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 
+from tests.failing import failed_line
 from tests.simulation.bugs.registry import BUGS
 from tests.simulation.plan import Result, run_seed
 
@@ -113,7 +114,8 @@ def run_seeds(
 
 def report(result: Result) -> None:
     """Print a failure with the command that replays it."""
-    print(f"\nseed {result.seed} FAILED (hash {result.digest}): {result.failure}")
+    print(f"\nseed {result.seed} failed (hash {result.digest}): {result.failure}")
+    print(failed_line(f"seed {result.seed}", result.failure or ""))
     print(f"replay: python -m tests.simulation --replay {result.seed} --trace\n", flush=True)
 
 

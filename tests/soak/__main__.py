@@ -14,6 +14,7 @@ from pathlib import Path
 
 from peeklock.demo.broker import program
 from tests.audit import LEDGERS
+from tests.failing import failed_line
 from tests.soak.conductor import Conductor, Outcome
 from tests.soak.growth import compare
 from tests.soak.picture import draw
@@ -59,7 +60,8 @@ def main(arguments: list[str]) -> int:
     file.write_text(f"{above}{MARK}\n{page}")
     print(f"\n{page}\n{file}, {options.to / 'soak.svg'}")
     if failed := verdict(outcome, comparisons):
-        print(f"FAILED: the folder of the run is kept, with the broker's log: {folder}")
+        kept = f"the folder of the run is kept, with the broker's log: {folder}"
+        print(failed_line(f"soak, seed {options.seed}", "; ".join((*failed, kept))))
     else:
         shutil.rmtree(folder)
     return int(bool(failed))

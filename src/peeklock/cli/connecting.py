@@ -87,6 +87,14 @@ def login_of(name: str, file: Path) -> Login:
     return logins[name]
 
 
+def complete_login(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of logins that begin so, for a shell's completion; none if the file cannot be used."""
+    try:
+        return sorted(name for name in read_logins(logins_file()) if name.startswith(incomplete))
+    except LoginRefused:
+        return []
+
+
 def _login(file: Path, name: str, values: Any) -> Login:
     types = {"connection-string": str, "ca": str, "entra": bool, "websocket": bool}
     if (
@@ -171,7 +179,7 @@ def list_logins() -> None:
 
 
 @logins.command("remove")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_login)
 def remove_login(name: str) -> None:
     """Remove a login."""
     file = logins_file()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from peeklock.cli.connecting import complete_login
 from peeklock.cli.options import EXISTING_FILE
 
 if TYPE_CHECKING:
@@ -199,7 +200,12 @@ def namespace_options(right: str) -> tuple[Callable[[Any], Any], ...]:
             metavar="TEXT",
             help=f"The namespace. Its key needs the right {right}.",
         ),
-        click.option("--connection", metavar="NAME", help="A namespace of `peeklock logins`."),
+        click.option(
+            "--connection",
+            metavar="NAME",
+            shell_complete=complete_login,
+            help="A namespace of `peeklock logins`.",
+        ),
         click.option(
             "--ca", type=EXISTING_FILE, metavar="FILE", help="PEM file of the certificates to trust."
         ),

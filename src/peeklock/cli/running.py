@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from peeklock.cli.connecting import complete_login
 from peeklock.cli.options import EXISTING_FILE, SOCKET, parsed, reported
 
 if TYPE_CHECKING:
@@ -433,7 +434,12 @@ _OPTIONS = (
         help=f"The broker at this address, without a key. Default: {DEFAULT_URL}, unless PEEKLOCK_DATA, "
         "PEEKLOCK_CONTROL or SERVICEBUS_CONNECTION_STRING names a broker.",
     ),
-    click.option("--connection", metavar="NAME", help="The broker of this login; see peeklock logins."),
+    click.option(
+        "--connection",
+        metavar="NAME",
+        shell_complete=complete_login,
+        help="The broker of this login; see peeklock logins.",
+    ),
     click.option(
         "--entra",
         is_flag=True,

@@ -14,6 +14,7 @@ errors             `ServiceBusError`, `OptionError`, and the conditions they nam
 found              Messages in an answer, taken from its bytes.
 http               HTTP requests to a namespace.
 links              `Receiver` and its outcomes; what all links have in common.
+load               `Load`: messages sent and received at a rate, and how long they took.
 management         Requests to the `$management` and `$cbs` nodes.
 overrides          An encoded message with some parts replaced.
 requests           Requests to the administration: throttled ones are repeated, refusals are errors.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -80,6 +81,8 @@ class Sender(Link):
         self._pause_until = 0.0
         self._message_bytes_max = 0
         self._batch_bytes_max = 0
+        self.on_accepted: Callable[[object], None] | None = None
+        """Called with the tag of each message, or batch, once it is accepted, from inside a call."""
 
     @property
     def message_bytes_max(self) -> int:
@@ -240,6 +243,8 @@ class Sender(Link):
             self._fail(sent, "amqp:internal-error", f"the outcome was {state}, not accepted")
         else:
             self._busy_since = None
+            if self.on_accepted is not None:
+                self.on_accepted(sent.tag)
         self._settled += 1
         self._count -= sent.count
         self._bytes -= len(sent.payload)

@@ -5,6 +5,7 @@ The plan is made from what is there, so a run that was interrupted goes on with 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,19 +117,36 @@ def plan(config: Config, there: Definitions, hosts: HostNames, fresh_key: Callab
     return Plan(tuple(steps), there, agreeing, tuple(_notes(config, there)))
 
 
+_OPTIONS = {
+    "Tier": "--tier",
+    "HostNames": "--host-name",
+    "MaxConnections": "--max-connections",
+    "MaxSizeInMegabytes": "--max-size-mb",
+    "MaxMessagesPerSecond": "--max-messages-per-second",
+}
+"""Of `peeklock namespaces create`, for each of the `Properties` of a namespace."""
+
+
 def _notes(config: Config, there: Definitions) -> Iterator[str]:
-    """Yield which limits of the namespace are not imported."""
+    """Yield what of the namespace itself is not imported, why, and what to do: no request changes it."""
     properties = write_limits(config.limits)
-    tier = properties.pop("Tier", None)
-    if tier is not None and tier.lower() != there.tier:
-        yield (
-            f"the source has the tier {tier}, the target {TIERS[there.tier].name}: a namespace gets its tier "
-            f"when it is created"
-        )
+    if (tier := properties.get("Tier", "")).lower() in ("", there.tier):
+        properties.pop("Tier", None)
+    else:
+        yield f"the tier: the source has {tier}, the target {TIERS[there.tier].name}"
+    if limits := [key for key in properties if key != "Tier"]:
+        yield f"the limits {', '.join(limits)} of the namespace"
     if properties:
+        words = json.dumps(properties)
+        options = " ".join(
+            f"{_OPTIONS[key]} {each}"
+            for key, value in properties.items()
+            for each in (value if isinstance(value, list) else [value])
+        )
         yield (
-            f"the limits {', '.join(properties)} of the namespace: give them to `peeklock namespaces "
-            f"create`, or start the broker with this file as --config"
+            f"a namespace gets these when it is created or the broker starts: put {words} into the "
+            f"Properties of the namespace in the Config.json of the target, and restart it; or import into a "
+            f"new one, of `peeklock namespaces create NAME {options}`"
         )
 
 

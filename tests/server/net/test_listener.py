@@ -471,6 +471,30 @@ def test_too_many_newcomers_cost_the_oldest_its_place(loop: Loop, monkeypatch: p
 
 
 @either_loop
+@pytest.mark.parametrize("turns", range(3))
+def test_a_newcomer_that_is_dropped_while_its_transport_is_made_chooses_no_protocol(
+    loop: Loop, turns: int
+) -> None:
+    """Req: R-05. uvloop closed the transport without a word to the protocol that its first bytes had chosen:
+    the stop of the broker then failed at the first use of it."""
+
+    async def story(scene: Scene) -> None:
+        reader, writer = await scene.open()
+        writer.write(b"AMQP")
+        await until(lambda: any(newcomer._connecting for newcomer in scene.listener._newcomers))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for newcomer in list(scene.listener._newcomers):
+            newcomer.drop()
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            assert scene.made == []
+        writer.transport.abort()
+
+    play_scene(loop, story)
+
+
+@either_loop
 def test_without_file_descriptors_a_newcomer_makes_room_and_open_connections_go_on(
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@
 ports             The ports of a broker, and their TLS files.
 listener          Accepted connections, until their first bytes choose a protocol.
 control           The control socket.
-sockets           Listening on every address of a host; the limit of file descriptors.
+sockets           Listening on every address of a host; the end of a transport's output.
 protocols         Makes the protocol of each connection.
 endpoint          What HTTP connections use of one namespace.
 amqp              AMQP between a transport and a gateway.

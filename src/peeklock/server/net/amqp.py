@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.server.loop.turns import Turns
+from peeklock.server.net.sockets import end_output
 from peeklock.server.shard.shard import Shard
 
 if TYPE_CHECKING:
@@ -329,10 +330,7 @@ class AmqpConnection(asyncio.Protocol):
             transport.close()
             self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
             return
-        try:
-            transport.write_eof()  # after what is buffered
-        except OSError:  # asyncio's own loop shuts down at once: the peer has reset the connection
-            transport.abort()
+        if not end_output(transport):
             return
         if self._reading_paused:
             self._reading_paused = False

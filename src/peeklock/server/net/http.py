@@ -61,6 +61,7 @@ from peeklock.server.net.http_phases import (
 )
 from peeklock.server.net.http_wait import HttpWait
 from peeklock.server.net.hub import Waiting
+from peeklock.server.net.sockets import end_output
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -437,8 +438,7 @@ class HttpProtocol(asyncio.Protocol):
     def _linger(self, transport: asyncio.Transport) -> None:
         self._body.forget()
         self._enter(Phase.LINGER, LINGER_S)
-        if transport.can_write_eof():
-            transport.write_eof()
+        end_output(transport)
 
     def _send(self, response: Response) -> None:
         headers = answer_headers(response, self._context.now_ms())

@@ -24,7 +24,7 @@ from peeklock.server import log
 from peeklock.server.descriptors import descriptors_max
 from peeklock.server.line_limits import Note
 from peeklock.server.loop.tasks import tell_failure
-from peeklock.server.net.sockets import is_loopback_address, listen
+from peeklock.server.net.sockets import end_output, is_loopback_address, listen
 
 FIRST_BYTES_S_MAX = 20.0
 """A connection that has not chosen a protocol by then is closed; Azure's token deadline is the same. Our
@@ -326,7 +326,9 @@ class _Newcomer(asyncio.Protocol):
         self._connecting: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._may_speak = True
+        self._has_tls = False
         self._refused = False
+        self._dropped = False
         self._timer = loop.call_later(FIRST_BYTES_S_MAX + wait_s, self.drop)
         self._waiting: asyncio.TimerHandle | None = None
         if wait_s:
@@ -340,14 +342,17 @@ class _Newcomer(asyncio.Protocol):
     def drop(self) -> None:
         """Close it without an answer: its protocol is not known yet."""
         self._leave()
+        self._dropped = True
         if self._transport is not None:
             self._transport.abort()
-        elif self._connecting is not None:
-            self._connecting.cancel()
-            self._connecting = None  # the task holds its cancellation, that its frames, and those this object
-        else:
+        elif self._connecting is None:
             self._loop.remove_reader(self._sock)
             self._sock.close()
+        elif self._has_tls:
+            self._connecting.cancel()
+            self._connecting = None  # the task holds its cancellation, that its frames, and those this object
+        # Else the transport is made within two turns, and aborted then. uvloop would close that of a
+        # cancelled task, perhaps after its first bytes had chosen a protocol, and never tell that protocol.
 
     def _leave(self) -> None:
         self._timer.cancel()
@@ -376,6 +381,7 @@ class _Newcomer(asyncio.Protocol):
 
     def begin_tls(self) -> None:
         """Begin the hand-shake."""
+        self._has_tls = True
         self._connecting = self._loop.create_task(self._encrypt())
         self._connecting.add_done_callback(tell_failure)
 
@@ -415,11 +421,13 @@ class _Newcomer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast: uvloop's transports do not derive from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        if self._dropped:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         assert transport is not None
-        if self._refused:
+        if self._refused or self._dropped:
             return
         if not self._may_speak:
             self._refuse(transport, AMQP_TLS_HEADER if data[:1] == b"A" else _HTTPS_ONLY)
@@ -445,8 +453,7 @@ class _Newcomer(asyncio.Protocol):
         self._timer.cancel()
         self._timer = self._loop.call_later(LINGER_S, self.drop)
         transport.write(answer)
-        if transport.can_write_eof():
-            transport.write_eof()
+        end_output(transport)
 
 
 _REASON = b'{"status": 403, "reason": "this broker accepts no plain text from other machines: use https"}\n'

@@ -1,7 +1,8 @@
-"""Sockets that listen on every address of a host."""
+"""Sockets that listen on every address of a host, and the end of a transport's output."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 from ipaddress import IPv6Address, ip_address
@@ -74,3 +75,17 @@ def is_loopback_address(address: str) -> bool:
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return ip.is_loopback
+
+
+def end_output(transport: asyncio.Transport) -> bool:
+    """End our half of the stream after what is buffered, where the transport can: TLS has no half-close.
+
+    Return False if the peer has reset the connection, which is then aborted.
+    """
+    try:
+        if transport.can_write_eof():
+            transport.write_eof()
+    except OSError:  # asyncio's own loop shuts the socket down at once; uvloop reports nothing
+        transport.abort()
+        return False
+    return True

@@ -30,6 +30,7 @@ from peeklock.server.line_limits import Note
 from peeklock.server.loop.tasks import call_for
 from peeklock.server.loop.turns import Turns
 from peeklock.server.net.amqp import AmqpConnection
+from peeklock.server.net.sockets import end_output
 
 FRAME_BYTES_MAX = 1024 * 1024 + 64 * 1024
 """Payload of one frame from a peer. Our choice: the official clients' largest AMQP frame is 1 MiB; the rest
@@ -273,8 +274,7 @@ class WebSocketProtocol(asyncio.Protocol):
             code, reason = int(frames.close_sent.code), frames.close_sent.reason
             self._note("a WebSocket was ended", {"code": code, "reason": reason})
             self._end_carried()
-            if transport.can_write_eof():
-                transport.write_eof()
+            end_output(transport)
             self._wait_for_end(transport)
 
     def _end_carried(self) -> None:
