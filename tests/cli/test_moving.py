@@ -215,6 +215,21 @@ def test_a_target_that_detects_duplicates_gets_new_ids(
     assert (kept.exit_code, len(there(run, target))) == (0, 6), "the target knows the id"
 
 
+@pytest.mark.parametrize("partitioned", ["source", "target"])
+def test_an_entity_with_partitions_has_no_transaction_for_a_job(
+    run: Callable[..., Result], connection: BlockingConnection, make: Callable[..., str], partitioned: str
+) -> None:
+    source = make(EnablePartitioning=partitioned == "source")
+    target = make(EnablePartitioning=partitioned == "target")
+    send(connection, source, 40)
+    result = run("move", source, target, "--filter", "n < 30")
+    assert result.exit_code == 0, result.output
+    assert "At least once" in result.stdout
+    assert numbers(there(run, target)) == [*range(30)]
+    assert numbers(there(run, source)) == [*range(30, 40)]
+    assert run("purge", source, "--yes").stdout == f"10 messages removed from {source}\n"
+
+
 def test_a_move_to_itself_ends(
     run: Callable[..., Result], connection: BlockingConnection, make: Callable[..., str]
 ) -> None:
@@ -294,6 +309,7 @@ def test_a_checkpoint_of_another_command_or_namespace_is_refused(
     assert "its version is 2" in refused(None, '{"version": 2}')
     assert "it is damaged" in refused(None, '{"version": 1, "plan": {}}')
     assert "--resume goes with options of connections alone" in refused(plans, "", "--rate", "1")
+    assert "messages cannot have this" in run("move", "a", "b", "--set", f"n:={1 << 70}").stderr
     assert "SOURCE and TARGET" in run("move", "a").stderr
     assert "not both" in run("move", "a", "b", "--to-connection", "x", "--to-connection-string", "y").stderr
 

@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -81,7 +81,7 @@ def purge(ends: Ends, plan: Plan, states: tuple[str, ...], *, dry_run: bool, yes
         if dry_run:
             click.echo(f"would remove {shown} from {plan.source}")
             return
-        if total and not yes:  # Ctrl-C answers the question, too
+        if total and not yes:
             _ask(f"Remove {shown} from {plan.source}?")
         run.total = total
         if counts.keys() - {"active"}:
@@ -95,11 +95,17 @@ def purge(ends: Ends, plan: Plan, states: tuple[str, ...], *, dry_run: bool, yes
 
 
 def _ask(question: str) -> None:
-    """Raises: click.UsageError: there is no terminal; click.Abort."""
+    """Exit unless the answer is yes. Raises: click.UsageError: there is no terminal."""
     if not sys.stdin.isatty():
         raise click.UsageError("messages are not removed without --yes where there is no terminal.")
-    if not click.confirm(question, err=True):
-        sys.exit(1)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is an answer
+    try:
+        if not click.confirm(question, err=True):
+            sys.exit(1)
+    except click.Abort:
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # Move and resubmit
@@ -115,7 +121,6 @@ def forward(
     dry_run: bool = False,
 ) -> None:
     """Move the messages of a plan, or go on with the checkpoint in a file; `command`: how to go on."""
-    from peeklock.jobs.checkpoint import Checkpoint
     from peeklock.jobs.job import Job
     from peeklock.jobs.survey import Snapshot
 
@@ -126,8 +131,8 @@ def forward(
     with _driven(ends, plan, go_on, file) as run:
         by_session = run.driver.has_sessions()
         run.driver.check_target()
-        plan = run.decided(plan)
-        start = before or Checkpoint(plan, run.driver.highest())
+        start = before or run.begun(plan)
+        plan = start.plan
         limit = None if plan.limit is None else max(0, plan.limit - start.taken)
         survey = run.survey(Snapshot(start.highest), limit, by_session=by_session)
         due = survey.states["active"] if limit is None else min(limit, survey.states["active"])
@@ -145,10 +150,15 @@ def forward(
 
 def _with_facts(ends: Ends, plan: Plan, *, keeps_ids: bool) -> Plan:
     source, target = _host(ends.source), _host(ends.of_target)
-    assert plan.target is not None, "it forwards"
-    detects = _detects_duplicates(ends.of_target, plan.target)
     plan = replace(plan, namespace=source, target_namespace=target)
-    return plan.with_facts(one_namespace=source == target, detects_duplicates=detects, keeps_ids=keeps_ids)
+    settings = _settings_of(ends.of_target, plan.target or "")
+    detects = None if settings is None else settings.get("RequiresDuplicateDetection") is True
+    return plan.with_facts(
+        # a transaction is of one partition (wire contract 6)
+        by_transactions=source == target and not (settings or {}).get("EnablePartitioning"),
+        detects_duplicates=detects,
+        keeps_ids=keeps_ids,
+    )
 
 
 def _same(ends: Ends, plan: Plan, before: Checkpoint) -> Plan:
@@ -173,8 +183,8 @@ def _host(given: Given) -> str:
     return f"{settings.host}:{settings.port}"
 
 
-def _detects_duplicates(given: Given, target: str) -> bool | None:
-    """Return whether an entity detects duplicates; None = the key may not ask."""
+def _settings_of(given: Given, target: str) -> Mapping[str, object] | None:
+    """Return the settings of an entity; None = the key may not ask."""
     from peeklock.client.administration import Administration
     from peeklock.client.errors import ServiceBusError
     from peeklock.client.requests import AdministrationError
@@ -183,7 +193,7 @@ def _detects_duplicates(given: Given, target: str) -> bool | None:
         entity = Administration.of(given.settings()).entity(target)
     except (AdministrationError, ServiceBusError, OSError):
         return None
-    return None if entity is None else bool(entity.settings.get("RequiresDuplicateDetection", False))
+    return None if entity is None else entity.settings
 
 
 # A run
@@ -207,11 +217,14 @@ class _Run:
         """Messages done by an earlier part, and by an earlier run."""
         self._began = time.monotonic()
 
-    def decided(self, plan: Plan) -> Plan:
-        """Return the plan, without transactions where there are none."""
-        if plan.by_transactions and not self.driver.has_transactions():
+    def begun(self, plan: Plan) -> Checkpoint:
+        """Return the beginning of a job: without transactions where there are none, or several partitions."""
+        from peeklock.jobs.checkpoint import Checkpoint
+
+        highest = self.driver.highest()
+        if plan.by_transactions and (any(highest) or not self.driver.has_transactions()):
             plan = self.driver.plan = replace(plan, by_transactions=False)
-        return plan
+        return Checkpoint(plan, highest)
 
     def survey(self, snapshot: Snapshot, limit: int | None, *, by_session: bool) -> Survey:
         """Count, unless Ctrl-C is pressed."""
@@ -240,7 +253,7 @@ class _Run:
     def end(self, where: str) -> None:
         """Print what was done, and exit unless all is."""
         self._progress.clear()
-        if self.driver.is_stopped and self.left:
+        if self.driver.is_stopped and self.done < self.total:
             self.stop(INTERRUPTED)
         if self.left:
             click.echo(

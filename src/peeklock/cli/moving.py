@@ -56,17 +56,20 @@ def forwarding(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def edits_of(given: dict[str, Any]) -> Edits:
-    """Return the edits of options, which are taken out of `given`."""
+    """Return the edits of options, which are taken out of `given`. Raises: click.UsageError."""
     from peeklock.jobs.edits import Edits
 
     ttl_s = given.pop("set_ttl")
-    return Edits(
-        set=dict(given.pop("set_")),
-        remove=given.pop("remove"),
-        subject=given.pop("set_subject"),
-        session_id=given.pop("set_session"),
-        ttl_ms=None if ttl_s is None else max(1, round(ttl_s * 1000)),
-    )
+    try:
+        return Edits(
+            set=dict(given.pop("set_")),
+            remove=given.pop("remove"),
+            subject=given.pop("set_subject"),
+            session_id=given.pop("set_session"),
+            ttl_ms=None if ttl_s is None else max(1, round(ttl_s * 1000)),
+        )
+    except ValueError as failure:
+        raise click.UsageError(f"messages cannot have this: {failure}.") from failure
 
 
 def refuse_with_resume(given: dict[str, Any]) -> None:
@@ -154,10 +157,10 @@ def move(
     To another namespace:  peeklock move orders orders --to-connection cloud
     After a break:         peeklock move --resume FILE
 
-    It says first how often a message arrives. In one namespace: exactly once. Elsewhere: exactly once if the
-    target is known to detect duplicates, else at least once. Nothing is lost when this is killed; the
-    checkpoint that it names says how to go on. Deferred and scheduled messages stay, and so does what comes
-    after the start. Works with any Service Bus.
+    It says first how often a message arrives. In one namespace, without partitions: exactly once. Else:
+    exactly once if the target is known to detect duplicates, or at least once. Nothing is lost when this is
+    killed; the checkpoint that it names says how to go on. Deferred and scheduled messages stay, and so does
+    what comes after the start. Works with any Service Bus.
 
     Messages that do not match are locked until the end; then they are released, which counts no delivery. If
     this is killed, their locks lapse, which counts one. Message ids are new where the target may detect

@@ -47,6 +47,10 @@ class Edits:
     session_id: str | None = None
     ttl_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raises: EncodeError, a ValueError: a value is none of AMQP."""
+        encode([*self.set, *self.set.values(), *self.remove, self.subject, self.session_id])
+
 
 def edited(
     payload: bytes, edits: Edits, *, message_id: str | None, marks: Mapping[str, Value | None]

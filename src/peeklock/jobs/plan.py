@@ -116,14 +116,14 @@ class Plan:
             message_id = new_id(peeked.properties.message_id, number, done)
         return edited(peeked.payload, self.edits, message_id=message_id, marks=marks)
 
-    def with_facts(self, *, one_namespace: bool, detects_duplicates: bool | None, keeps_ids: bool) -> Plan:
+    def with_facts(self, *, by_transactions: bool, detects_duplicates: bool | None, keeps_ids: bool) -> Plan:
         """Return the plan with what is known of the target; None = the key may not ask.
 
         New ids: where the target may detect duplicates, it may have seen the old ones.
         """
         return replace(
             self,
-            by_transactions=one_namespace,
+            by_transactions=by_transactions,
             detects_duplicates=detects_duplicates is True,
             has_new_ids=detects_duplicates is not False and not keeps_ids,
         )

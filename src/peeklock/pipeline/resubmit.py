@@ -63,8 +63,10 @@ def resubmit(
         has_new_ids=not keep_ids,
     )
     driver = JobDriver(plan, connection, connection, tell=tell)
-    driver.plan = plan = replace(plan, by_transactions=driver.has_transactions())
-    job = Job(Checkpoint(plan, highest_of(wanted)), due=len(wanted), sessions=None)
+    highest = highest_of(wanted)
+    is_one_partition = not any(highest)  # a transaction is of one
+    driver.plan = plan = replace(plan, by_transactions=is_one_partition and driver.has_transactions())
+    job = Job(Checkpoint(plan, highest), due=len(wanted), sessions=None)
     driver.run(job)
     return Outcome(job.done + job.unsettled, job.unsettled, job.left - job.unsettled)
 
