@@ -128,6 +128,13 @@ def test_a_message_that_fails_again_is_not_sent_in_a_loop() -> None:
     assert len(model.source) == 12
 
 
+def test_what_came_later_does_not_stand_in_for_what_others_hold() -> None:
+    model = Model(filled(12), comes_back=True, held_by_others={2})
+    job = model.run(plan(work="resubmit"))
+    assert (job.done, job.left, len(model.target)) == (11, 1, 11)
+    assert 2 in model.source
+
+
 def test_what_others_hold_is_left() -> None:
     model = Model(filled(12), held_by_others={2, 7})
     job = model.run(plan())
