@@ -66,9 +66,10 @@ FOLDERS = {
     "kill": ("tests/kill", "tests/capture", "tests/soak"),
     "interop": ("tests/interop", "tests/admin", "tests/demo"),
     "spark": ("tests/demo", "tests/pipeline", "tests/spark", "tests/client"),  # the longest test first
+    "long": ("tests/deploy", "tests/server", "tests/store", "tests/broker", "tests/fuzz", "tests/docs"),
 }
-"""Folder of each marker's tests. Named, since collecting all tests costs each process 8 s; a test checks that
-no test of a marker is elsewhere."""
+"""Folder of each marker's tests; of `long`, those without another of these markers. Named, since to collect
+all tests costs each process 26 s of CPU; a test checks that no test of a marker is elsewhere."""
 
 AUDITED = ("messages", "transactions", "topics")
 """Kill loops that write event logs; `http` does too, in the soak."""
@@ -154,7 +155,10 @@ SPARK_QUERIES = (
 
 LONG = (
     Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 60),
-    Step("long core tests", (*PYTEST, "-n", "2", "-m", LONG_CORE), 60),
+    # By file: the root file system of the image, say, is made for all tests of a file.
+    Step(
+        "long core tests", (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", LONG_CORE, *FOLDERS["long"]), 60
+    ),
     Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 180),
     # Their builds take most of it.
     Step("every client", (*PYTEST, "-m", "clients", "tests/interop"), 180),

@@ -105,13 +105,17 @@ def test_a_scheduled_message_is_cancelled_by_its_number(broker: ApiBroker) -> No
 
 
 def test_a_message_of_a_topic_reaches_its_subscription(broker: ApiBroker) -> None:
+    """The topic shows what is scheduled in it. Req: S-08"""
     broker.create_topic("t/x")
     broker.create_subscription("t/x", "s")
     broker.ok("POST", f"/entities/{segment('t/x')}/messages", {"body": "a"})
     path = segment("t/x/subscriptions/s")
     (shown,) = broker.ok("GET", f"/entities/{path}/messages")["messages"]
     assert shown["body"] == "a"
-    assert broker.http("GET", f"/entities/{segment('t/x')}/messages").problem == "invalid-operation"
+    later = {"body": "b", "scheduledEnqueueTime": "2999-01-01T00:00:00Z"}
+    broker.ok("POST", f"/entities/{segment('t/x')}/messages", later)
+    (shown,) = broker.ok("GET", f"/entities/{segment('t/x')}/messages")["messages"]
+    assert (shown["body"], shown["state"]) == ("b", "scheduled")
 
 
 def test_a_purge_spares_scheduled_and_locked_messages(broker: ApiBroker) -> None:

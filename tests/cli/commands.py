@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 from click.testing import Result
 
@@ -44,7 +44,9 @@ def there(run: Run, *place: str) -> list[dict[str, Any]]:
     return [json.loads(each) for each in result.stdout.splitlines()]
 
 
-def started(served: ServedBroker, *arguments: str, unbuffered: str = "") -> subprocess.Popen[str]:
+def started(
+    served: ServedBroker, *arguments: str, unbuffered: str = "", stdout: int | IO[str] = subprocess.PIPE
+) -> subprocess.Popen[str]:
     further = {
         "SERVICEBUS_CONNECTION_STRING": served.connection_string,
         "COLUMNS": "80",
@@ -53,7 +55,7 @@ def started(served: ServedBroker, *arguments: str, unbuffered: str = "") -> subp
     return subprocess.Popen(
         [sys.executable, "-m", "peeklock", *arguments],
         env={**os.environ, **further},
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     )

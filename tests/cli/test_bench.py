@@ -191,6 +191,13 @@ def test_options_of_sending_are_not_of_receiving(
     assert "--only receive takes --messages" in result.stderr
 
 
+@pytest.mark.parametrize("further", [("--rate", "nan"), ("--seconds", "inf")])
+def test_what_is_no_number_is_refused(run: Callable[..., Result], further: tuple[str, str]) -> None:
+    result = run("bench", "orders", *further)
+    assert result.exit_code == 2
+    assert "are numbers" in result.stderr
+
+
 def test_percentiles() -> None:
     assert load.percentiles_ms(array("q")) == {}
     assert load.percentiles_ms(array("q", [5_000_000])) == dict.fromkeys(("p50", "p90", "p99", "max"), 5.0)

@@ -244,7 +244,7 @@ def test_a_wrong_entity_shows_the_nearest(run: Callable[..., Result]) -> None:
             "A subscription is TOPIC/Subscriptions/NAME.\n"
         )
     assert "news/Subscriptions/sport" in run("peek", "news/Subscriptions/sports").stderr
-    assert "is a topic" in run("peek", "news").stderr
+    assert run("peek", "news").exit_code == 0  # a topic shows what is scheduled in it
 
 
 def test_a_wrong_key_or_connection_string_is_one_line(

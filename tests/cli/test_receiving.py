@@ -15,6 +15,7 @@ from peeklock.cli import main
 from peeklock.client import NEXT, Administration, BlockingConnection, ConnectionString, ReceiveMode
 from peeklock.testing.served import ServedBroker
 from tests.cli.commands import Make, Run, bodies, fill, put, started, there
+from tests.spark.relay import Relay
 
 # Outcomes
 
@@ -88,6 +89,14 @@ def test_a_table_fits_and_hides_nothing(run: Run, make: Make, width: int) -> Non
     assert "base64: /w==" in lines[3]
 
 
+def test_what_the_encoding_of_the_terminal_lacks_is_escaped(
+    served: ServedBroker, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    out, err = started(served, "receive", make("日本"), "--full").communicate(timeout=30)
+    assert (out.splitlines()[-1], err) == (r"  \u65e5\u672c", "")
+
+
 # Waiting
 
 
@@ -130,19 +139,28 @@ def test_sessions_are_followed_one_after_the_other(run: Run, make: Make) -> None
     assert bodies(result) == ["a:1", "a:2", "b:1"]
 
 
-def test_the_lock_of_a_followed_session_is_renewed(
+def test_the_lock_of_a_followed_session_is_renewed_and_a_break_survived(
     served: ServedBroker, connection: BlockingConnection, make: Make
 ) -> None:
     queue = make("a:1", RequiresSession=True, LockDuration="PT5S")
-    with started(served, "receive", queue, "--session", "a", "--follow", "--json") as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["body"] == "a:1"
-        time.sleep(7)  # longer than the lock: the process has its own clock
-        put(connection, queue, "a:2", sessions=True)
-        assert json.loads(process.stdout.readline())["body"] == "a:2"
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (130, "", "2 messages completed.\n")
+    with Relay(served.port) as relay:
+        text = served.connection_string.replace(f":{served.port};", f":{relay.port};")
+        arguments = ("receive", queue, "--session", "a", "--follow", "--json", "--connection-string", text)
+        with started(served, *arguments) as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["body"] == "a:1"
+            while relay.asked.count(b"renew-session-lock") < 3:  # more than the lock lasts
+                assert process.poll() is None
+            put(connection, queue, "a:2", sessions=True)
+            assert json.loads(process.stdout.readline())["body"] == "a:2"
+            while relay.asked.count(b"renew-session-lock") < 4:  # then the answers have come
+                assert process.poll() is None
+            relay.cut()
+            put(connection, queue, "a:3", sessions=True)
+            assert json.loads(process.stdout.readline())["body"] == "a:3"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "3 messages completed.\n")
 
 
 def test_an_entity_with_sessions_needs_one(run: Run, make: Make) -> None:
@@ -231,6 +249,19 @@ def test_a_closed_pipe_releases_what_is_not_printed(served: ServedBroker, run: R
     assert 1 <= left[0] <= 3
     result = run("receive", queue, "--json", "--wait", "0s")
     assert json.loads(result.stdout)["deliveryCount"] == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_told_and_nothing_is_settled(
+    served: ServedBroker, run: Run, make: Make, unbuffered: str
+) -> None:
+    queue = make("a", "b")
+    with open("/dev/full", "w") as full:
+        process = started(served, "receive", queue, "--count", "2", unbuffered=unbuffered, stdout=full)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert err == "peeklock: standard output: No space left on device. 0 messages completed.\n"
+    assert [each["deliveryCount"] for each in there(run, queue)] == [0, 0]
 
 
 def test_a_break_says_what_was_done() -> None:

@@ -94,6 +94,35 @@ def put_right(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch, folder: Pat
         run("queues", "delete", name)
 
 
+def received(run: Run, names: str) -> None:
+    """Receive, settle in each way, receive deferred messages; list, show and receive sessions."""
+    queue, chats = f"{names}-work", f"{names}-chats"
+    run("queues", "create", queue)
+    run("send", queue, "cake", "--count", "6")
+    for outcome in ("complete", "abandon", "defer", "dead-letter"):
+        assert '"cake"' in run("receive", queue, "--then", outcome, "--json").output
+    assert '"cake"' in run("receive", queue, "--delete", "--json").output
+    dead = run("receive", queue, "--dead-letter", "--json").output
+    run("receive", queue, "--count", "2", "--then", "defer")
+    assert len(run("deferred", "list", queue, "--json").output.splitlines()) == 3
+    first = json.loads(run("deferred", "list", queue, "--json").output.splitlines()[0])["sequenceNumber"]
+    run("deferred", "receive", queue, str(first), "--then", "dead-letter", "--reason", "Bad")
+    assert "2 messages completed" in run("deferred", "receive", queue, "--all").output
+    run("receive", queue, "--wait", "0s", status=3)
+    assert run("send", queue, given=dead).output == f"1 message sent to {queue}\n"
+    run("queues", "delete", queue, "--yes")
+    run("queues", "create", chats, "--session")
+    run("send", chats, "hello", "--session", "ann", "--count", "2")
+    assert "--next-session" in run("receive", chats, status=1).stderr
+    assert "ann" in run("receive", chats, "--next-session", "--json").output
+    assert run("sessions", "list", chats).output == "SESSION\nann\n"
+    run("sessions", "state", chats, "ann", "--set", "step 1")
+    assert json.loads(run("sessions", "show", chats, "ann", "--json").output)["state"] == "step 1"
+    run("receive", chats, "--session", "ann", "--then", "defer")
+    run("deferred", "receive", chats, "--all", "--session", "ann")
+    run("queues", "delete", chats, "--yes")
+
+
 def followed(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch) -> Result:
     """Return what `tail` shows until it is interrupted; a message arrives meanwhile."""
     pauses = iter([lambda: run("send", queue, "new one"), interrupt])

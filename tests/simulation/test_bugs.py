@@ -11,13 +11,46 @@ from tests.simulation.plan import run_seed
 
 pytestmark = pytest.mark.simulation
 
+FOUND_BY = {
+    "dropped-row": 4,
+    "due-backwards": 16,
+    "forgiven-rule": 34,
+    "forgotten-id": 4,
+    "hasty-cancel": 7,
+    "hasty-deletions": 28,
+    "kept-claims": 5,
+    "kept-id": 7,
+    "kept-session": 3,
+    "leaked-partial": 3,
+    "left-state": 9,
+    "lost-leavers": 2,
+    "overtaking-effects": 107,
+    "partial-batch": 7,
+    "reused-number": 2,
+    "shared-session": 8,
+    "shortened-lock": 6,
+    "split-session": 4,
+    "stale-delivery": 24,
+    "stale-end": 6,
+    "stolen-cursor": 35,
+    "strange-reader": 5,
+    "strange-settlement": 3,
+    "unasked-schedule": 7,
+    "unbound-strangers": 3,
+    "unshared-bound": 15,
+    "worn-delivery": 196,
+}
+"""Seeds that found a bug when this was written, where others come before. They are tried first: the others
+took 155 of the 204 s of CPU of this step."""
+
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_a_planted_bug_is_found(name: str) -> None:
     """Req: R-02"""
     bug = BUGS[name]
-    seeds = range(bug.first_seed, bug.first_seed + bug.seeds)
+    within = range(bug.first_seed, bug.first_seed + bug.seeds)
+    seeds = sorted(within, key=lambda seed: seed != FOUND_BY.get(name))
     failures = (run_seed(seed, bug=name).failure for seed in seeds)
     reasons = (failure.split("\n\nThe last events:")[0] for failure in failures if failure is not None)
     assert any(re.search(bug.shows, reason) for reason in reasons), (

@@ -16,7 +16,11 @@ LOST_SHARE_MAX = 0.03
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("count", "seed"),
-    [(30, 1), *(pytest.param(*many, marks=pytest.mark.long) for many in ((100, 1), (1000, 2)))],
+    [
+        (30, 1),
+        pytest.param(100, 1, marks=pytest.mark.long),
+        pytest.param(1000, 2, marks=pytest.mark.soak),  # a minute, of more of the same
+    ],
 )
 def test_random_damage_is_found(tmp_path: Path, count: int, seed: int) -> None:
     """A start that goes on has all facts; a rescued store is sound and gives no number again. Req: R-03."""

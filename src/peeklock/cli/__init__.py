@@ -11,6 +11,8 @@ deferred        `deferred`: deferred messages, listed, and received by their num
 sessions        `sessions`: sessions of an entity, and their states.
 outcomes        What becomes of received messages, as options, and the order of print and settle.
 stopping        Ctrl-C in a command that has work to end in order.
+scheduling      `scheduled`: scheduled messages cancelled, or enqueued at another time.
+schedule_runs   What its commands do with each message.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
 criteria        Which messages a command is about, as options.
 moving          `purge` and `move`: many messages removed, or moved to another entity.
@@ -60,6 +62,7 @@ from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
 from peeklock.cli.receiving import receive
 from peeklock.cli.rules import rules
+from peeklock.cli.scheduling import scheduled
 from peeklock.cli.sending import send
 from peeklock.cli.serve import serve
 from peeklock.cli.sessions import sessions
@@ -89,7 +92,7 @@ def main() -> None:
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
     pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
-    deferred, sessions, bench, dead_letters, move, purge,
+    deferred, sessions, scheduled, bench, dead_letters, move, purge,
 )  # fmt: skip
 
 for _command in _COMMANDS:

@@ -6,6 +6,7 @@ It knows options and how figures are shown. `client.load` sends and receives.
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import sys
 from collections.abc import Iterator
@@ -104,6 +105,8 @@ def _plan(
     """Return what to send. Raises: click.UsageError."""
     from peeklock.client.load import Plan
 
+    if not all(math.isfinite(each) for each in (seconds, rate) if each is not None):
+        raise click.UsageError("--seconds and --rate are numbers.")
     if only == "receive":
         if rate is not None or seconds is not None:
             raise click.UsageError("--rate and --seconds are of sending: --only receive takes --messages.")
@@ -143,7 +146,8 @@ def _measure(given: Given, plan: Plan, *, yes: bool, as_json: bool) -> NoReturn:
         progress.clear()
         if load.sent.count:
             click.echo(_as_json(load, broker.settings) if as_json else "\n".join(_lines(load)))
-        _remark(load)
+        if not status:
+            _remark(load)
         sys.exit(INTERRUPTED if stop.is_asked else status or bool(load.missing))
 
 

@@ -94,7 +94,7 @@ def receive_deferred(
         except ServiceBusError as failure:
             place.report(failure, NAME_A_SESSION if place.session is None else NO_SESSION)
             stop_with(1, taking.summary() if taking.printing.count else None)
-        taking.printing.end()
+        taking.printing.end(taking.summary())
     if stop.is_asked:
         stop_with(INTERRUPTED, taking.summary())
     _conclude(place, taking, every, is_table=not as_json and not full)
@@ -159,9 +159,11 @@ class _Taking:
         self.absent += absent
         count = self.printing.show([each.payload for each in found])
         printed, others = found[:count], found[count:]
-        there.settle(printed, self._outcome.state())
-        self._settled += count
-        _put_back(there, others)
+        try:
+            there.settle(printed, self._outcome.state())
+            self._settled += count
+        finally:
+            _put_back(there, others)
         return [sequence_number(each.payload) for each in others] + numbers[at_once:]
 
 

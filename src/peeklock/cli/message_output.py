@@ -47,7 +47,9 @@ class Progress:
 class Output:
     """Messages on standard output, and how far the search is."""
 
-    def __init__(self, *, as_json: bool, full: bool) -> None:
+    def __init__(self, *, as_json: bool, full: bool, due: bool = False) -> None:
+        """`due`: a table has the times when messages are due, instead of when they were enqueued."""
+        self._due = due
         self._as_json = as_json
         self._full = full
         self._layout: dict[str, int] = {}
@@ -60,7 +62,8 @@ class Output:
         from peeklock.cli import message_text
 
         if not self._as_json and not self._full and not self._layout:
-            self._layout = message_text.columns(shutil.get_terminal_size((WIDTH, 24)).columns)
+            time = message_text.DUE if self._due else message_text.ENQUEUED
+            self._layout = message_text.columns(shutil.get_terminal_size((WIDTH, 24)).columns, time)
             click.echo(message_text.head(self._layout))
 
     def show(self, found: Iterable[Peeked]) -> None:

@@ -19,15 +19,19 @@ BODY_CHARACTERS: Final = 400
 
 _FURTHER: Final = (("ID", 14), ("SUBJECT", 12), ("STATE", 9), ("SESSION", 12), ("SIZE", 7))
 """Columns that are shown if there is room, the most important first."""
-_ORDER: Final = ("SEQUENCE", "ENQUEUED (UTC)", "ID", "SUBJECT", "SESSION", "STATE", "SIZE", "BODY")
+ENQUEUED: Final = "ENQUEUED (UTC)"
+DUE: Final = "DUE (UTC)"
+_TIMES: Final = {ENQUEUED: "enqueuedTime", DUE: "scheduledEnqueueTime"}
+"""Column -> key of a message. A table has one of them."""
+_ORDER: Final = ("SEQUENCE", *_TIMES, "ID", "SUBJECT", "SESSION", "STATE", "SIZE", "BODY")
 _RIGHT: Final = ("SEQUENCE", "SIZE")
 _WIDE: Final = 100
 """From this width on, the enqueued time has its year."""
 
 
-def columns(width: int) -> dict[str, int]:
+def columns(width: int, time: str = ENQUEUED) -> dict[str, int]:
     """Return the columns that fit a terminal, in their order, with their widths; the body has the rest."""
-    chosen = {"SEQUENCE": 8, "ENQUEUED (UTC)": 19 if width >= _WIDE else 14}
+    chosen = {"SEQUENCE": 8, time: 19 if width >= _WIDE else 14}
     left = width - sum(chosen.values()) - len(GAP) * len(chosen)
     for name, size in _FURTHER:
         if left - size - len(GAP) < BODY_MIN:
@@ -47,7 +51,7 @@ def line(found: Mapping[str, Any], layout: Mapping[str, int]) -> str:
     """Return the line of a message, as `message_json` makes it."""
     cells = {
         "SEQUENCE": str(found.get("sequenceNumber", "-")),
-        "ENQUEUED (UTC)": _time(found.get("enqueuedTime"), layout["ENQUEUED (UTC)"]),
+        **{name: _time(found.get(key), layout[name]) for name, key in _TIMES.items() if name in layout},
         "ID": found.get("messageId"),
         "SUBJECT": found.get("subject"),
         "SESSION": found.get("sessionId"),

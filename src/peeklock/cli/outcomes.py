@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import functools
 import io
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -135,7 +136,7 @@ class Printing:
         self._failure: OSError | None = None
         self.count = 0
         """Messages that are printed."""
-        _buffer_output()
+        _prepare_output()
 
     @property
     def is_over(self) -> bool:
@@ -165,13 +166,14 @@ class Printing:
     def _ends(self, number: int, until: float) -> bool:
         return self._stop.is_asked or (number > 0 and time.monotonic() > until)
 
-    def end(self) -> None:
-        """Raise the failure of standard output, if there was one; a closed pipe ends a command silently."""
+    def end(self, summary: str) -> None:
+        """End the command if standard output failed: at a closed pipe silently, else with a summary."""
         if self._failure is None:
             return
         if self._failure.errno == errno.EPIPE:
             raise self._failure
-        raise click.ClickException(f"standard output: {self._failure.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the rest fails again at the end
+        stop_with(1, f"peeklock: standard output: {self._failure.strerror}. {summary}")
 
     def summary(self, settled: int) -> str:
         """Return what became of the messages; `settled`: of how many that is confirmed."""
@@ -185,16 +187,17 @@ class Printing:
         return text
 
 
-def _buffer_output() -> None:
-    """Have standard output write each text whole, or fail.
+def _prepare_output() -> None:
+    """Have standard output write each text whole, or fail, and escape what its encoding lacks.
 
     With PYTHONUNBUFFERED, Python drops the rest of a write that Ctrl-C interrupts, and raises nothing.
     """
     stream = sys.stdout
     raw = getattr(stream, "buffer", None)
     if isinstance(raw, io.RawIOBase):
-        buffered = io.BufferedWriter(raw)
-        sys.stdout = io.TextIOWrapper(buffered, encoding=stream.encoding, errors=stream.errors)
+        stream = sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding=stream.encoding)
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 def messages(count: int) -> str:

@@ -20,7 +20,7 @@ from peeklock.cli.outcomes import (
     stop_with,
     with_outcome,
 )
-from peeklock.cli.places import Place, at_a_place
+from peeklock.cli.places import TIMEOUT_S, Place, at_a_place
 from peeklock.cli.stopping import INTERRUPTED, Stop, stopping
 from peeklock.cli.visible import visible
 
@@ -35,6 +35,9 @@ WAIT_S: Final = 5.0
 ACCEPT_S: Final = (1.0, 5.0)
 """Shortest and longest wait of the broker for the next session in one request. Our choice: half of what a
 request may take."""
+
+RELEASED_S: Final = 0.2
+"""Pause before a session is asked for again that was held before a break. Our choice."""
 
 NAME_A_SESSION: Final = "Say which session: --session ID, or --next-session."
 
@@ -111,7 +114,7 @@ def receive(
             without = place.session is None and not next_session
             place.report(failure, NAME_A_SESSION if without else "Leave out --session and --next-session.")
             stop_with(1, f"{taking.summary()} Run it again to go on." if printing.count else None)
-        printing.end()
+        printing.end(taking.summary())
     if stop.is_asked:
         stop_with(INTERRUPTED, taking.summary())
     if not printing.count:
@@ -156,25 +159,32 @@ class _Taking:
         self._abandoned: list[Delivery] = []
         self._released = 0
 
-    def follow(self, left: float, wait_s: float, output: Output) -> None:
-        """Receive until Ctrl-C, or `left` messages. Raises: ServiceBusError."""
-        while left > 0 and not self._printing.is_over:
-            if self._start(math.inf):
-                output.begin()
-                left -= self.run(left, wait_s)
-            self.close()
+    def follow(self, total: float, wait_s: float, output: Output) -> None:
+        """Receive until Ctrl-C, or `total` messages, also over a break. Raises: ServiceBusError."""
+        from peeklock.client.errors import ServiceBusError
 
-    def run(self, left: float, wait_s: float) -> int:
-        """Receive up to `left` messages, and wait for each; return how many. Raises: ServiceBusError."""
-        count = 0
+        while self._printing.count < total and not self._printing.is_over:
+            if not self._start(math.inf):
+                continue  # Ctrl-C
+            output.begin()
+            try:
+                self.run(total - self._printing.count, wait_s)
+                self.close()
+            except ServiceBusError as failure:
+                # A receiver without a session has tried again already.
+                is_broken = failure.retryable and self._lock is not None
+                if not is_broken or self._settled() < self._printing.count:
+                    raise
+
+    def run(self, left: float, wait_s: float) -> None:
+        """Receive up to `left` messages, and wait for each. Raises: ServiceBusError."""
         if not self._start(wait_s):
-            return count
-        while count < left and not self._printing.is_over:
-            found = self._receive(int(min(left - count, self._outcome.taken_count)), wait_s)
+            return
+        while left > 0 and not self._printing.is_over:
+            found = self._receive(int(min(left, self._outcome.taken_count)), wait_s)
             if not found:
-                break
-            count += self._take(found)
-        return count
+                return
+            left -= self._take(found)
 
     def close(self) -> None:
         """Settle what is left to the end, and close the link. Raises: ServiceBusError."""
@@ -186,18 +196,24 @@ class _Taking:
 
     def summary(self) -> str:
         """Return what became of the messages."""
-        settled = self._receiver.settled_count - self._released
-        return self._printing.summary(self._printing.count if self._outcome.deletes else settled)
+        return self._printing.summary(self._settled())
+
+    def _settled(self) -> int:
+        """Return of how many messages it is confirmed that they are settled."""
+        if self._outcome.deletes:
+            return self._printing.count
+        return self._receiver.settled_count - self._released
 
     def _start(self, wait_s: float) -> bool:
         """Open the link; return whether it is open: the next session may not be available in time."""
-        from peeklock.client.errors import TIMEOUT, ServiceBusError
+        from peeklock.client.errors import SESSION_CANNOT_BE_LOCKED, TIMEOUT, ServiceBusError
         from peeklock.client.sessions import SessionLock
 
         receiver = self._receiver
         if receiver.is_open:
             return True
         until = time.monotonic() + wait_s
+        until_released = time.monotonic() + (0 if self._lock is None else TIMEOUT_S)
         while True:
             left_s = until - time.monotonic()
             receiver.session_wait_ms = int(1000 * min(max(left_s, ACCEPT_S[0]), ACCEPT_S[1]))
@@ -206,11 +222,15 @@ class _Taking:
                     receiver.start()
                 break
             except ServiceBusError as failure:
-                if failure.condition != TIMEOUT:
+                if failure.condition == SESSION_CANNOT_BE_LOCKED and time.monotonic() < until_released:
+                    time.sleep(RELEASED_S)  # after a break our own lock is released, once the broker sees it
+                elif failure.condition != TIMEOUT:
                     raise
-                if time.monotonic() >= until:
+                elif time.monotonic() >= until:
                     return False
             except KeyboardInterrupt:
+                return False
+            if self._stop.is_asked:
                 return False
         self._lock = None if receiver.session_id is None else SessionLock(self._broker, receiver)
         return True
@@ -232,13 +252,15 @@ class _Taking:
         shown = self._printing.show([each.payload for each in found])
         if self._outcome.deletes:
             return shown
-        if self._outcome.then == ABANDON:
-            self._abandoned += found[:shown]
-        else:
-            for each in found[:shown]:
-                self._receiver.settle(each, self._outcome.state())
-            self._receiver.flush()
-        self._release(found[shown:])
+        try:
+            if self._outcome.then == ABANDON:
+                self._abandoned += found[:shown]
+            else:
+                for each in found[:shown]:
+                    self._receiver.settle(each, self._outcome.state())
+                self._receiver.flush()
+        finally:
+            self._release(found[shown:])
         return shown
 
     def _release(self, left: list[Delivery]) -> None:

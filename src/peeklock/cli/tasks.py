@@ -46,6 +46,7 @@ TASKS: Final = (
             ("Follow new ones:", "peeklock tail orders"),
             ("Find messages:", "peeklock search orders --text banana"),
             ("Deferred, sessions:", "peeklock deferred list orders, peeklock sessions list chats"),
+            ("Scheduled messages:", "peeklock scheduled list orders"),
             ("See what waits:", "peeklock queues list --watch"),
         ),
     ),
@@ -53,9 +54,10 @@ TASKS: Final = (
         "Put right",
         ("dead-letters", "move", "purge"),
         (
-            ("See why they failed:", "peeklock dead-letters groups orders"),
+            ("Why messages died:", "peeklock dead-letters groups orders"),
             ("Send them again:", "peeklock dead-letters resubmit orders"),
-            ("Move or remove many:", "peeklock move orders backup, peeklock purge orders"),
+            ("Move messages:", "peeklock move orders backup"),
+            ("Remove messages:", "peeklock purge orders"),
         ),
     ),
     Task(

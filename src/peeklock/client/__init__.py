@@ -19,6 +19,7 @@ management         Requests to the `$management` and `$cbs` nodes.
 overrides          An encoded message with some parts replaced.
 requests           Requests to the administration: throttled ones are repeated, refusals are errors.
 rules              `Rule`: filters and actions, from XML and to XML.
+scheduling         Scheduled messages, cancelled or moved to another time.
 sender             `Sender`: many messages under way at a time.
 sessions           Sessions: their ids, states and locks.
 token_file         A JSON web token in a file that another program replaces.

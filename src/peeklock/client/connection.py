@@ -35,7 +35,7 @@ from peeklock.amqp.events import (
 )
 from peeklock.amqp.types import Symbol
 from peeklock.client.connection_string import ConnectionString
-from peeklock.client.errors import CONNECTION_LOST, ServiceBusError, refused
+from peeklock.client.errors import CONNECTION_LOST, NOT_IMPLEMENTED, UNAUTHORIZED, ServiceBusError, refused
 from peeklock.client.links import ReceiveMode, Receiver, SessionChoice
 from peeklock.client.management import Management, TokenNode
 from peeklock.client.sender import Sender
@@ -106,7 +106,12 @@ class BlockingConnection:
     # Public
 
     def management(self, path: str) -> Management:
-        """Return the management node of an entity, such as `orders` or `orders/$DeadLetterQueue`."""
+        """Return the management node of an entity, such as `orders` or `orders/$DeadLetterQueue`.
+
+        Raises: ServiceBusError: the broker is not said to be Service Bus.
+        """
+        if self.settings.generic:
+            raise self.error(NOT_IMPLEMENTED, "it is not said to be Service Bus", path)
         with self.lock:
             return self._management.setdefault(path, Management(self, path))
 
@@ -179,6 +184,8 @@ class BlockingConnection:
         Raises:
             ServiceBusError: refused; or the connection broke.
         """
+        if self.settings.generic:
+            return  # the login is that of the connection
         known = path.lower()
         now_ms = self._now_ms()
         old = self._tokens.get(known)
@@ -328,13 +335,15 @@ class BlockingConnection:
         self._selector.register(self._socket, self._mask)
         self._out = memoryview(b"")
         self._opened = False
+        plain = settings.generic and settings.key_name
         self._engine = Engine(
             "client",
             container_id=self.link_name(),
             now_ms=_steady_ms(),
             hostname=settings.host,
             max_frame_size=FRAME_BYTES,
-            sasl_mechanisms=("ANONYMOUS",),
+            sasl_mechanisms=("PLAIN",) if plain else ("ANONYMOUS",),
+            sasl_response=f"\0{settings.key_name}\0{settings.key}".encode() if plain else b"",
             properties={Symbol("product"): "peeklock-client"},
         )
         self._engine.open()
@@ -373,7 +382,8 @@ class BlockingConnection:
                     lost = self.error(CONNECTION_LOST, "the broker closed the connection", "")
                 else:
                     lost = self.error(str(event.error.condition), event.error.description, "")
-                    lost.retryable = True  # a new connection may succeed
+                    # A new connection may succeed; but a user and a password stay what they are.
+                    lost.retryable = lost.condition != UNAUTHORIZED or not self.settings.generic
                 self._lose(lost)
                 raise lost
             elif isinstance(event, _OF_A_CHANNEL):

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from peeklock.auth.sas import generate
 from peeklock.client.credentials import Credential, web_token
-from peeklock.client.errors import OptionError
+from peeklock.client.errors import NOT_IMPLEMENTED, OptionError, refused
 from peeklock.client.token_file import read_token
 
 PLAIN_PORT: Final = 5672
@@ -31,6 +32,7 @@ _KEYS: Final = (
 )
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]*-----END CERTIFICATE-----")
 _NAME: Final = re.compile("[A-Za-z]{1,32}")
+_URL: Final = re.compile("amqps?://", re.IGNORECASE)
 _BY_LOWER: Final = {key.lower(): key for key in _KEYS}
 
 
@@ -58,6 +60,9 @@ class ConnectionString:
     """Gives JSON web tokens; instead of key and signature."""
     websocket: bool = False
     """Whether AMQP travels over WebSocket."""
+    generic: bool = False
+    """Whether it is any AMQP 1.0 broker: `key_name` and `key` are user and password for SASL PLAIN instead of
+    tokens; there are no batches and no management, and a settlement has no answer."""
 
     @classmethod
     def parse(
@@ -75,7 +80,8 @@ class ConnectionString:
         Args:
             connection_string: `Endpoint=sb://host[:port];SharedAccessKeyName=...;SharedAccessKey=...`, or
                 `SharedAccessSignature` instead of the two; `UseDevelopmentEmulator=true` means no TLS;
-                `EntityPath` is optional.
+                `EntityPath` is optional. Or `amqp://user:password@host:port`, with TLS `amqps://`: any broker
+                of AMQP 1.0, without what Service Bus alone has.
             ca_file: PEM file of the certificates to trust; None = those of the machine.
             timeout_s: how long an operation is retried before its error is raised.
             token_file: file with a JSON web token; the connection string has no key and no signature then.
@@ -86,24 +92,19 @@ class ConnectionString:
             OptionError: a key is unknown, missing or wrong, or the file cannot be read. The text never quotes
                 a value that may be secret.
         """
-        values: dict[str, str] = {}
-        for part in connection_string.strip().split(";"):
-            if not part.strip():
-                continue
-            name, separator, value = part.partition("=")  # a key in base64 ends with `=`
-            known = _BY_LOWER.get(name.strip().lower())
-            if not separator or known is None:
-                shown = "a part without '='" if not separator else "a part with an unknown name"
-                if separator and _NAME.fullmatch(name.strip()):
-                    shown = repr(name.strip())  # else it may be a secret without its name
-                raise _wrong(f"has {shown}; it may hold {', '.join(_KEYS)}")
-            values[known] = value.strip()
+        instead = None if credential is None else "a credential"
+        instead = instead if token_file is None else "a token file"
+        if _URL.match(connection_string.strip()):
+            if instead is not None:
+                raise _wrong(f"is the URL of a broker without tokens, and {instead} is given")
+            certificates = None if ca_file is None else read_certificates(ca_file)
+            return _of_url(connection_string.strip(), certificates, timeout_s, websocket)
+        values = _values(connection_string)
         host, port = _endpoint(values.get("Endpoint", ""))
         plain = values.get("UseDevelopmentEmulator", "false").lower()
         if plain not in ("true", "false"):
             raise _wrong("has a UseDevelopmentEmulator that is neither true nor false")
-        instead = None if credential is None else "a credential"
-        key_name, key, signature = _key(values, instead if token_file is None else "a token file")
+        key_name, key, signature = _key(values, instead)
         tls = plain == "false"
         return cls(
             host,
@@ -123,14 +124,55 @@ class ConnectionString:
     def authorization(self, now_ms: int) -> str:
         """Return the header Authorization of an HTTP request to the namespace.
 
-        Raises: ServiceBusError: the file or the credential has no token.
+        Raises: ServiceBusError: the file or the credential has no token, or the broker takes none.
         """
+        if self.generic:
+            raise refused(NOT_IMPLEMENTED, "it is not said to be Service Bus", host=self.host, entity="")
         if self.token_file is not None:
             return f"Bearer {read_token(self.token_file, now_ms).text}"
         if self.credential is not None:
             return f"Bearer {web_token(self.credential).text}"
         resource = f"sb://{self.host}/"
         return self.signature or generate(resource, self.key_name, self.key, now_ms + TOKEN_MS)
+
+
+def _values(connection_string: str) -> dict[str, str]:
+    """Return the parts of a connection string by name. Raises: OptionError."""
+    values: dict[str, str] = {}
+    for part in connection_string.strip().split(";"):
+        if not part.strip():
+            continue
+        name, separator, value = part.partition("=")  # a key in base64 ends with `=`
+        known = _BY_LOWER.get(name.strip().lower())
+        if not separator or known is None:
+            shown = "a part without '='" if not separator else "a part with an unknown name"
+            if separator and _NAME.fullmatch(name.strip()):
+                shown = repr(name.strip())  # else it may be a secret without its name
+            raise _wrong(f"has {shown}; it may hold {', '.join(_KEYS)}")
+        values[known] = value.strip()
+    return values
+
+
+def _of_url(url: str, certificates: str | None, timeout_s: float, websocket: bool) -> ConnectionString:
+    """Return the settings of `amqp://user:password@host:port`. Raises: OptionError."""
+    scheme, _, rest = url.partition("://")
+    login, at, where = rest.rpartition("@")
+    host, port = _endpoint(f"amqp://{where}")
+    user, separator, password = login.partition(":")
+    if where.partition("/")[2] or (at and not (user and separator)):
+        raise _wrong("is a URL, but not of the form amqp://user:password@host:port")
+    tls = scheme.lower() == "amqps"
+    return ConnectionString(
+        host,
+        port or (TLS_PORT if tls else PLAIN_PORT),
+        tls,
+        unquote(user),
+        unquote(password),
+        certificates=certificates,
+        timeout_s=timeout_s,
+        websocket=websocket,
+        generic=True,
+    )
 
 
 def _key(values: Mapping[str, str], instead: str | None) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ UNAUTHORIZED: Final = "amqp:unauthorized-access"
 NOT_FOUND: Final = "amqp:not-found"
 SERVER_BUSY: Final = "com.microsoft:server-busy"
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
+NOT_IMPLEMENTED: Final = "amqp:not-implemented"
 MESSAGE_LOCK_LOST: Final = "com.microsoft:message-lock-lost"
 MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
 SESSION_CANNOT_BE_LOCKED: Final = "com.microsoft:session-cannot-be-locked"
@@ -39,8 +40,8 @@ _ADVICE: Final = {
     "com.microsoft:entity-disabled": "Enable the entity, then start again.",
     "amqp:resource-limit-exceeded": "The entity is full: receive from it, or raise its quota.",
     MESSAGE_SIZE_EXCEEDED: "Send a smaller message, or raise the entity's limit.",
-    "amqp:not-implemented": "This broker does not know the operation: cursors need peeklock, peek-lock and "
-    "browsing work with any Service Bus.",
+    NOT_IMPLEMENTED: "This broker does not know the operation: cursors need peeklock, peek-lock and "
+    "browsing work with any Service Bus. A broker named by a URL, amqp://..., only sends and receives.",
     CONNECTION_LOST: "Check the host and port in the connection string, and that the broker runs.",
     SESSION_CANNOT_BE_LOCKED: "Another receiver holds the session: close it, wait until its lock expires, or "
     "take another session.",
@@ -56,7 +57,7 @@ _STATUS_CONDITIONS: Final = {
     409: "com.microsoft:entity-already-exists",
     410: MESSAGE_LOCK_LOST,
     500: "amqp:internal-error",
-    501: "amqp:not-implemented",
+    501: NOT_IMPLEMENTED,
     503: SERVER_BUSY,
 }
 

@@ -267,18 +267,23 @@ class Receiver(Link):
         with self.connection.lock:
             if not self.is_open or delivery.opening != self._opening:
                 raise self.connection.error(MESSAGE_LOCK_LOST, "the link of the message is lost", self.entity)
-            self._settling[delivery.delivery_id] = delivery
+            # Without two phases, AMQP 2.6.12, the receiver settles, and there is no answer.
+            settled = self.connection.settings.generic
+            if settled:
+                self.settled_count += 1
+            else:
+                self._settling[delivery.delivery_id] = delivery
             self.connection.engine.disposition(
                 self.channel,
                 Role.RECEIVER,
                 delivery.delivery_id,
                 delivery.delivery_id,
                 outcome,
-                settled=False,
+                settled=settled,
             )
 
     def flush(self) -> None:
-        """Wait for the answers to all `settle` calls.
+        """Wait for the answers to all `settle` calls; a broker that is not Service Bus gives none.
 
         Raises:
             ServiceBusError: of the first one that was refused, or whose answer was lost with the link.
@@ -308,7 +313,7 @@ class Receiver(Link):
                 Source(self.entity, filter=filters),
                 Target(name),
                 snd_settle_mode=0 if peek_lock else 1,
-                rcv_settle_mode=1 if peek_lock else 0,
+                rcv_settle_mode=1 if peek_lock and not connection.settings.generic else 0,
                 properties=properties,
             )
         )

@@ -75,6 +75,8 @@ class Overrides:
     """Replaces a body of any kind."""
     place: bytes = b""
     """Prefix of the id of a message without one; see `made_id`."""
+    makes_id: bool = True
+    """Whether a message without an id gets one."""
 
 
 def override(payload: bytes, overrides: Overrides) -> tuple[bytes, bytes]:
@@ -96,10 +98,12 @@ def override(payload: bytes, overrides: Overrides) -> tuple[bytes, bytes]:
         _cut(payload, sections.body) if overrides.body is None else _data(overrides.body),
         _cut(payload, sections.footer),
     )
-    if fields[_MESSAGE_ID] == NULL:
+    if fields[_MESSAGE_ID] == NULL and overrides.makes_id:
         fields[_MESSAGE_ID] = made_id(overrides.place, b"".join((*before, *fields, *behind)))
-    properties = bytearray((0x00, 0x53, PROPERTIES))
-    compound8_or_32(properties, 0xC0, 0xD0, len(fields), b"".join(fields))
+    properties = bytearray()
+    if sections.properties is not None or fields != [NULL]:
+        properties += bytes((0x00, 0x53, PROPERTIES))
+        compound8_or_32(properties, 0xC0, 0xD0, len(fields), b"".join(fields))
     session = fields[_GROUP_ID] if len(fields) > _GROUP_ID else NULL
     key = partition_key if session in NO_SESSION and partition_key != NULL else session
     return b"".join((*before, properties, *behind)), key

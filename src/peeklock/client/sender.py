@@ -111,11 +111,14 @@ class Sender(Link):
     def send_batch(self, payloads: list[bytes], tag: object = None) -> None:
         """Send encoded messages as one batch, stored as a whole; `batch_bytes_max` limits its size.
 
+        A broker that is not Service Bus knows no batches: it gets message by message.
+
         Raises:
             ServiceBusError: as `send`; it names the first message of the batch.
         """
-        if len(payloads) == 1:
-            self.send(payloads[0], tag)
+        if len(payloads) == 1 or self.connection.settings.generic:
+            for payload in payloads:
+                self.send(payload, tag)
         elif payloads:
             self._offer(_Sent(self._index, len(payloads), tag, encode_batch(payloads), BATCH_FORMAT))
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from peeklock.amqp.types import Int, Timestamp
 from peeklock.client.connection import BlockingConnection, wall_ms
+from peeklock.client.errors import ServiceBusError
 from peeklock.client.links import Receiver
 
 LIST: Final = "com.microsoft:get-message-sessions"
@@ -67,7 +68,7 @@ class SessionLock:
     def __init__(self, connection: BlockingConnection, receiver: Receiver) -> None:
         """`receiver`: has locked a session."""
         self._sessions = MessageSessions(connection, receiver.entity)
-        self._session_id = receiver.session_id or ""
+        self._receiver = receiver
         half_s = (receiver.locked_until_ms - wall_ms()) / 2000
         self._renew_s = min(max(half_s, RENEW_S[0]), RENEW_S[1])
         self._renew_at = time.monotonic() + self._renew_s
@@ -77,7 +78,19 @@ class SessionLock:
         return max(0.0, self._renew_at - time.monotonic())
 
     def keep(self) -> None:
-        """Renew the lock, if it is time to. Raises: ServiceBusError."""
-        if not self.left_s():
-            self._sessions.renew(self._session_id)
-            self._renew_at = time.monotonic() + self._renew_s
+        """Renew the lock, if it is time to.
+
+        Raises:
+            ServiceBusError: refused; or the link is lost, and the lock with it.
+        """
+        if not self._receiver.is_open:
+            raise self._receiver.lost_error()
+        if self.left_s():
+            return
+        try:
+            self._sessions.renew(self._receiver.session_id or "")
+        except ServiceBusError as error:
+            if self._receiver.is_open:
+                raise
+            raise self._receiver.lost_error() from error  # the request went over the next connection
+        self._renew_at = time.monotonic() + self._renew_s

@@ -51,6 +51,7 @@ from peeklock.broker.vocabulary.effects import (
     EntitiesFound,
     EntityFound,
     Fetch,
+    MessagesFound,
     RulesFound,
     SenderOpened,
     SettlementFailed,
@@ -952,13 +953,25 @@ def test_what_a_topic_or_a_subscription_is_not_for_is_refused_by_name(broker: Br
         OpenReceiver(broker.link(), Address("news", DEAD), peek_lock),
         OpenSender(broker.link(), Address(path("all"))),
         OpenSender(broker.link(), Address("news"), Address(path("all"))),
-        Peek(Address("news"), SequenceNumber(0), 1, 100, broker.reply_to()),
         PurgeMessages(Address("news"), broker.now_ms, broker.reply_to()),
         Schedule(Address(path("all")), [(Message(1), EMPTY)], broker.reply_to()),
     ):
         error = broker.refused(command)
         assert isinstance(error, InvalidOperation), error
         assert "news" in str(error)
+
+
+def test_a_topic_shows_what_is_scheduled_in_it(broker: Broker) -> None:
+    """Req: S-08. Source: Azure/azure-service-bus issue 352: the service browses topics by design."""
+    for _ in range(2):
+        message = Message(1, scheduled_at_ms=broker.now_ms + 1000)
+        broker.do(Schedule(Address("news"), [(message, EMPTY)], broker.reply_to()))
+    peek = Peek(Address("news"), SequenceNumber(0), 9, 100, broker.reply_to())
+    found = broker.one(peek, MessagesFound).messages
+    assert [(view.message.sequence_number, view.state) for view in found] == [
+        (1, MessageState.SCHEDULED),
+        (2, MessageState.SCHEDULED),
+    ]
 
 
 def test_a_sender_to_a_topic_is_to_read_routing(broker: Broker) -> None:

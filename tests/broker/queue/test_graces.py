@@ -385,7 +385,7 @@ def test_a_deferred_message_is_deferred_again(broker: Broker) -> None:
 # What it costs
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_many_locks_are_released_in_slices(broker: Broker, count: int) -> None:
     """The break itself looks at none of them. Req: C26, R-06"""
     broker.checks = False

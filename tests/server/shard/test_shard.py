@@ -67,7 +67,7 @@ from peeklock.server.loop.turns import Turns
 from peeklock.server.shard import housekeeping
 from peeklock.server.shard.back_pressure import LAG_MS_MAX
 from peeklock.server.shard.driver_loop import HAND_OUT_S
-from peeklock.server.shard.shard import Shard
+from peeklock.server.shard.shard import Losses, Shard
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.clock import ManualClock
@@ -681,6 +681,35 @@ def test_dropped_sends_are_counted_and_warned_of_wherever_they_were_refused(
         assert line.getMessage().startswith("pre-settled sends were refused and dropped")
         assert line.fields == {"dropped": 2, "since_start": 2}
         await shard.stop()
+
+    asyncio.run(test())
+
+
+def test_losses_that_go_on_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """Req: T-06"""
+    namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(bytes(16)), digest_key=b"test")
+    now_s = 0
+    losses = Losses(namespace, lambda: now_s)
+    for now_s in range(130):  # noqa: B007  # the clock reads it
+        namespace.apply(CountDroppedSend(), NOW_MS)
+        losses.log()
+    records: list[Any] = caplog.records
+    assert [record.fields["dropped"] for record in records] == [1, 60, 60]
+
+
+def test_losses_after_the_last_line_are_told_when_the_shard_stops(caplog: pytest.LogCaptureFixture) -> None:
+    """Req: T-06"""
+
+    async def test() -> None:
+        shard, _ = await started()
+        shard.offer((CountDroppedSend(),))
+        await until_idle(shard)
+        shard._losses.log()
+        shard.offer((CountDroppedSend(),))
+        await until_idle(shard)
+        await shard.stop()
+        records: list[Any] = caplog.records
+        assert records[-1].fields == {"dropped": 1, "since_start": 2}
 
     asyncio.run(test())
 

@@ -138,6 +138,15 @@ class Entities:
         entity.require_receiving()
         return queue
 
+    def browsable(self, address: Address) -> MessageQueue:
+        """Return a queue that can be browsed: also that of a topic, whose messages are scheduled.
+
+        Raises: as `queue`; EntityDisabled.
+        """
+        entity, queue = self.queue(address)
+        entity.require_receiving()
+        return queue
+
     def require_room(self, entity: Entity, size_bytes: int) -> None:
         """Check that so many more bytes fit. Raises: QuotaExceeded."""
         entity = entity.topic or entity  # a subscription counts for its topic

@@ -237,7 +237,7 @@ class Entity:
         """Check that a queue of it can be received from. Raises: InvalidOperation: it is a topic."""
         if queue.fan_out is not None:
             raise InvalidOperation(
-                f"'{self.name}' is a topic: its messages are received and browsed in its subscriptions"
+                f"'{self.name}' is a topic: its messages are received in its subscriptions"
             )
 
     def require_target(self) -> None:

@@ -389,7 +389,7 @@ class Operations:
         return lock
 
     def peek(self, command: ask.Peek, out: Outcome) -> None:
-        queue = self._entities.readable(command.address)
+        queue = self._entities.browsable(command.address)
         queue.accessed_at_ms = out.now_ms
         views = browse(
             queue, command.from_sequence_number, command.count_max, command.bytes_max, command.session_id

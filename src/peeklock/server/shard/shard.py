@@ -37,6 +37,9 @@ from peeklock.store.base import Batch, Store, StoreReader
 if TYPE_CHECKING:
     from peeklock.store.event_backlog import EventBacklog
 
+TELL_S = 60.0
+"""Between two lines about losses. Our choice, as for other lines that a peer can cause."""
+
 
 class Shard:
     """One namespace over one store."""
@@ -95,7 +98,7 @@ class Shard:
         self.submit = own.submit
         self.ask = own.ask
         self._kept_house_s = asyncio.get_running_loop().time()
-        self._losses = Losses(namespace)
+        self._losses = Losses(namespace, asyncio.get_running_loop().time)
         self._totals = TotalsRequests(namespace.count_totals, turns)
         self._pressure = self._back_pressure(min_free_bytes, limits)
         asyncio.get_running_loop().call_soon(self._pressure.look_at_volume)  # its failure ends the process
@@ -274,6 +277,7 @@ class Shard:
     async def rest(self) -> None:
         """Commit what was offered and the events so far; after that nothing happens by itself."""
         self._housekeeping.remove(self)
+        self._losses.log_all()
         self._namespace.flush_events()
         self._driver.offer((), self.now_ms())  # so that it finds the events
         await self.catch_up()
@@ -287,14 +291,24 @@ class Shard:
 
 
 class Losses:
-    """Logs each loss that no client learns of, once."""
+    """Logs losses that no client learns of: the first at once, what follows in one line each `TELL_S`."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, clock_s: Callable[[], float]) -> None:
         self._namespace = namespace
+        self._clock_s = clock_s
+        self._told_s = -TELL_S
         self._dropped_sends = 0
         self._failed_evaluations = 0
 
     def log(self) -> None:
+        """Warn of what was counted since the last time, if that was long enough ago."""
+        counted = self._namespace.dropped_sends + self._namespace.failed_evaluations
+        now_s = self._clock_s()
+        if counted > self._dropped_sends + self._failed_evaluations and now_s >= self._told_s + TELL_S:
+            self._told_s = now_s
+            self.log_all()
+
+    def log_all(self) -> None:
         """Warn of what was counted since the last time."""
         dropped_sends = self._namespace.dropped_sends
         if dropped_sends > self._dropped_sends:
