@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -67,6 +68,30 @@ def messages(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "new one" in followed(run, queue, monkeypatch).output
     assert "nearest" in run("send", f"{queue}x", "lost", status=1).output
     run("queues", "delete", queue, "--yes")
+
+
+def put_right(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Group, resubmit and drop dead letters; move and purge; in queues that are made and deleted."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    other = f"{queue}-other"
+    run("queues", "create", queue)
+    run("queues", "create", other, "--session")
+    run("send", queue, "1 pizza", "--count", "6")
+    run("receive", queue, "--count", "4", "--then", "dead-letter", "--reason", "cold")
+    assert "cold" in run("dead-letters", "groups", queue).output
+    number = json.loads(run("dead-letters", "list", queue, "--count", "1", "--json").output)["sequenceNumber"]
+    assert "cold" in run("dead-letters", "show", queue, str(number)).output
+    sent = run("dead-letters", "resubmit", queue, "--to", str(number + 1)).output
+    assert "Exactly once" in sent
+    assert sent.endswith(f"2 messages sent to {queue}\n")
+    assert run("dead-letters", "drop", queue, "--yes").output.startswith("2 messages removed")
+    run("send", queue, "later", "--at", "2099-01-01T00:00Z")
+    assert "3 messages moved" in run("move", queue, other, "--set-session", "a", "--limit", "3").output
+    assert "2 messages moved" in run("move", other, queue, "--to", "2").output
+    assert run("purge", queue, "--yes").output == f"4 messages removed from {queue}\n"
+    assert run("purge", other, "--text", "pizza", "--yes").output == f"1 message removed from {other}\n"
+    for name in (queue, other):
+        run("queues", "delete", name)
 
 
 def received(run: Run, names: str) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from peeklock.cli import main
 from peeklock.demo.broker import BrokerProcess
 from tests.client.test_credentials import Credential
-from tests.interop.commands import Run, entities, messages, received, runner
+from tests.interop.commands import Run, entities, messages, put_right, received, runner
 from tests.interop.witness import Witness
 from tests.kept_keys import KeptKeys
 from tests.server.issuer import Issuer
@@ -120,13 +120,14 @@ def log_in(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("auth", AUTHS)
 def test_all_commands_work(
-    auth: str, transport: str, log_in: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    auth: str, transport: str, log_in: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Req: R-04, T-09, T-11."""
     run = log_in(auth, transport)
     entities(run, transport)
     messages(run, f"{transport}-messages", monkeypatch)
     received(run, transport)
+    put_right(run, f"{transport}-wrong", monkeypatch, tmp_path)
 
 
 def test_commands_ask_for_nothing_that_azure_lacks(
@@ -169,6 +170,24 @@ def test_commands_ask_for_nothing_that_azure_lacks(
     assert odd == {("GET", "/metrics/entities")}  # asked for, but not needed: it is hidden here
     assert {method for method, _ in targets} == {"GET", "PUT", "DELETE"}
     assert all("api-version=20" in target for _, target in asked.requests if "metrics" not in target)
+
+
+def test_jobs_ask_for_nothing_that_azure_lacks(
+    brokers: Callable[[str], BrokerProcess],
+    log_in: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Req: T-11."""
+    with Witness(brokers("development").amqp_port) as witness:
+        put_right(log_in("development", "plain", witness.port), "watched", monkeypatch, tmp_path)
+        asked = witness.read()
+    assert {"com.microsoft:cancel-scheduled-message"} <= asked.operations <= AZURE_OPERATIONS
+    assert asked.properties <= AZURE_LINK_PROPERTIES
+    assert asked.filters <= AZURE_FILTERS
+    assert asked.annotations <= AZURE_ANNOTATIONS
+    assert asked.capabilities == set()
+    assert asked.outcomes <= {"accepted", "rejected", "released", "transactional-state"}
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def _read_frames(asked: Asked, log: bytes) -> None:
                 asked.capabilities |= _capabilities(inside)
                 asked.filters |= set(map(str, inside.get("filter") or ()))
                 if is_receiver == (end == "source"):
-                    asked.addresses.add(str(inside["address"]))
-            addresses[channel, fields["handle"]] = str(_composite(fields["target"])["address"])
+                    asked.addresses.add(_address(inside))
+            addresses[channel, fields["handle"]] = _address(_composite(fields["target"]))
         elif code == DISPOSITION:
             asked.outcomes.add(composite_name(code_of(fields["state"].descriptor)))
         elif code == TRANSFER and payload:
@@ -146,6 +146,10 @@ def _composite(value: Any) -> dict[str, Any]:
     """Return the fields of a source or target."""
     assert isinstance(value, Described)
     return dict(zip(field_names(code_of(value.descriptor)), value.value, strict=False))
+
+
+def _address(end: dict[str, Any]) -> str:
+    return str(end.get("address", "(coordinator)"))  # of transactions: it has none
 
 
 def _capabilities(fields: dict[str, Any]) -> set[str]:

@@ -15,8 +15,7 @@ from peeklock.amqp.messaging import Properties, scan
 from peeklock.cli import main
 from peeklock.client.connection import BlockingConnection
 from peeklock.client.links import Delivery, ReceiveMode
-from peeklock.pipeline.resubmit import new_id
-from peeklock.spark.sink.outgoing import ID_LENGTH_MAX
+from peeklock.jobs.edits import ID_LENGTH_MAX, new_id
 from peeklock.testing.served import ServedBroker
 from tests.pipeline.synthetic import make_log, write_segments
 

@@ -14,6 +14,11 @@ stopping        Ctrl-C in a command that has work to end in order.
 scheduling      `scheduled`: scheduled messages cancelled, or enqueued at another time.
 schedule_runs   What its commands do with each message.
 browsing        `peek`, `tail` and `search`: messages seen without being taken.
+criteria        Which messages a command is about, as options.
+moving          `purge` and `move`: many messages removed, or moved to another entity.
+dead_letters    `dead-letters`: grouped, shown, sent again, dropped.
+job_running     How a command runs a job over many messages: what it says, and how it ends.
+checkpoint_files  Checkpoints of such jobs.
 bench           `bench`: rates and latencies.
 places          Where the messages are that a command reads or sends, as options.
 message_output  Messages on standard output, and progress.
@@ -46,11 +51,13 @@ from peeklock.cli.backups import backup, restore
 from peeklock.cli.bench import bench
 from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.connecting import logins
+from peeklock.cli.dead_letters import dead_letters
 from peeklock.cli.deferred import deferred
 from peeklock.cli.entities import queues, subscriptions, topics
 from peeklock.cli.extras import ca, demo, pipeline
 from peeklock.cli.importing import import_
 from peeklock.cli.keys import keys
+from peeklock.cli.moving import move, purge
 from peeklock.cli.namespaces import namespaces
 from peeklock.cli.operate import connections, health
 from peeklock.cli.receiving import receive
@@ -85,7 +92,7 @@ def main() -> None:
 _COMMANDS = (
     serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
     pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
-    deferred, sessions, scheduled, bench,
+    deferred, sessions, scheduled, bench, dead_letters, move, purge,
 )  # fmt: skip
 
 for _command in _COMMANDS:

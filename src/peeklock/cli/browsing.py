@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from peeklock.cli.criteria import DEAD_LETTER_REASON, NUMBER, STATE, by_criteria, compiled, state_of
 from peeklock.cli.message_output import FULL, JSON, Output
-from peeklock.cli.options import parsed
-from peeklock.cli.places import Place, at_a_place, instant_ms
+from peeklock.cli.places import Place, at_a_place
 
 if TYPE_CHECKING:
     from peeklock.client.browsing import Browser
@@ -19,18 +19,14 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.5
 """How often `tail` looks for new messages. Our choice: at once, to a person; and few requests to pay for."""
 
-_STATES: Final = ("active", "deferred", "scheduled")
-_NUMBER = click.IntRange(0, (1 << 63) - 1)
-_STATE = click.option("--state", type=click.Choice(_STATES), help="Only messages in this state.")
-
 
 @click.command()
 @at_a_place
-@click.option("--from", "from_number", type=_NUMBER, default=0, metavar="NUMBER", help="First number.")
+@click.option("--from", "from_number", type=NUMBER, default=0, metavar="NUMBER", help="First number.")
 @click.option(
     "--count", type=click.IntRange(1), metavar="N", help="Messages to show.", show_default="20; 1 with --full"
 )
-@_STATE
+@STATE
 @FULL
 @JSON
 def peek(
@@ -88,21 +84,9 @@ def tail(place: Place, full: bool, as_json: bool) -> None:
 
 @click.command()
 @at_a_place
-@click.option("--filter", metavar="SQL", help="A filter as of a subscription's rule, such as n > 3.")
-@click.option("--text", metavar="TEXT", help="The body contains this.")
-@click.option("--regex", metavar="REGEX", help="This expression of Python is found in the body.")
-@click.option("-i", "--ignore-case", is_flag=True, help="Of --text and --regex.")
-@click.option("--json-path", metavar="PATH", help="The body is JSON with this: '$.order.total > 100'.")
-@click.option("--from", "from_number", type=_NUMBER, metavar="NUMBER", help="Lowest sequence number.")
-@click.option("--to", "to_number", type=_NUMBER, metavar="NUMBER", help="Highest sequence number.")
-@click.option(
-    "--since", "since_ms", callback=parsed(instant_ms), metavar="TIME", help="Enqueued at this or later."
-)
-@click.option(
-    "--until", "until_ms", callback=parsed(instant_ms), metavar="TIME", help="Enqueued before this."
-)
-@_STATE
-@click.option("--dead-letter-reason", metavar="TEXT", help="Its DeadLetterReason, in full.")
+@by_criteria
+@STATE
+@DEAD_LETTER_REASON
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after so many.", show_default="all")
 @FULL
 @JSON
@@ -127,25 +111,6 @@ def search(
     output = Output(as_json=as_json, full=full)
     with place.browser() as browser:
         show(browser, wanted, output, criteria["from_number"] or 0, count, ahead=True)
-
-
-def state_of(name: str | None) -> Any:
-    """Return the state with a name."""
-    from peeklock.search import STATES
-
-    return next((state for state, known in STATES.items() if known == name), None)
-
-
-def compiled(**criteria: Any) -> Search:
-    """Return the search. Raises: click.BadParameter."""
-    from peeklock.search import Criteria, Search, SearchError
-
-    try:
-        return Search.compile(Criteria(**criteria))
-    except SearchError as failure:
-        raise click.BadParameter(
-            str(failure), param_hint=f"--{failure.criterion.replace('_', '-')}"
-        ) from failure
 
 
 def show(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from peeklock.cli.browsing import compiled, show, state_of
+from peeklock.cli.browsing import show
+from peeklock.cli.criteria import compiled, state_of
 from peeklock.cli.message_output import FULL, JSON, Output
 from peeklock.cli.outcomes import NOTHING, Outcome, Printing, check_sub_queue, stop_with, with_outcome
 from peeklock.cli.places import Place, at_a_place

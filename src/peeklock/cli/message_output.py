@@ -53,7 +53,8 @@ class Output:
         self._as_json = as_json
         self._full = full
         self._layout: dict[str, int] = {}
-        self._shown = 0
+        self.shown = 0
+        """Messages printed so far."""
         self._progress = Progress()
 
     def begin(self) -> None:
@@ -73,11 +74,11 @@ class Output:
         self.begin()
         lines: list[str] = []
         for each in map(message_json, found):
-            self._shown += 1
+            self.shown += 1
             if self._as_json:
                 lines.append(json.dumps(each))
             elif self._full:
-                lines += ([""] if self._shown > 1 else []) + [*message_text.whole(each)]
+                lines += ([""] if self.shown > 1 else []) + [*message_text.whole(each)]
             else:
                 lines.append(message_text.line(each, self._layout))
         if lines:
@@ -86,7 +87,7 @@ class Output:
 
     def progress(self, count: int) -> None:
         """Show that so many messages have been looked at."""
-        self._progress.show(count, f"{count:,} seen, {self._shown:,} found")
+        self._progress.show(count, f"{count:,} seen, {self.shown:,} found")
 
     def clear(self) -> None:
         """Remove the progress."""

@@ -140,12 +140,12 @@ class Place:
         below = DEAD_LETTERS if dead_letter else TRANSFER_DEAD_LETTERS if transfer_dead_letter else ""
         self.path = f"{self.entity}/{below}" if below else self.entity
         self.session = session
-        self._given = given
+        self.given = given
 
     @contextmanager
     def connected(self) -> Iterator[BlockingConnection]:
         """Yield a connection for the place; report what fails, and exit."""
-        with self._given.connected(self.entity) as connection:
+        with self.given.connected(self.entity) as connection:
             yield connection
 
     @property
@@ -160,7 +160,7 @@ class Place:
         if failure.condition == NOT_ALLOWED and "session" in failure.text and not self.is_sub_queue:
             text = f"{failure.text} {about_sessions}"
             failure = ServiceBusError(failure.condition, text, failure.entity, failure.retryable)
-        self._given.report(failure, self.entity)
+        self.given.report(failure, self.entity)
 
     @contextmanager
     def browser(self, *, by_session: bool = False) -> Iterator[Browser]:
@@ -211,6 +211,27 @@ def namespace_options(right: str) -> tuple[Callable[[Any], Any], ...]:
         ),
         click.option("--entra", is_flag=True, help="Ask Entra for tokens."),
     )
+
+
+def in_a_namespace(right: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options that say which namespace; the command gets a `Given` as `given`."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def placed(
+            connection_string: str | None,
+            connection: str | None,
+            ca: Path | None,
+            entra: bool,
+            **options: Any,
+        ) -> None:
+            command(given=Given(connection_string, connection, ca, entra), **options)
+
+        for option in reversed(namespace_options(right)):
+            placed = option(placed)
+        return placed
+
+    return add
 
 
 _PLACE = (

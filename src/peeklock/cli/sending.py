@@ -56,15 +56,15 @@ class _BadLine(Exception):
 # Options
 
 
-def _span_s(given: str) -> float:
+def span_s(given: str) -> float:
     """Return a span in seconds. Raises: ValueError."""
     from peeklock.client.composing import TTL_MS_MAX
     from peeklock.client.durations import parse_duration
 
-    span_s = parse_duration(given).total_seconds()
-    if not 0 < span_s * 1000 <= TTL_MS_MAX:
+    found_s = parse_duration(given).total_seconds()
+    if not 0 < found_s * 1000 <= TTL_MS_MAX:
         raise ValueError(f"{given!r} is not a span such as 30s; the longest is 49d.")
-    return span_s
+    return found_s
 
 
 def _instant(given: str) -> str:
@@ -73,7 +73,7 @@ def _instant(given: str) -> str:
     return given
 
 
-def _pair(given: str) -> tuple[str, Any]:
+def pair(given: str) -> tuple[str, Any]:
     """Return name and value of KEY=VALUE or KEY:=JSON. Raises: ValueError."""
     key, separator, text = given.partition("=")
     if not separator or not key.rstrip(":"):
@@ -101,12 +101,12 @@ _OPTIONS = (
         "--property",
         "properties",
         multiple=True,
-        callback=parsed(_pair),
+        callback=parsed(pair),
         metavar="KEY=VALUE",
         help="Application property; repeatable. KEY:=VALUE is a number, true or false.",
     ),
     click.option(
-        "--ttl", "timeToLive", callback=parsed(_span_s), metavar="SPAN", help="Time to live: 30s, 5m, 7d."
+        "--ttl", "timeToLive", callback=parsed(span_s), metavar="SPAN", help="Time to live: 30s, 5m, 7d."
     ),
     click.option(
         "--at",

@@ -198,8 +198,9 @@ def resubmit(
 ) -> None:
     """Send dead letters again, and remove each from the dead-letter queue when it is accepted.
 
-    At least once: a crash may leave a message in both places; the next run sends it again with the same id,
-    <old id>+resubmitted-<number>. A target with duplicate detection stores it once.
+    Exactly once where the namespace has transactions. Else at least once: a crash may leave a message in both
+    places; the next run sends it again with the same id, <old id>+resubmitted-<number>. A target with
+    duplicate detection stores it once. `peeklock dead-letters resubmit` does the same without Spark.
     Exit status: 0 all done, 1 failed.
     """
     text = _needed(connection_string)

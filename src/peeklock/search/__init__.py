@@ -15,10 +15,20 @@ showing    A peeked message as one JSON object.
         print(found.sequence_number)
 """
 
+from peeklock.broker.vocabulary.message import MessageState
 from peeklock.search.criteria import Criteria, Search
 from peeklock.search.errors import SearchError
 from peeklock.search.peeked import STATES, Peeked
 from peeklock.search.plain import instant_text
 from peeklock.search.showing import message_json
 
-__all__ = ["STATES", "Criteria", "Peeked", "Search", "SearchError", "instant_text", "message_json"]
+__all__ = [
+    "STATES",
+    "Criteria",
+    "MessageState",
+    "Peeked",
+    "Search",
+    "SearchError",
+    "instant_text",
+    "message_json",
+]
