@@ -4,6 +4,7 @@ not installed."""
 from __future__ import annotations
 
 import importlib.util
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from tests.spark_session import spark as spark  # a fixture for all suites
 # A slow machine is no failure. A test that hangs ends by pytest's time limit.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# A shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 collect_ignore = [] if importlib.util.find_spec("pyspark") else ["capture", "pipeline", "spark"]
