@@ -601,6 +601,28 @@ def test_after_a_break_a_delivery_cannot_be_settled_and_comes_again(
     assert peek(relayed, queue) == []
 
 
+def test_what_was_deleted_on_arrival_is_returned_after_a_break(
+    relayed: BlockingConnection, relay: Relay, make_queue: MakeQueue
+) -> None:
+    """The broker has them no more. Req: L-01."""
+    queue = make_queue()
+    sender = relayed.sender(queue)
+    for number in range(5):
+        sender.send(message(number))
+    sender.flush()
+    receiver = relayed.receiver(queue, ReceiveMode.RECEIVE_AND_DELETE)
+    with relayed.lock:
+        receiver.start()
+        receiver._grant(3, drain=False)
+        while len(receiver._arrived) < 3:
+            relayed.exchange(1)
+        relay.cut()
+        with pytest.raises(ServiceBusError):
+            relayed.exchange(5)
+    found = [delivery.payload for _ in range(2) for delivery in receiver.receive(3, 1)]
+    assert ids(found) == ["0", "1", "2", "3", "4"]
+
+
 def test_a_settlement_that_is_refused_is_raised_by_flush(
     broker: ServedBroker, own: BlockingConnection, make_queue: MakeQueue
 ) -> None:

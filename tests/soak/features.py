@@ -286,6 +286,7 @@ class Taking(Feature):
             uid = self.deliver(delivery)
             self.ledger.completing(uid)
             self.ledger.completed(uid)
+        self.breaks += receiver._opening - 1  # it opens itself again after a break
         receiver.close()
         self._last = len(self.ledger.fates)
 

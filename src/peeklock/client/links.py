@@ -248,6 +248,8 @@ class Receiver(Link):
             try:
                 return self._receive(max_count, timeout_s, stop)
             except ServiceBusError as error:
+                if self._arrived:
+                    return self._take(max_count)
                 if not error.retryable or self._session is not None:
                     raise
             # Messages that arrived before the break were not returned, so no work on them is lost.
@@ -347,7 +349,8 @@ class Receiver(Link):
                     self.settled_count += 1
 
     def on_lost(self, error: ServiceBusError) -> None:
-        self._arrived.clear()
+        if self._mode is ReceiveMode.PEEK_LOCK:
+            self._arrived.clear()  # else the broker has deleted them
         if self._settling:
             self._settling.clear()
             self._failures.append(error)
@@ -372,7 +375,9 @@ class Receiver(Link):
 
     def _receive(self, max_count: int, timeout_s: float, stop: Callable[[], bool] | None) -> list[Delivery]:
         connection = self.connection
-        self._grant(max_count, drain=True)
+        if len(self._arrived) >= max_count:  # of before a break
+            return self._take(max_count)
+        self._grant(max_count - len(self._arrived), drain=True)
         if not self._arrived and timeout_s > 0:
             deadline = time.monotonic() + timeout_s
             self._grant(max_count, drain=False)
@@ -385,9 +390,10 @@ class Receiver(Link):
                 self._grant(max_count - len(self._arrived), drain=True)
         if not self.is_open:
             raise self.lost_error()
-        arrived = [*self._arrived]
-        self._arrived.clear()
-        return arrived
+        return self._take(max_count)
+
+    def _take(self, count_max: int) -> list[Delivery]:
+        return [self._arrived.popleft() for _ in range(min(count_max, len(self._arrived)))]
 
     def _grant(self, credit: int, *, drain: bool) -> None:
         """Ask for messages; with `drain` wait until all that are available have arrived."""
