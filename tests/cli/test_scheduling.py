@@ -72,7 +72,7 @@ def queue(administration: Administration) -> str:
 @pytest.fixture
 def run(served: ServedBroker) -> Run:
     def invoke(*words: str, **further: Any) -> Result:
-        environment = {"SERVICEBUS_CONNECTION_STRING": served.connection_string}
+        environment = {"SERVICEBUS_CONNECTION_STRING": served.connection_string, "COLUMNS": "120"}
         return CliRunner().invoke(main, ["scheduled", *words], env=environment, **further)
 
     return invoke
@@ -411,6 +411,18 @@ def test_a_delivery_completes_what_an_interrupted_run_began(
     assert (received(connection, queue), there(connection, queue)) == (["a", "b"], [])
 
 
+COUNT = 2000
+
+
+def kill_after(process: BrokerProcess, at_ms: int, copies: int) -> None:
+    """Kill the broker once so many messages are due at a time."""
+    connection = BlockingConnection(ConnectionString.parse(process.connection_string))
+    while sum(due == at_ms for _, due in there(connection, "orders")) < copies:
+        pass
+    process.kill()
+    connection.close()
+
+
 def test_messages_survive_a_broker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_runs, "OTHER_RUN_S", 0.0)
     monkeypatch.setattr(places, "TIMEOUT_S", 0.2)
@@ -419,24 +431,23 @@ def test_messages_survive_a_broker_that_is_killed(tmp_path: Path, monkeypatch: p
         text = process.connection_string.replace(f":{process.amqp_port};", f":{process.http_port};")
         Administration.of(ConnectionString.parse(text)).create("queue", "orders", {})
         connection = BlockingConnection(ConnectionString.parse(process.connection_string))
-        put(connection, "orders", *(message(str(n), at) for n in range(200)))
+        put(connection, "orders", *(message(str(n), at) for n in range(COUNT)))
         words = ["scheduled", "move", "orders", "--all", "--yes", "--to", iso(at + HOUR_MS)]
         statuses = []
-        for after_s in (0.2, 0.5, None):
-            if after_s is not None:
-                killing = threading.Timer(after_s, process.kill)
+        for copies in (1, 100, None):
+            if copies is not None:
+                killing = threading.Thread(target=kill_after, args=(process, at + HOUR_MS, copies))
                 killing.start()
             environment = {"SERVICEBUS_CONNECTION_STRING": process.connection_string}
             result = CliRunner().invoke(main, words, env=environment)
             statuses.append(result.exit_code)
-            if after_s is not None:
+            if copies is not None:
                 killing.join()
                 process.start()
             found = {body for body, _ in there(connection, "orders")}
-            assert len(found) == 200, "a message is lost"
-        assert statuses[-1] == 0
-        assert 1 in statuses
-        assert sorted(there(connection, "orders")) == sorted((str(n), at + HOUR_MS) for n in range(200))
+            assert len(found) == COUNT, "a message is lost"
+        assert statuses == [1, 1, 0]
+        assert sorted(there(connection, "orders")) == sorted((str(n), at + HOUR_MS) for n in range(COUNT))
         connection.close()
 
 

@@ -103,6 +103,7 @@ class Model:
                 start,
                 due=survey.states["active"],
                 sessions=survey.sessions if by_session else None,
+                is_resumed=self.saved is not None,
             )
             try:
                 self.drive(job, plan)

@@ -241,6 +241,18 @@ def test_an_unknown_outcome_is_looked_up() -> None:
     assert (job.done, job.left) == (1, 1)
 
 
+def test_a_job_that_goes_on_waits_for_the_locks_of_the_run_before() -> None:
+    job = Job(Checkpoint(plan(), {0: 2}), due=1, sessions=None, is_resumed=True)
+    job.start(0)
+    job.step(None, 0)
+    job.step(True, 0)
+    assert job.step((), 0) == Wait(1000)
+    assert isinstance(job.step(None, 1000), Receive)
+    assert isinstance(job.step((Message(b"x", message(1, "1")),), 1000), Forward)
+    job.step(Settled(), 1000)
+    assert (job.done, job.left) == (1, 0)
+
+
 def test_only_active_messages_are_surveyed_for_a_job() -> None:
     source = filled(3) | {4: message(4, "good-4", state=1), 5: message(5, "good-5", state=2)}
     survey = Model(source).survey(plan(), Snapshot({0: 5}))

@@ -144,7 +144,8 @@ def forward(
         if plan.has_new_ids:
             click.echo("They get new message ids: the target may know the old ones, and would drop them.")
         run.total = start.done + due
-        run.job(Job(start, due=due, sessions=survey.sessions if by_session else None))
+        sessions = survey.sessions if by_session else None
+        run.job(Job(start, due=due, sessions=sessions, is_resumed=before is not None))
         run.end(f"to {plan.target}")
 
 

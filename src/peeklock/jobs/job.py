@@ -55,12 +55,20 @@ _Steps = Generator[Operation, Outcome, None]
 class Job:
     """A purge, move or resubmission at work. The caller carries out its operations, one at a time."""
 
-    def __init__(self, checkpoint: Checkpoint, *, due: int, sessions: Mapping[str, int] | None) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        due: int,
+        sessions: Mapping[str, int] | None,
+        is_resumed: bool = False,
+    ) -> None:
         """Begin, or go on.
 
         Args:
             due: messages of the job that are there, as a `Survey` counts them.
             sessions: those by session, of an entity with sessions.
+            is_resumed: the run before may still hold locks.
 
         Raises: SearchError.
         """
@@ -75,6 +83,7 @@ class Job:
         self._snapshot = Snapshot(checkpoint.highest)
         self._chooses = self.plan.chooser()
         self._sessions = sessions
+        self._is_resumed = is_resumed
         self._is_stopping = False
         self._now_ms = 0
         self._held: dict[int, bytes] = {}
@@ -96,6 +105,8 @@ class Job:
     def start(self, now_ms: int) -> Operation:
         """Return the first operation."""
         self._now_ms = self._renewed_ms = now_ms
+        if self._is_resumed:
+            self._patient_until_ms = now_ms + PATIENCE_MS
         return next(self._steps)
 
     def step(self, outcome: Outcome, now_ms: int) -> Operation:
