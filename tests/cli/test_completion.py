@@ -112,7 +112,10 @@ def test_the_shell_proposes(
     assert proposed(shell, words, environment, tmp_path) == wanted
 
 
-@pytest.mark.parametrize("words", ["peeklock logins remove ", "peeklock queues list --connection "])
+@pytest.mark.parametrize(
+    "words",
+    ["peeklock logins remove ", "peeklock queues list --connection ", "peeklock move a b --to-connection "],
+)
 def test_names_of_logins_are_proposed(words: str, environment: dict[str, str], tmp_path: Path) -> None:
     logins(environment, "shop", "bank")
     assert proposed("bash", words, environment, tmp_path) == {"shop", "bank"}

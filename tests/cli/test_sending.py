@@ -151,6 +151,10 @@ def test_a_bad_line_stops_after_those_before_it(run: Callable[..., Result]) -> N
     )
     result = run("send", "lines", "--from-line", "3", "--skip-bad", lines=lines + "x\n")
     assert (result.exit_code, result.stdout) == (0, "1 message sent to lines; 2 bad lines skipped\n")
+    assert result.stderr == (
+        "peeklock: line 3: 'bdy' is no key of a message.\n"
+        "peeklock: line 5: this is not JSON: Expecting value, at character 1.\n"
+    )
     assert [each["body"] for each in there(run, "lines")] == ["a", "b", "c"]
 
 
@@ -162,7 +166,7 @@ def test_a_bad_line_stops_after_those_before_it(run: Callable[..., Result]) -> N
         ({"properties": [1]}, "'properties' is not an object"),
         ({"properties": {"a": {}}}, "property 'a' is neither"),
         ({"properties": {"a": 1 << 70}}, "cannot be encoded"),
-        ({"body": 1}, "'body' is not a text"),
+        ({"body": 1}, "'body' is not a text: 1; write JSON as a text, or an AMQP value as 'bodyValue'"),
         ({"body": "a", "bodyValue": 1}, "one body"),
         ({"bodyBase64": "*"}, "'bodyBase64' is not base64"),
         ({"bodyType": "sequence", "body": "a"}, "no body of the type sequence"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from peeklock.cli.connecting import complete_login
 from peeklock.cli.criteria import DEAD_LETTER_REASON, STATE, by_criteria, state_of
 from peeklock.cli.options import EXISTING_FILE, parsed
 from peeklock.cli.places import Given, Place, at_a_place, in_a_namespace
@@ -122,7 +123,12 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--dead-letter", is_flag=True, help="From its dead-letter queue."),
         click.option("--transfer-dead-letter", is_flag=True, help="From its transfer dead-letter queue."),
         click.option("--session", metavar="ID", help="Only messages of this session."),
-        click.option("--to-connection", metavar="NAME", help="The target's namespace, of `peeklock logins`."),
+        click.option(
+            "--to-connection",
+            metavar="NAME",
+            shell_complete=complete_login,
+            help="The target's namespace, of `peeklock logins`.",
+        ),
         click.option("--to-connection-string", metavar="TEXT", help="The target's namespace."),
     )
     for option in reversed(options):

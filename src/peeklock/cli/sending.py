@@ -256,6 +256,12 @@ class _Outbox:
         self._count += 1
         self._last = line
 
+    def skip(self, why: str) -> None:
+        """Count a line that is no message, and print why."""
+        self.clear()
+        click.echo(f"peeklock: {why}", err=True)
+        self.skipped += 1
+
     def flush(self) -> None:
         """Wait until all messages are accepted. Raises: ServiceBusError."""
         if not self._bytes_max:
@@ -333,10 +339,11 @@ def _send_lines(outbox: _Outbox, stop: Stop, fields: dict[str, Any], from_line: 
                     row["properties"] = {**own, **properties}
                 payload = compose(row)
             except ComposeError as failure:
+                why = f"line {number}: {visible(str(failure))}."
                 if not skip_bad:
                     outbox.flush()
-                    raise _BadLine(f"line {number}: {visible(str(failure))}.") from failure
-                outbox.skipped += 1
+                    raise _BadLine(why) from failure
+                outbox.skip(why)
                 continue
             outbox.add(payload, groups_with(row), _Line(number))
         if is_last:  # the next line may come much later

@@ -40,6 +40,8 @@ def compose_line(line: bytes | str) -> dict[str, Any]:
     """Return the object that a line of JSON Lines holds. Raises: ComposeError."""
     try:
         found = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ComposeError(f"this is not JSON: {error.msg}, at character {error.pos + 1}") from error
     except (ValueError, RecursionError) as error:
         raise ComposeError(f"this is not JSON: {error}") from error
     if type(found) is not dict:
@@ -100,7 +102,11 @@ def _body(row: Mapping[str, Any]) -> dict[str, Any]:
     if kind not in _BODY_TYPES:
         raise ComposeError(f"'bodyType' is {kind!r}; it is data, value or sequence")
     if key == "body":
-        body: Any = _text(key, value)
+        if type(value) is not str:
+            raise ComposeError(
+                f"'body' is not a text: {value!r}; write JSON as a text, or an AMQP value as 'bodyValue'"
+            )
+        body: Any = value
         if kind == "data":
             try:
                 body = body.encode()
