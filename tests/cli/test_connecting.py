@@ -52,7 +52,7 @@ def test_a_login_is_kept_used_and_removed(home: Path, broker: ServedBroker) -> N
     assert run("health", "--live", "--connection", "shop").exit_code == 0
     assert run("logins", "list").output.splitlines()[1].split() == [
         "shop",
-        "localhost",
+        f"localhost:{broker.port}",
         "connection",
         "string",
         "no",
@@ -60,6 +60,12 @@ def test_a_login_is_kept_used_and_removed(home: Path, broker: ServedBroker) -> N
     assert run("logins", "remove", "shop").exit_code == 0
     gone = run("queues", "list", "--connection", "shop")
     assert (gone.exit_code, "add it with peeklock logins add shop" in gone.output) == (2, True)
+
+
+def test_it_says_where_the_connection_string_came_from(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICEBUS_CONNECTION_STRING", KEY)
+    assert ", from SERVICEBUS_CONNECTION_STRING: use it" in run("logins", "add", "shop").output
+    assert "from SERV" not in run("logins", "add", "shop", "--connection-string", KEY).output
 
 
 def test_all_of_a_login_comes_back(home: Path, broker: ServedBroker) -> None:

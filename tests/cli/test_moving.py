@@ -238,6 +238,8 @@ def test_a_move_to_itself_ends(
     result = run("move", queue, queue, "--set", "seen:=true")
     assert (result.exit_code, len(there(run, queue))) == (0, 20), result.output
     assert all(each["properties"]["seen"] for each in there(run, queue))
+    unchanged = run("move", queue, queue.upper())
+    assert (unchanged.exit_code, "is the source and the target" in unchanged.stderr) == (2, True)
 
 
 def test_another_namespace(

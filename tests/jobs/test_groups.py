@@ -56,8 +56,9 @@ def test_a_body_that_is_no_json_has_none() -> None:
 
 @pytest.mark.parametrize("by", ["", "property:", "json:", "json:x", "reasons", "kind:x"])
 def test_what_is_no_grouping_is_refused(by: str) -> None:
-    with pytest.raises(SearchError):
+    with pytest.raises(SearchError) as refused:
         grouping(by)
+    assert refused.value.criterion == "by"
 
 
 def test_groups_beyond_the_limit_are_one(monkeypatch: pytest.MonkeyPatch) -> None:

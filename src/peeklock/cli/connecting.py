@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from peeklock.cli.options import EXISTING_FILE, reported
 from peeklock.cli.tables import table
@@ -160,7 +161,10 @@ def add_login(name: str, connection_string: str, ca: Path | None, entra: bool, w
     with reported(LoginRefused, OptionError):
         settings = login.settings()
         _write(file, {**read_logins(file), name: login})
-    click.echo(f"added login '{name}' of {settings.host}: use it with --connection {name}")
+    source = click.get_current_context().get_parameter_source("connection_string")
+    origin = ", from SERVICEBUS_CONNECTION_STRING" if source is ParameterSource.ENVIRONMENT else ""
+    place = f"{settings.host}:{settings.port}"
+    click.echo(f"added login '{name}' of {place}{origin}: use it with --connection {name}")
 
 
 @logins.command("list")
@@ -172,9 +176,10 @@ def list_logins() -> None:
     with reported(LoginRefused, OptionError):
         rows = []
         for name, login in sorted(read_logins(logins_file()).items()):
-            host = "" if login.entra else ConnectionString.parse(login.connection_string).host
+            settings = None if login.entra else ConnectionString.parse(login.connection_string)
+            host = login.connection_string if settings is None else f"{settings.host}:{settings.port}"
             by = "Entra" if login.entra else "connection string"
-            rows.append([name, host or login.connection_string, by, "yes" if login.websocket else "no"])
+            rows.append([name, host, by, "yes" if login.websocket else "no"])
     click.echo("\n".join(table(["NAME", "HOST", "BY", "WEBSOCKET"], rows)))
 
 

@@ -150,7 +150,14 @@ def forward(
 
 
 def _with_facts(ends: Ends, plan: Plan, *, keeps_ids: bool) -> Plan:
+    from peeklock.jobs.edits import Edits
+
     source, target = _host(ends.source), _host(ends.of_target)
+    if source == target and plan.source.lower() == (plan.target or "").lower() and plan.edits == Edits():
+        raise click.UsageError(
+            f"'{plan.source}' at {source} is the source and the target: messages would only go to its end. "
+            "Name another target, or what to change, such as --set KEY=VALUE."
+        )
     plan = replace(plan, namespace=source, target_namespace=target)
     settings = _settings_of(ends.of_target, plan.target or "")
     detects = None if settings is None else settings.get("RequiresDuplicateDetection") is True

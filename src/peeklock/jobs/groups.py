@@ -37,7 +37,10 @@ def grouping(by: str) -> Callable[[Peeked], str]:
 
 
 def _by_json(text: str) -> Callable[[Peeked], str]:
-    path = parse(text)
+    try:
+        path = parse(text)
+    except SearchError as error:
+        raise SearchError("by", error.what, text, error.position) from None
 
     def name(peeked: Peeked) -> str:
         is_json, document = read_json(peeked.body)
