@@ -394,7 +394,7 @@ def test_it_does_not_remove_without_being_asked(
     queue = make()
     send(connection, queue, 2)
     refused = run("purge", queue)
-    assert (refused.exit_code, "without --yes" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "without --yes" in refused.stderr) == (1, True)
     assert "The expression" not in refused.output
     bad = run("purge", queue, "--filter", "n >", "--yes")
     assert (bad.exit_code, "--filter" in bad.stderr) == (2, True)

@@ -95,9 +95,10 @@ def purge(ends: Ends, plan: Plan, states: tuple[str, ...], *, dry_run: bool, yes
 
 
 def _ask(question: str) -> None:
-    """Exit unless the answer is yes. Raises: click.UsageError: there is no terminal."""
+    """Exit unless the answer is yes."""
     if not sys.stdin.isatty():
-        raise click.UsageError("messages are not removed without --yes where there is no terminal.")
+        click.echo("peeklock: messages are not removed without --yes where there is no terminal", err=True)
+        sys.exit(1)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is an answer
     try:
         if not click.confirm(question, err=True):

@@ -168,7 +168,8 @@ def send(
     A line that is no message stops it, after those before it are accepted. After a break, messages without an
     outcome are sent again for 10 s, so one may arrive twice. When it stops, it says how to go on.
 
-    Exit status: 0 all are accepted; 1 not all, or no broker answers; 2 wrong options; 130 stopped by Ctrl-C.
+    Exit status: 0 all are accepted, but for skipped lines; 1 not all, or no broker answers; 2 wrong options;
+    130 stopped by Ctrl-C.
     """
     from peeklock.client.composing import ComposeError, compose
     from peeklock.client.errors import ServiceBusError
