@@ -177,6 +177,16 @@ def test_sessions_are_moved_in_their_order(
     assert len(there(run, target)) == 12
 
 
+def test_a_target_with_sessions_asks_for_one(
+    run: Callable[..., Result], connection: BlockingConnection, make: Callable[..., str]
+) -> None:
+    source, target = make(), make(RequiresSession=True)
+    send(connection, source, 2)
+    result = run("move", source, target)
+    assert (result.exit_code, "Name one: --set-session ID." in result.stderr) == (1, True), result.stderr
+    assert len(there(run, source)) == 2
+
+
 def test_a_session_that_another_holds_is_left(
     run: Callable[..., Result], connection: BlockingConnection, make: Callable[..., str], tmp_path: Path
 ) -> None:

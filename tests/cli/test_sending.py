@@ -201,6 +201,11 @@ def test_wrong_options_are_refused(run: Callable[..., Result], arguments: tuple[
     assert text in result.stderr
 
 
+def test_an_entity_with_sessions_asks_for_one(run: Callable[..., Result]) -> None:
+    result = run("send", "sessions", "hello")
+    assert (result.exit_code, result.stderr.endswith("--session ID, or sessionId in a line.\n")) == (1, True)
+
+
 def test_a_wrong_entity_shows_the_nearest(run: Callable[..., Result]) -> None:
     for lines in ("", rows("a")):
         result = run("send", "newz", lines=lines)

@@ -320,7 +320,8 @@ def _driven(ends: Ends, plan: Plan, go_on: str, file: Path | None = None) -> Ite
 def _report(ends: Ends, plan: Plan, failure: ServiceBusError) -> None:
     """Print a failure; it names the entity."""
     if plan.target is not None and failure.entity == plan.target:
-        ends.of_target.report(failure, plan.target, sends=True)
+        about_sessions = "Name one: --set-session ID."
+        ends.of_target.report(failure, plan.target, sends=True, about_sessions=about_sessions)
     else:
         from peeklock.jobs.plan import owner
 

@@ -78,12 +78,19 @@ class Given:
             self.report(failure, entity, sends=sends)
             sys.exit(1)
 
-    def report(self, failure: ServiceBusError, entity: str, *, sends: bool = False) -> None:
-        """Print a failure in one line, with the nearest names if the entity is unknown."""
+    def report(
+        self, failure: ServiceBusError, entity: str, *, sends: bool = False, about_sessions: str = ""
+    ) -> None:
+        """Print a failure in one line, with the nearest names if the entity is unknown.
+
+        `about_sessions`: what to do if a session is missing, or one too many.
+        """
         from peeklock.cli.visible import visible
-        from peeklock.client.errors import NOT_FOUND
+        from peeklock.client.errors import NOT_ALLOWED, NOT_FOUND
 
         text = self._unknown(entity, sends) if failure.condition == NOT_FOUND else str(failure)
+        if about_sessions and failure.condition == NOT_ALLOWED and "session" in failure.text:
+            text = f"{text} {about_sessions}"
         click.echo(f"peeklock: {visible(text)}", err=True)
 
     def _unknown(self, entity: str, sends: bool) -> str:
@@ -154,13 +161,8 @@ class Place:
         return "$" in self.path
 
     def report(self, failure: ServiceBusError, about_sessions: str) -> None:
-        """Print a failure; `about_sessions`: what to do if a session is missing, or one too many."""
-        from peeklock.client.errors import NOT_ALLOWED, ServiceBusError
-
-        if failure.condition == NOT_ALLOWED and "session" in failure.text and not self.is_sub_queue:
-            text = f"{failure.text} {about_sessions}"
-            failure = ServiceBusError(failure.condition, text, failure.entity, failure.retryable)
-        self.given.report(failure, self.entity)
+        """Print a failure; see `Given.report`."""
+        self.given.report(failure, self.entity, about_sessions="" if self.is_sub_queue else about_sessions)
 
     @contextmanager
     def browser(self, *, by_session: bool = False) -> Iterator[Browser]:

@@ -36,6 +36,8 @@ BATCH_BYTES: Final = 1 << 17
 MEMBER_BYTES: Final = 8
 """What a batch has beside each message. Source: wire contract 3.7."""
 
+NAME_A_SESSION: Final = "Name one: --session ID, or sessionId in a line."
+
 IN_FLIGHT: Final = 4000
 """Messages without an outcome. Our choice: the broker always has some, and memory is flat."""
 
@@ -193,7 +195,7 @@ def send(
         except _BadLine as bad:
             outbox.stop(1, count, f"peeklock: {bad}\n")
         except ServiceBusError as failure:
-            given.report(failure, entity, sends=True)
+            given.report(failure, entity, sends=True, about_sessions=NAME_A_SESSION)
             outbox.stop(1, count)
         if stop.is_asked:
             outbox.stop(INTERRUPTED, count)
