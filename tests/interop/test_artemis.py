@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.long]
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if reason := artemis_missing():
-        pytest.skip(f"no Artemis: {reason}")
+        pytest.skip(f"no Artemis: {reason}")  # it needs Java, and Maven to fetch it
     broker = Artemis(tmp_path_factory.mktemp("artemis") / "broker", ("orders",))
     broker.start()
     try:
