@@ -21,7 +21,7 @@ import click
 
 from peeklock.cli import checkpoint_files
 from peeklock.cli.criteria import bad_criterion
-from peeklock.cli.message_output import Progress
+from peeklock.cli.message_output import Progress, counted
 from peeklock.cli.places import Given
 from peeklock.cli.stopping import INTERRUPTED
 
@@ -75,7 +75,7 @@ def purge(ends: Ends, plan: Plan, states: tuple[str, ...], *, dry_run: bool, yes
         survey = run.survey(Snapshot(highest), None, by_session=by_session)
         counts = {state: survey.states[state] for state in states if survey.states[state]}
         total = sum(counts.values())
-        shown = _messages(total)
+        shown = counted(total)
         if counts and [*counts] != ["active"]:
             shown += f" ({', '.join(f'{count:,} {state}' for state, count in counts.items())})"
         if dry_run:
@@ -138,9 +138,9 @@ def forward(
         survey = run.survey(Snapshot(start.highest), limit, by_session=by_session)
         due = survey.states["active"] if limit is None else min(limit, survey.states["active"])
         if dry_run:
-            click.echo(f"{_messages(due)} would be {_DONE[plan.work]} to {plan.target}")
+            click.echo(f"{counted(due)} would be {_DONE[plan.work]} to {plan.target}")
             return
-        click.echo(f"{_messages(due)} from {plan.source} to {plan.target}. {plan.guarantee.sentence}")
+        click.echo(f"{counted(due)} from {plan.source} to {plan.target}. {plan.guarantee.sentence}")
         click.echo(f"Checkpoint: {file}")
         if plan.has_new_ids:
             click.echo("They get new message ids: the target may know the old ones, and would drop them.")
@@ -266,19 +266,19 @@ class _Run:
             self.stop(INTERRUPTED)
         if self.left:
             click.echo(
-                f"peeklock: {_messages(self.left)} left: other receivers hold them, or have taken them.",
+                f"peeklock: {counted(self.left)} left: other receivers hold them, or have taken them.",
                 err=True,
             )
             self.stop(1)
         if self._file is not None:
             self._file.unlink(missing_ok=True)
-        click.echo(f"{_messages(self.done)} {self._verb} {where}")
+        click.echo(f"{counted(self.done)} {self._verb} {where}")
 
     def stop(self, status: int) -> NoReturn:
         """Print what was done and how to go on, and exit."""
         self._progress.clear()
         if self._is_begun:
-            text = f"{_messages(self.done)} {self._verb}."
+            text = f"{counted(self.done)} {self._verb}."
             if self._unsettled:
                 text += f" {self._unsettled:,} more are in both places: their locks were lost."
             click.echo(f"{text} {self._go_on}", err=True)
@@ -342,10 +342,6 @@ def _stopping(driver: JobDriver) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _messages(count: int) -> str:
-    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 def _span(seconds: float) -> str:

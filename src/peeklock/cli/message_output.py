@@ -92,3 +92,8 @@ class Output:
     def clear(self) -> None:
         """Remove the progress."""
         self._progress.clear()
+
+
+def counted(count: int) -> str:
+    """Return a count of messages as text."""
+    return f"{count:,} message{'' if count == 1 else 's'}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from peeklock.cli.message_output import Output
+from peeklock.cli.message_output import Output, counted
 from peeklock.cli.places import Place
 from peeklock.cli.stopping import Stop
 
@@ -177,11 +177,11 @@ class Printing:
 
     def summary(self, settled: int) -> str:
         """Return what became of the messages; `settled`: of how many that is confirmed."""
-        text = f"{messages(settled)} {self._outcome.past}."
+        text = f"{counted(settled)} {self._outcome.past}."
         if settled < self.count:
             left = self.count - settled
             text += (
-                f" {messages(left)} printed, but not known to be {self._outcome.past}: "
+                f" {counted(left)} printed, but not known to be {self._outcome.past}: "
                 f"{'it' if left == 1 else 'they'} may be received again."
             )
         return text
@@ -198,11 +198,6 @@ def _prepare_output() -> None:
         stream = sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding=stream.encoding)
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")
-
-
-def messages(count: int) -> str:
-    """Return a count of messages as text."""
-    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 def stop_with(status: int, text: str | None) -> NoReturn:

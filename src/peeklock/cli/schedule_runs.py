@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from peeklock.cli.message_output import Output, Progress
+from peeklock.cli.message_output import Output, Progress, counted
 from peeklock.cli.places import Given
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def run(asked: Asked, action: Action) -> None:
         missing = sorted(asked.wanted.numbers - set(plan.numbers)) if asked.by_number else []
         for number in missing:
             click.echo(f"peeklock: no message {number} is scheduled in {asked.entity}", err=True)
-        count = _messages(len(plan.numbers) - len(plan.copies))
+        count = counted(len(plan.numbers) - len(plan.copies))
         if asked.dry_run:
             click.echo(f"would {action.verb} {count}")
             sys.exit(1 if missing else 0)
@@ -183,7 +183,7 @@ def _planned(asked: Asked, action: Action, schedules: Schedules) -> _Plan:
 
 def _leave_to_another_run(schedules: Schedules, plan: _Plan) -> None:
     """Wait, in case another run is about to cancel the originals. It would take a copy for superfluous."""
-    text = f"{_messages(len(plan.copies))} had a copy; waiting {OTHER_RUN_S:.0f} s for the run that made it."
+    text = f"{counted(len(plan.copies))} had a copy; waiting {OTHER_RUN_S:.0f} s for the run that made it."
     click.echo(f"peeklock: {text}", err=True)
     time.sleep(OTHER_RUN_S)
     plan.copies = {
@@ -229,11 +229,11 @@ def _do_all(asked: Asked, action: Action, schedules: Schedules, plan: _Plan) -> 
         progress.clear()
         if isinstance(failure, ServiceBusError):
             asked.given.report(failure, asked.entity, sends=True)
-        text = f"{_messages(counts[Moved.DONE])} {action.done}. {_way_on(asked, action, left, plan)}"
+        text = f"{counted(counts[Moved.DONE])} {action.done}. {_way_on(asked, action, left, plan)}"
         click.echo(text, err=True)
         sys.exit(1 if isinstance(failure, ServiceBusError) else INTERRUPTED)
     progress.clear()
-    text = f"{_messages(counts[Moved.DONE])} {action.done}"
+    text = f"{counted(counts[Moved.DONE])} {action.done}"
     if gone := len(plan.numbers) - seen + counts[Moved.GONE]:
         text += f"; {gone:,} no longer scheduled"
     if counts[None]:
@@ -291,7 +291,3 @@ def _way_on(asked: Asked, action: Action, left: int, plan: _Plan) -> str:
     if asked.by_number:
         return f"Go on with the numbers from {left} on."
     return f"Go on with --from-number {left} --to-number {plan.numbers[-1]}."
-
-
-def _messages(count: int) -> str:
-    return f"{count:,} message{'' if count == 1 else 's'}"

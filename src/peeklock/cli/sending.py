@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from peeklock.cli.message_output import Progress
+from peeklock.cli.message_output import Progress, counted
 from peeklock.cli.options import EXISTING_FILE, parsed
 from peeklock.cli.places import Given, instant_ms, namespace_options
 from peeklock.cli.stopping import INTERRUPTED, Stop, stopping
@@ -291,7 +291,7 @@ class _Outbox:
             line = tag if isinstance(tag, _Line) else None
         if not accepted:
             return ""
-        text = f"{_messages(accepted)} accepted."
+        text = f"{counted(accepted)} accepted."
         if line is not None:
             text += f" Go on with --from-line {int(line)}."
         elif count is not None:
@@ -303,17 +303,13 @@ class _Outbox:
     def summary(self, entity: str) -> str:
         """Return what was sent, once all of it is accepted."""
         skipped = f"; {self.skipped:,} bad lines skipped" if self.skipped else ""
-        return f"{_messages(self._count)} sent to {entity}{skipped}"
+        return f"{counted(self._count)} sent to {entity}{skipped}"
 
     def _send(self) -> None:
         if self._batch:
             self._sender.send_batch(self._batch, self._first)
             self._batch = []
             self._progress.show(self._count, f"{self._count:,} sent")
-
-
-def _messages(count: int) -> str:
-    return f"{count:,} message{'' if count == 1 else 's'}"
 
 
 def _send_one(outbox: _Outbox, stop: Stop, payload: bytes, count: int) -> None:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LINK_TIMEOUT: Final = Symbol("com.microsoft:timeout")
 
+_DEAD_LETTER: Final = Symbol("com.microsoft:dead-letter")
+
 _TICKS_OF_1970: Final = 621_355_968_000_000_000
 """100 ns units from the year 1 to 1970. Source: wire contract 2.6."""
 
@@ -85,9 +87,6 @@ def dead_letter(reason: str | None = None, description: str | None = None) -> De
     given = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
     info = {Symbol(key): text for key, text in given.items() if text is not None}
     return Rejected(AmqpError(_DEAD_LETTER, description or "", info))
-
-
-_DEAD_LETTER: Final = Symbol("com.microsoft:dead-letter")
 
 
 class Link:
@@ -244,6 +243,8 @@ class Receiver(Link):
         does, and raises the same errors.
         """
         with self.connection.lock:
+            if self._arrived:  # before a break, and deleted at the broker: no connection is needed
+                return self._take(max_count)
             self._open()
             try:
                 return self._receive(max_count, timeout_s, stop)
@@ -375,9 +376,7 @@ class Receiver(Link):
 
     def _receive(self, max_count: int, timeout_s: float, stop: Callable[[], bool] | None) -> list[Delivery]:
         connection = self.connection
-        if len(self._arrived) >= max_count:  # of before a break
-            return self._take(max_count)
-        self._grant(max_count - len(self._arrived), drain=True)
+        self._grant(max_count, drain=True)
         if not self._arrived and timeout_s > 0:
             deadline = time.monotonic() + timeout_s
             self._grant(max_count, drain=False)

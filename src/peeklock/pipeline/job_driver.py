@@ -17,8 +17,17 @@ from peeklock.amqp.performatives import DeliveryState
 from peeklock.amqp.types import Array, Long, UInt
 from peeklock.client.browsing import Browser
 from peeklock.client.connection import BlockingConnection, wall_ms
-from peeklock.client.errors import MESSAGE_LOCK_LOST, ServiceBusError
+from peeklock.client.deferred import RECEIVE
+from peeklock.client.errors import (
+    MESSAGE_LOCK_LOST,
+    MESSAGE_NOT_FOUND,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    SESSION_CANNOT_BE_LOCKED,
+    ServiceBusError,
+)
 from peeklock.client.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
+from peeklock.client.scheduling import CANCEL
 from peeklock.client.sender import Sender
 from peeklock.client.transactions import FORWARD_MAX, Forwarder
 from peeklock.jobs.checkpoint import Checkpoint
@@ -67,17 +76,11 @@ TOKENS_MAX: Final = 500
 
 RENEW: Final = "com.microsoft:renew-lock"
 RENEW_SESSION: Final = "com.microsoft:renew-session-lock"
-RECEIVE_BY_NUMBER: Final = "com.microsoft:receive-by-sequence-number"
-CANCEL: Final = "com.microsoft:cancel-scheduled-message"
 
 RECEIVE_AND_DELETE: Final = 0
 """Value of receiver-settle-mode. Source: wire contract 5.2."""
 
-NOT_ALLOWED: Final = "amqp:not-allowed"
-NOT_IMPLEMENTED: Final = "amqp:not-implemented"
 ROLLED_BACK: Final = "amqp:transaction:rollback"
-CANNOT_BE_LOCKED: Final = "com.microsoft:session-cannot-be-locked"
-NOT_FOUND: Final = "com.microsoft:message-not-found"
 
 
 class JobDriver:
@@ -252,7 +255,7 @@ class JobDriver:
         try:
             self._open(receiver)
         except ServiceBusError as error:
-            if error.condition == CANNOT_BE_LOCKED:
+            if error.condition == SESSION_CANNOT_BE_LOCKED:
                 return False
             raise
         self._receiver, self._session_id = receiver, session_id
@@ -414,11 +417,11 @@ class JobDriver:
         body: dict[str, Any] = {"sequence-numbers": Array(Long, numbers), **session}
         if state is MessageState.DEFERRED:
             body["receiver-settle-mode"] = UInt(RECEIVE_AND_DELETE)
-        operation = CANCEL if state is MessageState.SCHEDULED else RECEIVE_BY_NUMBER
+        operation = CANCEL if state is MessageState.SCHEDULED else RECEIVE
         try:
             self._management.request(operation, body)
         except ServiceBusError as error:
-            if error.condition != NOT_FOUND:
+            if error.condition != MESSAGE_NOT_FOUND:
                 raise
             if len(numbers) == 1:
                 return self._among(numbers)

@@ -23,12 +23,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from peeklock.amqp.types import Int, Long
-from peeklock.client.browsing import sequence_number
+from peeklock.client.browsing import PEEK, sequence_number
 from peeklock.client.connection import connection
 from peeklock.client.errors import OptionError
 from peeklock.client.management import Management, Ticket
 from peeklock.spark.options import EARLIEST_NUMBER, LATEST_NUMBER, Edge, Offsets, Options
-from peeklock.spark.source.deferred import PEEK
 from peeklock.spark.source.rows import enqueued, record_batches
 from peeklock.spark.source.schema import chosen_schema
 from peeklock.spark.source.tasks import TASK_MESSAGES, Share, apportioned, shares, tasks_for

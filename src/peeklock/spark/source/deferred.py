@@ -21,10 +21,11 @@ from typing import Any, Final
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import DeliveryState
 from peeklock.amqp.types import Array, Int, Long, UInt
-from peeklock.client.browsing import sequence_number
+from peeklock.client.browsing import PEEK, sequence_number
 from peeklock.client.connection import BlockingConnection, connection
 from peeklock.client.connection_string import ConnectionString
-from peeklock.client.errors import TIMEOUT, OptionError, ServiceBusError
+from peeklock.client.deferred import DEFERRED, RECEIVE, SETTLE
+from peeklock.client.errors import MESSAGE_NOT_FOUND, NOT_ALLOWED, TIMEOUT, OptionError, ServiceBusError
 from peeklock.client.links import NEXT, Delivery, ReceiveMode, Receiver
 from peeklock.client.management import Management, Ticket
 from peeklock.spark.options import SubQueue
@@ -32,15 +33,7 @@ from peeklock.spark.source.offsets import Ranges, numbers_of, to_ranges
 
 _log: Final = logging.getLogger("peeklock.spark")
 
-PEEK: Final = "com.microsoft:peek-message"
-RECEIVE_BY_NUMBER: Final = "com.microsoft:receive-by-sequence-number"
-UPDATE: Final = "com.microsoft:update-disposition"
 RENEW_SESSION: Final = "com.microsoft:renew-session-lock"
-MESSAGE_NOT_FOUND: Final = "com.microsoft:message-not-found"
-NOT_ALLOWED: Final = "amqp:not-allowed"
-
-DEFERRED: Final = 1
-"""The state of a deferred message in a peek. Source: wire contract 3.2."""
 
 STEP: Final = 250
 """Messages received at a time. Our choice: a quarter of a MiB with messages of 1 KiB."""
@@ -320,7 +313,7 @@ class Entity:
         for chunk in [*_chunks(numbers_of(ranges), size), *[[]] * UNDER_WAY]:
             if chunk:
                 body = _by_number(chunk, RECEIVE_AND_DELETE)
-                under_way.append((chunk, self._management.start(RECEIVE_BY_NUMBER, body)))
+                under_way.append((chunk, self._management.start(RECEIVE, body)))
             if under_way and (not chunk or len(under_way) >= UNDER_WAY):
                 numbers, ticket = under_way.popleft()
                 try:
@@ -337,14 +330,14 @@ class Entity:
         Raises: ServiceBusError.
         """
         try:
-            found = self._management.request(RECEIVE_BY_NUMBER, _by_number(numbers, PEEK_LOCK))
+            found = self._management.request(RECEIVE, _by_number(numbers, PEEK_LOCK))
         except ServiceBusError as error:
             if error.condition != MESSAGE_NOT_FOUND:
                 raise
             return False
         tokens = Array(uuid.UUID, [one["lock-token"] for one in found.body["messages"]])
         self._management.request(
-            UPDATE,
+            SETTLE,
             {
                 "disposition-status": "suspended",
                 "lock-tokens": tokens,
