@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from peeklock.admin.exchange import AdminRequest, Response
 from peeklock.api.api import Api
+from peeklock.api.count_board import CountBoard
 from peeklock.api.exchange import ApiContext, Ask, Show, Stream
 from peeklock.api.waits import Waits
 from peeklock.rest.exchange import Step, Take
@@ -22,7 +23,9 @@ class ApiBroker(AskedBroker):
         """`about`: fields of the API's context."""
         self.waits = Waits(CONNECTION_ID, raise_defect)
         super().__init__(self.waits, **settings)
-        self.api = Api(self.admin_context, ApiContext(history=settings.get("history"), **(about or {})))
+        namespace = self.namespace
+        board = CountBoard(namespace.count_figures, lambda: namespace.counters, "epoch")
+        self.api = Api(self.admin_context, ApiContext(board, settings.get("history"), **(about or {})))
         self.events: dict[int, list[bytes | None]] = {}
 
     def flush_requests(self) -> None:

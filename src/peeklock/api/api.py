@@ -11,7 +11,19 @@ from functools import cache
 from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
-from peeklock.api import entities, history, locks, me, messages, model, openapi, scheduled, search, sessions
+from peeklock.api import (
+    counts,
+    entities,
+    history,
+    locks,
+    me,
+    messages,
+    model,
+    openapi,
+    scheduled,
+    search,
+    sessions,
+)
 from peeklock.api.exchange import JSON, Answer, ApiContext, ApiExchange, to_json
 from peeklock.api.problems import MethodNotAllowed, NotHere
 from peeklock.api.table import (
@@ -31,7 +43,7 @@ from peeklock.gateway.address import Node
 DOCUMENT = "/$api/openapi.json"
 """Served without a token: it is public documentation."""
 
-_PARTS = (model, me, entities, messages, locks, sessions, search, scheduled, history)
+_PARTS = (model, me, counts, entities, messages, locks, sessions, search, scheduled, history)
 
 TABLE = Table(
     tuple(operation for part in _PARTS for operation in getattr(part, "OPERATIONS", ())),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
+from peeklock.api.count_board import CountBoard
 from peeklock.api.problems import (
     STATUSES,
     ApiRefusal,
@@ -42,6 +43,8 @@ CURSOR_LENGTH_MAX = 2048
 class ApiContext:
     """What the broker around the API has."""
 
+    counts: CountBoard | None = None
+    """None = it has no counts."""
     history: History | None = None
     """None = it is off."""
     is_development: bool = False
