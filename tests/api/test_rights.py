@@ -38,6 +38,8 @@ def status(broker: ApiBroker, name: str, method: str, target: str, path: str = "
 @pytest.mark.parametrize(
     ("method", "target", "may"),
     [
+        ("GET", "/me", {"root", "reader", "writer", "of-q"}),
+        ("GET", "/counts", {"root"}),
         ("GET", "/entities", {"root"}),
         ("GET", "/messages", {"root"}),
         ("GET", "/messages?entity=q", {"root", "reader", "of-q"}),

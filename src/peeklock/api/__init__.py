@@ -4,6 +4,9 @@ api             the steps of a request: find, authorize, read, handle
 table           the table of operations; reads requests by it
 exchange        a request and its possible answers
 waits           requests that wait for the broker, and streams
+me              the operation that shows what a token may do
+counts          the operation that shows counts of all entities, and their changes
+count_board     these counts, read in slices for all who ask
 entities        operations on entities
 messages        operations on the messages of an entity
 locks           operations on locks: receive, renew, settle, stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from peeklock.admin.api import BODY_BYTES_MAX, Administration, AdminRequest, Pending, Response
 from peeklock.api import exchange as api_exchange
 from peeklock.api.api import Api
-from peeklock.broker.record.history import History
+from peeklock.api.exchange import ApiContext
 from peeklock.broker.vocabulary.commands import NOWHERE, Command, ReplyTo
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.rest.api import Answer, Ask, DataPlane, DataRequest, Elsewhere, Receive, Step
@@ -67,8 +67,7 @@ class HttpContext:
     """Takes requests that wait for messages."""
     api: ApiHub | None = None
     """Takes requests to the API that wait; None = there is no API."""
-    history: History | None = None
-    """None = it is off."""
+    api_context: ApiContext = field(default_factory=ApiContext)
 
 
 class Dispatch:
@@ -80,7 +79,7 @@ class Dispatch:
         self._administration = context.administration(note)
         admin_context = self._administration.admin_context
         self._data = DataPlane(admin_context)
-        self._api = None if context.api is None else Api(admin_context, context.history)
+        self._api = None if context.api is None else Api(admin_context, context.api_context)
         self._task: asyncio.Task[None] | None = None
         self.known = False
         """Whether a request that needs a token has been served."""
