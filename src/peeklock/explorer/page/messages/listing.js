@@ -25,6 +25,7 @@ class Listing {
     this.lanes = null; // where new ones are looked for, once the end was reached: [{from, end}]
     this.left = new Map(); // number -> entry of the history, not in rows yet
     this.seen = undefined; // the newest number of the history
+    this.opened = Infinity; // the newest number of the history when the list was opened
     this.scrollTop = 0;
   }
 
@@ -66,7 +67,7 @@ class Listing {
       this.next = await this.nextOf(found, messages, signal);
       this.store.update({ looked: this.store.value.looked + messages.length });
       this.add(this.rows(messages), first, this.next);
-      if (messages.length > 0) return;
+      if (messages.length > PAGE / 2) return;
     }
   }
 
@@ -94,7 +95,7 @@ class Listing {
     for (const [number, entry] of this.left) {
       if (number < first || number >= next) continue;
       this.left.delete(number);
-      if (this.isWanted(entry.message)) gone.push(leftRowOf(entry, this.entity));
+      if (this.isWanted(entry.message)) gone.push(this.leftRow(entry));
     }
     const fresh = [...rows, ...gone].filter((row) => !this.numbers.has(row.number)).sort((a, b) => a.number - b.number);
     if (fresh.length === 0) return;
@@ -124,6 +125,10 @@ class Listing {
   leave(numbers, outcome) {
     const at = new Date().toISOString();
     this.change(numbers.map((number) => ({ ...this.row(number), isLocked: false, left: { outcome, at } })));
+  }
+
+  leftRow(entry) {
+    return leftRowOf(entry, this.entity, entry.number <= this.opened);
   }
 
   rows(messages) {
@@ -190,10 +195,11 @@ class Listing {
       cursor = entries.length < found.entries.length || found.entries.length === 0 ? undefined : found.next;
     } while (cursor && fresh.length < 1000);
     this.seen = Math.max(this.seen ?? 0, ...fresh.map((entry) => entry.number));
+    if (this.opened === Infinity) this.opened = this.seen;
     const changed = [];
     for (const entry of fresh.reverse()) {
       const number = entry.message.sequenceNumber;
-      if (this.numbers.has(number)) changed.push({ ...leftRowOf(entry, this.entity), preview: this.row(number).preview });
+      if (this.numbers.has(number)) changed.push({ ...this.leftRow(entry), preview: this.row(number).preview });
       else this.left.set(number, entry);
     }
     this.change(changed);

@@ -68,11 +68,11 @@ export function rowOf(message, entity = message.entity) {
   };
 }
 
-/** Return the row of a message that left, of an entry of the history. */
-export const leftRowOf = (entry, entity) => ({
+/** Return the row of a message that left, of an entry of the history. `isOld`: it left before the list was opened. */
+export const leftRowOf = (entry, entity, isOld) => ({
   ...rowOf(entry.message, entity),
   isLocked: false,
-  left: { outcome: entry.outcome, at: entry.leftAt, reason: entry.reason, movedTo: entry.movedTo },
+  left: { outcome: entry.outcome, at: entry.leftAt, reason: entry.reason, movedTo: entry.movedTo, isOld },
 });
 
 /** Return the name of an outcome for people: "received-and-deleted" is "received and deleted". */

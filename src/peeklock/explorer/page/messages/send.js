@@ -58,7 +58,7 @@ function BodyOf({ form, set, fault }) {
     }
   };
   return html`<div class="stack tight">
-    <${Field} label="Body" type="textarea" mono value=${form.body} onInput=${(body) => set({ body })} problem=${fault} spellcheck="false" rows="8" />
+    <${Field} label="Body" type="textarea" mono value=${form.body} onInput=${(body) => set({ body })} problem=${fault} spellcheck="false" rows="8" autofocus />
     <div class="row-of">
       <label class="wanted"><span>sent as</span>
         <select class="input" value=${form.form} onChange=${(event) => set({ form: event.target.value })}>

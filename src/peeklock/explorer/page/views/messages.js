@@ -14,6 +14,13 @@ import { Button, Empty, Loading, Page, Refusal, toast, useShortcuts } from "../u
 import { SendDialog } from "../messages/send.js";
 
 const NONE = new Set();
+const LEFT = [
+  ["now", "from now on"],
+  ["all", "all known"],
+  ["none", "hidden"],
+];
+/** Whether a row is shown, by the choice of those that left. */
+const SHOWS = { now: (row) => !row.left?.isOld, all: () => true, none: (row) => row.left === null };
 
 function columnsFor({ shown, subQueue, state }) {
   if (shown.kind === "topic" || state === "scheduled") return columnsOf(["number", "state", "due", "messageId", "subject", shown.settings.requiresSession && "session", "body", "size"]);
@@ -25,16 +32,15 @@ function columnsFor({ shown, subQueue, state }) {
 /** The switch between the queue and its sub-queues. */
 function Places({ shown, subQueue }) {
   if (shown.kind === "topic") return null;
-  const counts = { "": shown.counts.active + shown.counts.scheduled, $deadletterqueue: shown.counts.deadLetter, "$transfer/$deadletterqueue": shown.counts.transferDeadLetter };
-  const offered = SUB_QUEUES.filter(([end]) => end === subQueue || end !== "$transfer/$deadletterqueue" || counts[end] > 0);
+  const isOffered = (end) => end === subQueue || !end.startsWith("$transfer") || shown.counts.transferDeadLetter > 0;
   return html`<nav class="chips" aria-label="Part of the queue">
-    ${offered.map(
+    ${SUB_QUEUES.filter(([end]) => isOffered(end)).map(
       ([end, title]) => html`<a
         key=${end}
         class="chip"
         href=${href(["entities", end ? `${shown.name}/${end}` : shown.name, "messages"])}
         aria-current=${end === subQueue ? "true" : undefined}
-        >${title} <span class="faint">${figure(counts[end])}</span></a
+        >${title}</a
       >`,
     )}
   </nav>`;
@@ -64,9 +70,10 @@ const Switch = ({ label, isOn, onChange, title }) => html`<label class="switch" 
   <input type="checkbox" role="switch" checked=${isOn} onChange=${(event) => onChange(event.target.checked)} /><span>${label}</span>
 </label>`;
 
-function Filters({ shown, query, set, onNewest, isFollowing, setFollowing, isLeftShown, setLeftShown }) {
+function Filters({ shown, subQueue, query, set, onNewest, isFollowing, setFollowing, left, setLeft }) {
   const { has } = signedIn.value.me;
   return html`<div class="toolbar">
+    <${Places} shown=${shown} subQueue=${subQueue} />
     ${shown.kind !== "topic" &&
     html`<label class="wanted"><span>State</span>
       <select class="input" value=${query.state ?? ""} onChange=${(event) => set({ state: event.target.value })}>
@@ -79,7 +86,13 @@ function Filters({ shown, query, set, onNewest, isFollowing, setFollowing, isLef
     ${(shown.settings.requiresSession || query.session !== undefined) &&
     html`<${Wanted} label="Session" value=${query.session ?? ""} onValue=${(session) => set({ session })} width="130px" />`}
     <span class="spread"></span>
-    ${has.history && shown.kind !== "topic" && html`<${Switch} label="Show those that left" isOn=${isLeftShown} onChange=${setLeftShown} title="Messages that were completed, moved or deleted stay in the list, in grey" />`}
+    ${has.history &&
+    shown.kind !== "topic" &&
+    html`<label class="wanted" title="Messages that were completed, moved or deleted stay in the list, in grey"><span>Those that left</span>
+      <select class="input" value=${left} onChange=${(event) => setLeft(event.target.value)}>
+        ${LEFT.map(([key, text]) => html`<option key=${key} value=${key} selected=${key === left}>${text}</option>`)}
+      </select>
+    </label>`}
     <${Switch} label="Follow" isOn=${isFollowing} onChange=${setFollowing} title="Look for new and changed messages every two seconds (f)" />
   </div>`;
 }
@@ -102,7 +115,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
   const { subQueue } = nameParts(entity);
   const { has } = signedIn.value.me;
   const [isFollowing, setFollowing] = useState(true);
-  const [isLeftShown, setLeftShown] = useState(true);
+  const left = query.left in SHOWS ? query.left : "now";
   const [chosen, setChosen] = useState(NONE);
   const filters = {
     state: query.state || undefined,
@@ -113,7 +126,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
   };
   const { listing, state, reload, onSee } = useListing(entity, filters, isFollowing);
   const box = useRef(null);
-  const rows = useMemo(() => (isLeftShown ? state.rows : state.rows.filter((row) => row.left === null)), [state.rows, isLeftShown]);
+  const rows = useMemo(() => state.rows.filter(SHOWS[left]), [state.rows, left]);
   const byKey = useMemo(() => new Map(rows.map((row) => [keyOf(row), row])), [rows]);
   const picked = useMemo(() => [...chosen].map((key) => byKey.get(key)).filter((row) => row && row.left === null), [chosen, byKey]);
   const columns = useMemo(() => columnsFor({ shown, subQueue, state: query.state }), [shown.kind, shown.settings.requiresSession, subQueue, query.state]);
@@ -144,8 +157,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
     ? html`<${Empty} title=${isFiltered ? "No message matches" : "No messages"} icon="messages">${isFiltered ? html`<a href=${href(["entities", entity, "messages"])}>Show all</a>` : isFollowing ? "New ones appear here." : ""}<//>`
     : !state.problem && html`<${Loading} text=${state.looked ? `Looked at ${figure(state.looked)}` : "Loading"} />`;
   return html`
-    <${Places} shown=${shown} subQueue=${subQueue} />
-    <${Filters} ...${{ shown, query, set, onNewest, isFollowing, setFollowing, isLeftShown, setLeftShown }} />
+    <${Filters} ...${{ shown, subQueue, query, set, onNewest, isFollowing, setFollowing, left, setLeft: (value) => set({ left: value === "now" ? undefined : value }) }} />
     ${state.problem && html`<${Refusal} problem=${state.problem} onRetry=${reload} />`}
     ${picked.length > 0 && html`<${ChosenBar} entity=${entity} shown=${shown} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />`}
     <div class="fill" ref=${box}>
@@ -185,7 +197,7 @@ function SendOnly({ entity }) {
 
 export default function Messages({ entity, query }) {
   if (!can("Listen", entity) && can("Send", nameParts(entity).base)) return html`<${SendOnly} entity=${entity} />`;
-  return html`<${EntityPage} entity=${entity} tab="messages" isFull actions=${html`<${WholeActions} entity=${entity} query=${query} />`}>
+  return html`<${EntityPage} entity=${entity} tab=${nameParts(entity).subQueue ? "dead-letters" : "messages"} isFull actions=${html`<${WholeActions} entity=${entity} query=${query} />`}>
     ${(shown, reload) => html`<${Listed} entity=${entity} shown=${shown} query=${query} reloadEntity=${reload} />`}
   <//>`;
 }
