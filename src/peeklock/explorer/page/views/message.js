@@ -10,13 +10,14 @@ import { formOf } from "../messages/compose.js";
 import { ApplicationProperties, Death, Ids, Left, Origin, Times } from "../messages/facts.js";
 import { loadMessage, neighbour, statusOf } from "../messages/loading.js";
 import { isCut, rowOf } from "../messages/model.js";
+import { Sections, typesOf } from "../messages/sections.js";
 import { SendDialog, targetOf } from "../messages/send.js";
 import { State } from "../messages/table.js";
 import { go, href } from "../router.js";
 import { can, session } from "../session.js";
 import { Button, IconButton, LinkButton, Loading, Refusal, toast, useShortcuts } from "../ui.js";
 
-const BODY_BYTES = undefined; // shown at first
+const BODY_BYTES = 256 * 1024; // shown at first
 const STATUS_MS = 3000;
 
 /** What changes while a message is looked at. */
@@ -115,9 +116,10 @@ function Shown({ entity, number, shown, reloadEntity }) {
       <div class="stack">
         <${Times} message=${message} />
         <${Ids} message=${message} />
-        <${ApplicationProperties} message=${message} />
+        <${ApplicationProperties} message=${message} typed=${typesOf(message)} />
       </div>
     </div>
+    <${Sections} message=${message} />
     ${isEditing && html`<${SendDialog} entity=${entity} initial=${isEditing} original=${{ entity, number }} requiresSession=${shown.settings.requiresSession} onSent=${onDone} onClose=${() => setEditing(null)} />`}
   `;
 }
