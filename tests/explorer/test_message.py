@@ -133,7 +133,7 @@ def test_nothing_in_a_message_is_executed_or_turned_round(
 ) -> None:
     text = f"{SCRIPT} {BIDI}"
     names = ("messageId", "subject", "sessionId", "correlationId", "to", "replyTo", "replyToSessionId")
-    fields = {name: text[:128] for name in names}
+    fields = dict.fromkeys(names, text[:128])
     message = {**fields, "body": f"<html><body>{text}</body></html>", "properties": {text: text}}
     page = open_page(one(broker, **message, contentType="text/html"))
     expect(page.get_by_role("region", name="Properties", exact=True)).to_contain_text("<img src=x")
