@@ -4,7 +4,7 @@ import { refreshCounts } from "../counts.js";
 import { EntityPage, nameParts } from "../entity.js";
 import { useLoad } from "../hooks.js";
 import { html, useMemo, useState } from "../lib.js";
-import { RowActions } from "../messages/actions.js";
+import { useRowActions } from "../messages/actions.js";
 import { Body } from "../messages/body.js";
 import { formOf } from "../messages/compose.js";
 import { ApplicationProperties, Death, Ids, Left, Origin, Times } from "../messages/facts.js";
@@ -93,6 +93,7 @@ function Shown({ entity, number, shown, reloadEntity }) {
     reloadEntity();
     refreshCounts();
   };
+  const { buttons, dialog } = useRowActions({ entity, shown, rows, onDone, what: "this message" });
   if (message === undefined) {
     return html`<${Steps} entity=${entity} number=${number} />
       ${problem ? html`<${Refusal} problem=${problem} onRetry=${reload} />` : html`<${Loading} />`}`;
@@ -106,8 +107,9 @@ function Shown({ entity, number, shown, reloadEntity }) {
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
     <div class="toolbar" role="toolbar" aria-label="Actions">
       ${canEdit && html`<${Button} icon="edit" onClick=${edit}>Edit and send<//>`}
-      ${rows.length > 0 && html`<${RowActions} entity=${entity} shown=${shown} rows=${rows} what="this message" onDone=${onDone} />`}
+      ${rows.length > 0 && buttons}
     </div>
+    ${dialog}
     <${Left} entry=${entry} />
     <${Death} message=${message} isDead=${subQueue !== ""} />
     <${Origin} message=${message} />
