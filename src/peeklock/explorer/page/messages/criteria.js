@@ -92,6 +92,7 @@ export function CriteriaFields({ value, onChange, isDead, states: offered = STAT
     <div class="toolbar">
       ${offered.length > 1 &&
       html`<div class="chips" role="group" aria-label="States">
+        <span class="field-label" aria-hidden="true">States</span>
         ${offered.map(
           (state) => html`<button key=${state} type="button" class="chip" aria-pressed=${states.includes(state) ? "true" : "false"} onClick=${() => onChange({ ...value, states: toggled(states, state) })}>${state}</button>`,
         )}
