@@ -32,6 +32,7 @@ from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.workers.hub import WorkHub
 from peeklock.store.backup.format import SYSTEM, Role, StoreHead
 from peeklock.store.backup.verifying import key_of
 from peeklock.store.base import StoreReader
@@ -65,7 +66,8 @@ class HttpEndpoint:
     @property
     def hubs(self) -> list[Any]:
         """The requests that wait."""
-        return [hub for hub in (self.context.receives, self.context.api) if hub is not None]
+        found = (self.context.receives, self.context.api, self.context.works)
+        return [hub for hub in found if hub is not None]
 
     def stop(self) -> None:
         """End all waits for messages."""
@@ -89,6 +91,7 @@ class HttpEndpoint:
             bodies=shared.bodies,
             receives=Hub(Receives, new_id, shard, on_defect),
             api=ApiHub(new_id, shard, on_defect),
+            works=WorkHub(served.name, shared.children, partial(shared.attach, served)),
             history=served.history,
         )
 
