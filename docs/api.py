@@ -75,10 +75,13 @@ def _operation(operation: Operation) -> Iterator[str]:
 
 
 def _right(operation: Operation) -> str:
+    right = operation.right
+    if right is None:
+        return "any, on the namespace; with `entity`, on that"
     if "{entity}" in operation.path:
-        return f"{operation.right.value} on the entity"
-    if any(parameter.name == "entity" for parameter in operation.query):
-        return f"Manage on the namespace; with `entity`, {operation.right.value} on that"
+        return f"{right.value} on the entity"
+    if operation.finds_entity is not None or any(each.name == "entity" for each in operation.query):
+        return f"Manage on the namespace; with `entity`, {right.value} on that"
     return "Manage on the namespace"
 
 

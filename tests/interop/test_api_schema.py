@@ -145,7 +145,7 @@ def test_a_foreign_host_is_described(world: World, label: str) -> None:
     """Req: R-04."""
     case = OPERATIONS[label].Case(
         path_parameters={
-            name: "1" for name in ("entity", "id", "number", "token", "session") if name in label
+            name: "1" for name in ("entity", "id", "job", "number", "token", "session") if name in label
         }
     )
     answer = case.call(base_url=world.url, session=world.session, headers={"Host": "example.org"}, timeout=20)

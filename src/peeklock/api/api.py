@@ -15,6 +15,7 @@ from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import (
     entities,
     history,
+    jobs,
     locks,
     messages,
     model,
@@ -44,7 +45,7 @@ from peeklock.gateway.address import Node
 DOCUMENT = "/$api/openapi.json"
 """Served without a token: it is public documentation."""
 
-_PARTS = (model, entities, messages, locks, sessions, search, scheduled, history, works)
+_PARTS = (model, entities, messages, locks, sessions, search, scheduled, history, works, jobs)
 
 TABLE = Table(
     tuple(operation for part in _PARTS for operation in getattr(part, "OPERATIONS", ())),
@@ -140,7 +141,7 @@ def _authorized(
             return operation, texts, None
         text = operation.finds_entity(body)
     if text is None:
-        exchange.require(Right.MANAGE, "")
+        exchange.require(None if operation.right is None else Right.MANAGE, "")
         return operation, texts, None
     node = node_of(text)
     exchange.require(operation.right, node.path)

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from peeklock.api.instants import read_instant
 from peeklock.api.model import INSTANT, SEQUENCE_NUMBER, STATES
-from peeklock.api.schema import Schema
+from peeklock.api.schema import Schema, record
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
+from peeklock.jobs.groups import grouping
 from peeklock.search import Criteria, Search, SearchError
 
 TEXT_LENGTH_MAX: Final = 4096
@@ -54,6 +55,18 @@ MEMBERS: Final[Mapping[str, Schema]] = {
 }
 """Members of an object with criteria. All that are given must be true of a message."""
 
+BY: Schema = record(
+    {
+        "reason": {"type": "boolean", "enum": [True], "description": "By dead-letter reason."},
+        "property": {"type": "string", "minLength": 1, "maxLength": 1024},
+        "jsonPath": {"type": "string", "minLength": 1, "maxLength": 1024},
+    },
+    (),
+    minProperties=1,
+    maxProperties=1,
+    description="What groups messages: one of these members.",
+)
+
 _FIELDS: Final = {
     "session": "session_id",
     "from": "from_number",
@@ -88,3 +101,19 @@ def read_criteria(given: Mapping[str, Any], where: str = "") -> dict[str, Any]:
         place = "" if failure.position is None else f", at position {failure.position + 1}"
         raise ArgumentInvalid(f"The member '{where}{name}': {failure.what}{place}.") from None
     return found
+
+
+def read_by(given: Mapping[str, Any], where: str) -> str:
+    """Return what groups messages as `jobs.groups` reads it. Raises: ArgumentInvalid."""
+    if len(given) != 1:
+        raise ArgumentInvalid(f"The member '{where}' has {len(given)} members, not one.")
+    by = "reason" if "reason" in given else ""
+    if "property" in given:
+        by = f"property:{given['property']}"
+    elif "jsonPath" in given:
+        by = f"json:{given['jsonPath']}"
+    try:
+        grouping(by)
+    except SearchError as failure:
+        raise ArgumentInvalid(f"The member '{where}': {failure.what}.") from None
+    return by

@@ -7,7 +7,7 @@ import binascii
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
 from peeklock.api.problems import (
@@ -89,7 +89,24 @@ class Work:
     content_type: str
 
 
-Answer: TypeAlias = Response | Ask | Show | Take | Stream | Work | Step
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """Start a job, show jobs, or change what one does."""
+
+    exchange: ApiExchange
+    do: Literal["start", "list", "show", "stop", "resume", "forget"]
+    sees: Callable[[Mapping[str, Any]], bool]
+    """Whether a job, as JSON, may be seen."""
+    job_id: str = ""
+    order: Mapping[str, Any] | None = None
+    """Of a job to start: `shown`, its members as JSON, and `work`, for the child."""
+    grants: Callable[[Mapping[str, Any]], tuple[Grant, ...]] = lambda job: ()
+    """Returns the grants for a job, as JSON, that is to run. Raises: AuthorizationError, RightMissing."""
+    by: str = ""
+    """The name of the key or the roles of the request."""
+
+
+Answer: TypeAlias = Response | Ask | Show | Take | Stream | Work | Steer | Step
 
 
 class ApiExchange(Exchange):
@@ -107,21 +124,22 @@ class ApiExchange(Exchange):
         """Return an exchange that keeps of the request only what a refusal shows."""
         return ApiExchange(self.admin_context, self.shown_request, self.now_ms)
 
-    def require(self, right: Right, path: str) -> None:
-        """Raise AuthorizationError or RightMissing unless the token has a right on a path.
+    def require(self, right: Right | None, path: str) -> None:
+        """Raise AuthorizationError or RightMissing unless the token has a right (None: any) on a path.
 
         A token may also be for this very address or a path above it.
         """
         self.grant(right, path)
 
-    def grant(self, right: Right, path: str) -> Grant:
+    def grant(self, right: Right | None, path: str) -> Grant:
         """Return the grant for a path of a token that has a right on it, without an expiry of its own.
 
         Raises: AuthorizationError, RightMissing.
         """
         found = self.granted_here(path)
-        if right not in found.rights:
-            raise RightMissing(f"{right.value} claim required for this operation.")
+        if not found.rights if right is None else right not in found.rights:
+            what = "A" if right is None else right.value
+            raise RightMissing(f"{what} claim required for this operation.")
         return replace(found, path=path, expires_at_ms=None)
 
     def refusal(self, failure: Refusal | MessageMalformed) -> Response:

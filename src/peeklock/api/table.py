@@ -68,8 +68,9 @@ class Operation:
     path: str
     """Below `ROOT`; `{name}` is one segment, percent-encoded."""
     summary: str
-    right: Right
-    """On the entity that the request names; without one, Manage on the namespace is needed."""
+    right: Right | None
+    """On the entity that the request names; without one, Manage on the namespace is needed. None = any right,
+    on either."""
     handle: Callable[[Call], Answer]
     description: str = ""
     query: tuple[Parameter, ...] = ()
@@ -119,6 +120,7 @@ PATH_PARAMETERS = {
         "The token of a lock: a GUID.",
         True,
     ),
+    "job": Parameter("job", {"type": "string", "minLength": 1, "maxLength": 64}, "The id of a job.", True),
     "session": Parameter(
         "session", {"type": "string", "maxLength": 128}, "The id of a session; it may be empty.", True
     ),

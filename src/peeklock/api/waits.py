@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import Answer, Ask, Show, Stream, Work
+from peeklock.api.exchange import Answer, Ask, Show, Steer, Stream, Work
 from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.errors import ServerBusy
@@ -211,7 +211,7 @@ class Waits(Receives):
         if isinstance(found, Ask | Show):
             self._ask(number, found)  # the next command of the same request
             return
-        assert isinstance(found, Response | Work)
+        assert isinstance(found, Response | Work | Steer)
         self._ended.append((number, found))
 
     # Streams

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from peeklock.api.criteria import MEMBERS, read_criteria
+from peeklock.api.criteria import BY, MEMBERS, read_by, read_criteria
 from peeklock.api.exchange import EVENTS, LINES, Answer, ApiExchange, Ask, Work
-from peeklock.api.schema import Schema, record
+from peeklock.api.schema import Schema, record, ref
 from peeklock.api.table import Call, Operation, entity_of
 from peeklock.auth.rights import Grant, Right
 from peeklock.broker.vocabulary.commands import Address, ListEntities, LookUp, SubQueue
@@ -42,14 +42,21 @@ SEARCH: Schema = record(
     examples=[{"entity": "orders", "filter": "sys.Label = 'pizza'", "jsonPath": "$.total > 100"}],
 )
 
-NAMED: Final = {"Search": SEARCH}
+GROUPING: Schema = record(
+    {"entity": ENTITY, "by": BY, **MEMBERS},
+    ["by", "entity"],
+    description="Which messages to group, and by what.",
+    examples=[{"entity": "orders/$deadletterqueue", "by": {"reason": True}}],
+)
+
+NAMED: Final = {"Search": SEARCH, "Grouping": GROUPING}
 
 ENTITIES_AT_ONCE: Final = 500
 """Entities that one command lists. Our choice: some 5 ms."""
 
 _KINDS: Final = tuple(EntityKind)
 
-_STREAM = (
+STREAM = (
     "The answer is a stream of server-sent events, each with a JSON object as its data, or, with `Accept: "
     "application/x-ndjson`, JSON Lines. It begins once a process has started that does the work with the "
     "rights of this request; the process ends when the client leaves. An event `problem` says why the work "
@@ -99,6 +106,14 @@ def _with_messages(view: EntityView) -> Iterator[tuple[Address, int]]:
         is_topic = isinstance(view.description, TopicDescription) and sub_queue is SubQueue.MAIN
         if (count := count_of(view, address)) and not is_topic:
             yield address, count
+
+
+def group(call: Call) -> Answer:
+    """Count the messages of an entity by group."""
+    given = call.body
+    states = {"states": given["states"]} if "states" in given else {}
+    by = read_by(given["by"], "by")
+    return in_entity(call, {"work": "group", "criteria": read_criteria(given), "by": by, **states})
 
 
 def in_entity(call: Call, work: Mapping[str, Any]) -> Answer:
@@ -151,13 +166,27 @@ OPERATIONS = (
         "Search the messages of an entity, or of all, as a stream",
         Right.LISTEN,
         search,
-        f"{_STREAM}Events: `found`, a `Message` with its `entity`; `progress`, with `examined`, `of` where "
+        f"{STREAM}Events: `found`, a `Message` with its `entity`; `progress`, with `examined`, `of` where "
         "known, and `perSecond`; `end`, with `examined`, `found`, and `why`: `all` or `limit`. Lines are "
         "messages, which `peeklock send` takes.",
-        body=SEARCH,
+        body=ref("Search"),
         finds_entity=entity_of,
         streams=True,
         streams_lines=True,
         problems=(404, 409),
+    ),
+    Operation(
+        "groupMessages",
+        "POST",
+        "/groups",
+        "Count the messages of an entity by a value of theirs",
+        Right.LISTEN,
+        group,
+        f"{STREAM}Events: `progress`, and `end` with `groups`, the 1,000 largest, and `count`, how many "
+        "groups there are. A group has `value`, `count`, `oldest`, `newest`, `numbers`, the first ten, and "
+        "`repeated`: how many were resubmitted before.",
+        body=ref("Grouping"),
+        finds_entity=entity_of,
+        streams=True,
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -26,7 +26,7 @@ from peeklock.client.errors import (
     SESSION_CANNOT_BE_LOCKED,
     ServiceBusError,
 )
-from peeklock.client.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver
+from peeklock.client.links import COMPLETE, RELEASE, Delivery, ReceiveMode, Receiver, dead_letter
 from peeklock.client.scheduling import CANCEL
 from peeklock.client.sender import Sender
 from peeklock.client.transactions import FORWARD_MAX, Forwarder
@@ -166,10 +166,14 @@ class JobDriver:
     def survey(self, snapshot: Snapshot, limit: int | None, *, by_session: bool) -> Survey:
         """Return a count of the messages of the job; it ends when `stop` is called."""
         survey = Survey(snapshot, self.plan.chooser(), limit, by_session=by_session)
-        for messages in self._browser.read():
+        for messages in self.pages():
             if not survey.add(messages) or self._stopped.is_set():
                 break
         return survey
+
+    def pages(self) -> Iterator[list[bytes]]:
+        """Yield the messages of the source."""
+        return self._browser.read()
 
     # A job
 
@@ -227,7 +231,8 @@ class JobDriver:
             case Forward(messages):
                 return self._forward(messages)
             case Complete(tokens):
-                return Settled() if self._settle(tokens, COMPLETE) else Settled(unknown=frozenset(tokens))
+                is_held = self._settle(tokens, self._removal())
+                return Settled() if is_held else Settled(unknown=frozenset(tokens))
             case Renew(tokens):
                 self._renew(tokens)
             case Close(tokens):
@@ -241,6 +246,11 @@ class JobDriver:
             case Wait(until_ms):
                 self._stopped.wait(max(0, until_ms - self._now_ms()) / 1000)
         return None
+
+    def _removal(self) -> DeliveryState:
+        """Return the outcome of a message that leaves the source alone."""
+        plan = self.plan
+        return dead_letter(plan.reason, plan.description) if plan.work == "deadLetter" else COMPLETE
 
     def _open(self, receiver: Receiver) -> None:
         with receiver.connection.lock:

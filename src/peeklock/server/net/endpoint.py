@@ -32,7 +32,9 @@ from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.system.jobs import JobFacts
 from peeklock.server.workers.hub import WorkHub
+from peeklock.server.workers.jobs import Jobs, NoFacts
 from peeklock.store.backup.format import SYSTEM, Role, StoreHead
 from peeklock.store.backup.verifying import key_of
 from peeklock.store.base import StoreReader
@@ -73,6 +75,8 @@ class HttpEndpoint:
         """End all waits for messages."""
         for hub in self.hubs:
             hub.stop()
+        if self.context.jobs is not None:
+            self.context.jobs.stop()
 
     def _make_context(self) -> HttpContext:
         served, shared = self._served, self._protocols
@@ -92,8 +96,14 @@ class HttpEndpoint:
             receives=Hub(Receives, new_id, shard, on_defect),
             api=ApiHub(new_id, shard, on_defect),
             works=WorkHub(served.name, shared.children, partial(shared.attach, served)),
+            jobs=self._make_jobs(),
             history=served.history,
         )
+
+    def _make_jobs(self) -> Jobs:
+        served, shared = self._served, self._protocols
+        facts = NoFacts() if served.kind == "throw-away" else JobFacts(shared.process.system, served.name)
+        return Jobs(served.name, shared.children, partial(shared.attach, served), facts, shared.clock.wall_ms)
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
         served = self._served

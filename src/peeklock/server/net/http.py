@@ -25,7 +25,7 @@ from typing import cast
 import h11
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import JSON, Work
+from peeklock.api.exchange import JSON, Steer, Work
 from peeklock.auth import AuthorizationError
 from peeklock.rest.api import Receive
 from peeklock.rest.exchange import RETRY_AFTER_S
@@ -359,8 +359,9 @@ class HttpProtocol(asyncio.Protocol):
         self._head = None
         transport.resume_reading()
 
-    def _received(self, response: Response | Work) -> None:
-        """Answer a receive."""
+    def _received(self, response: Response | Work | Steer) -> None:
+        """Answer a receive, or what has streamed nothing yet."""
+        assert not isinstance(response, Steer), "jobs have no wait"
         self._awaited.over()
         self._deadline.clear()
         self._take_answer(response)

@@ -323,8 +323,8 @@ class Protocols:
         """Take nothing more from clients, and end their waits for messages."""
         for connection in list(self.connections.values()):
             connection.stop_taking()
-        for hub in self._hubs():
-            hub.stop()
+        for endpoint in self._endpoints.values():
+            endpoint.stop()
 
     async def shut_down(self) -> None:
         """Tell AMQP clients that the broker stops, and wait a moment for them to read it."""

@@ -2,4 +2,5 @@
 
 children  Starts children, at most so many at a time.
 hub       The works of one namespace whose clients wait for their streams.
+jobs      The jobs of one namespace, which outlive their clients.
 """
