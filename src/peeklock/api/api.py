@@ -11,8 +11,23 @@ from functools import cache
 from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
-from peeklock.api import entities, history, locks, messages, model, openapi, scheduled, search, sessions
-from peeklock.api.exchange import JSON, Answer, ApiExchange, to_json
+from peeklock.api import (
+    counts,
+    definitions,
+    entities,
+    history,
+    locks,
+    me,
+    messages,
+    model,
+    openapi,
+    rule_json,
+    rules,
+    scheduled,
+    search,
+    sessions,
+)
+from peeklock.api.exchange import JSON, Answer, ApiContext, ApiExchange, to_json
 from peeklock.api.problems import MethodNotAllowed, NotHere
 from peeklock.api.table import (
     ROOT,
@@ -25,14 +40,27 @@ from peeklock.api.table import (
     read_parameters,
 )
 from peeklock.auth.rights import Right
-from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.errors import MessageSizeExceeded
 from peeklock.gateway.address import Node
 
 DOCUMENT = "/$api/openapi.json"
 """Served without a token: it is public documentation."""
 
-_PARTS = (model, entities, messages, locks, sessions, search, scheduled, history)
+_PARTS = (
+    model,
+    rule_json,
+    me,
+    counts,
+    entities,
+    definitions,
+    rules,
+    messages,
+    locks,
+    sessions,
+    search,
+    scheduled,
+    history,
+)
 
 TABLE = Table(
     tuple(operation for part in _PARTS for operation in getattr(part, "OPERATIONS", ())),
@@ -43,14 +71,22 @@ TABLE = Table(
 class Api:
     """The API of one namespace."""
 
-    def __init__(self, admin_context: AdminContext, history: History | None = None) -> None:
-        """Serve a namespace; its log takes one line for each refusal. `history`: None = it is off."""
+    def __init__(self, admin_context: AdminContext, context: ApiContext) -> None:
+        """Serve a namespace; its log takes one line for each refusal."""
         self._admin_context = admin_context
-        self._history = history
+        self._context = context
 
     def wants(self, path: str) -> bool:
         """Return whether a path, percent-encoded, is the API's. No entity has such a name."""
         return unquote(path.lstrip("/").partition("/")[0]) == "$api"
+
+    def administers(self, method: str, path: str) -> bool:
+        """Return whether a request is to change entities or rules."""
+        try:
+            operation = _find(method, path)[0]
+        except (NotHere, MethodNotAllowed):
+            return False
+        return operation.right is Right.MANAGE and "{entity}" in operation.path and method != "GET"
 
     def body_bytes_max(self, method: str, path: str) -> int:
         """Return the largest body that is read."""
@@ -91,7 +127,7 @@ class Api:
             given = read_parameters(operation, texts, request.query, request.headers)
             content_type = request.headers.get("content-type", "")
             body = read_body(operation, request.body, content_type, TABLE.named)
-            return operation.handle(Call(exchange, node, given, body, self._history))
+            return operation.handle(Call(exchange, node, given, body, self._context))
 
         return exchange.guarded(answer)
 
@@ -119,6 +155,9 @@ def _authorized(exchange: ApiExchange) -> tuple[Operation, Mapping[str, str], No
     text = texts.get("entity")
     if text is None and any(parameter.name == "entity" for parameter in operation.query):
         text = dict(parse_qsl(request.query)).get("entity")
+    if operation.right is None:
+        exchange.own_grant()
+        return operation, texts, None
     if text is None:
         exchange.require(Right.MANAGE, "")
         return operation, texts, None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
+from peeklock.api.count_board import CountBoard
 from peeklock.api.problems import (
     STATUSES,
     ApiRefusal,
@@ -19,7 +20,9 @@ from peeklock.api.problems import (
     words_of,
 )
 from peeklock.auth.errors import AuthorizationError
-from peeklock.auth.rights import Right
+from peeklock.auth.rights import Grant, Right
+from peeklock.auth.sas import SasToken, is_sas
+from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.commands import NOWHERE, Address, Command
 from peeklock.broker.vocabulary.effects import Deliver, Done
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ServiceBusError
@@ -37,6 +40,22 @@ CURSOR_LENGTH_MAX = 2048
 
 
 @dataclass(frozen=True, slots=True)
+class ApiContext:
+    """What the broker around the API has."""
+
+    counts: CountBoard | None = None
+    """None = it has no counts."""
+    history: History | None = None
+    """None = it is off."""
+    is_development: bool = False
+    """Whether clients need no secret."""
+    has_event_log: bool = False
+    has_jobs: bool = False
+    has_namespaces: bool = False
+    """Whether the pages of the operator show other namespaces here too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A command to run. A failure is answered with its problem; any other effect is given to `render`."""
 
@@ -45,6 +64,8 @@ class Ask:
     render: Callable[[Any], Answer]
     refusal: Callable[[ServiceBusError], ServiceBusError] = lambda error: error
     """Returns the error to answer for a failure."""
+    instead: Callable[[ServiceBusError], Answer | None] = lambda error: None
+    """Returns what to do instead of answering a failure; None = answer it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +119,17 @@ class ApiExchange(Exchange):
         """
         if right not in self.granted_here(path).rights:
             raise RightMissing(f"{right.value} claim required for this operation.")
+
+    def own_grant(self) -> Grant:
+        """Verify the request's token for what it is signed for; a web token for the namespace.
+
+        Raises: AuthorizationError, RightMissing.
+        """
+        token = self.token.strip()
+        grant = self.granted(token, SasToken.parse(token).path if is_sas(token) else "")
+        if not grant.rights:
+            raise RightMissing("The token has no right in this namespace.")
+        return grant
 
     def refusal(self, failure: Refusal | MessageMalformed) -> Response:
         """Return the problem of a refusal, and log it under the same tracking id."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
-from peeklock.api.exchange import EVENTS, JSON, Answer, ApiExchange
+from peeklock.api.exchange import EVENTS, JSON, Answer, ApiContext, ApiExchange
 from peeklock.api.problems import MediaTypeUnsupported, NotHere
 from peeklock.api.schema import Schema, check, read_text
 from peeklock.auth.rights import Right
-from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.commands import Address
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.gateway.address import Node, NodeKind, parse_node
@@ -49,8 +48,7 @@ class Call:
     """Values of the parameters that were given, and of those with a default."""
     body: Any = None
     """From JSON; None = there is none."""
-    history: History | None = None
-    """None = it is off."""
+    context: ApiContext = field(default_factory=ApiContext)
 
     @property
     def address(self) -> Address:
@@ -68,8 +66,9 @@ class Operation:
     path: str
     """Below `ROOT`; `{name}` is one segment, percent-encoded."""
     summary: str
-    right: Right
-    """On the entity that the request names; without one, Manage on the namespace is needed."""
+    right: Right | None
+    """On the entity that the request names; without one, Manage on the namespace is needed. None = any right,
+    on the namespace or an entity."""
     handle: Callable[[Call], Answer]
     description: str = ""
     query: tuple[Parameter, ...] = ()
@@ -111,6 +110,12 @@ PATH_PARAMETERS = {
         "token",
         {"type": "string", "minLength": 1, "maxLength": 64},
         "The token of a lock: a GUID.",
+        True,
+    ),
+    "rule": Parameter(
+        "rule",
+        {"type": "string", "minLength": 1, "maxLength": 50},
+        "The name of a rule.",
         True,
     ),
     "session": Parameter(

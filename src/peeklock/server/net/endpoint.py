@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from peeklock.admin.api import Administration
 from peeklock.admin.exchange import AdminContext
 from peeklock.api.access import Access
+from peeklock.api.count_board import CountBoard
+from peeklock.api.exchange import ApiContext
 from peeklock.auth import Authority, OpenAuthority
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.rest.receives import Receives
@@ -89,7 +91,13 @@ class HttpEndpoint:
             bodies=shared.bodies,
             receives=Hub(Receives, new_id, shard, on_defect),
             api=ApiHub(new_id, shard, on_defect),
-            history=served.history,
+            api_context=ApiContext(
+                CountBoard(shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8]),
+                served.history,
+                is_development=not served.authority_manager.asks_for_secret,
+                has_event_log=served.settings.capture is not None,
+                has_namespaces=served.is_default,
+            ),
         )
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
