@@ -16,6 +16,8 @@ messages        operations on the messages of an entity
 locks           operations on locks: receive, renew, settle, stream
 sessions        operations on sessions
 search          operations on the messages of all entities
+works           operations whose work a child process does: search
+criteria        what messages must be, as JSON
 scheduled       operations on scheduled messages: enqueue them earlier or later
 history         the operation on messages that left recently
 model           messages as JSON

@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
@@ -34,6 +34,7 @@ from peeklock.rest.exchange import RETRY_AFTER_S, Step, Take
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 
 CURSOR_LENGTH_MAX = 2048
 """Characters of a cursor. Our choice: the longest path of an entity, escaped as JSON."""
@@ -94,7 +95,22 @@ class Stream:
     """Makes an event."""
 
 
-Answer: TypeAlias = Response | Ask | Show | Take | Stream | Step
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Have a child process do long work, and stream what it writes until its end, or until the client leaves.
+
+    It connects as a client with these grants, as long as they are upheld.
+    """
+
+    exchange: ApiExchange
+    """As of `Take`."""
+    grants: tuple[Grant, ...]
+    work: Mapping[str, Any]
+    """For the child, see `peeklock.worker`."""
+    content_type: str
+
+
+Answer: TypeAlias = Response | Ask | Show | Take | Stream | Work | Step
 
 
 class ApiExchange(Exchange):
@@ -117,8 +133,17 @@ class ApiExchange(Exchange):
 
         A token may also be for this very address or a path above it.
         """
-        if right not in self.granted_here(path).rights:
+        self.grant(right, path)
+
+    def grant(self, right: Right, path: str) -> Grant:
+        """Return the grant for a path of a token that has a right on it, without an expiry of its own.
+
+        Raises: AuthorizationError, RightMissing.
+        """
+        found = self.granted_here(path)
+        if right not in found.rights:
             raise RightMissing(f"{right.value} claim required for this operation.")
+        return replace(found, path=path, expires_at_ms=None)
 
     def own_grant(self) -> Grant:
         """Verify the request's token for what it is signed for; a web token for the namespace.

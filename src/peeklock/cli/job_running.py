@@ -1,6 +1,6 @@
 """How a command runs a job: it counts, says what it promises, shows how far it is, and how to go on.
 
-It knows people and files. `peeklock.jobs` decides, and `pipeline.job_driver` does it.
+It knows people and files. `peeklock.jobs` decides, and `worker.job_driver` does it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from peeklock.jobs.job import Job
     from peeklock.jobs.plan import Plan
     from peeklock.jobs.survey import Snapshot, Survey
-    from peeklock.pipeline.job_driver import JobDriver
+    from peeklock.worker.job_driver import JobDriver
 
 _DONE: Final = {"purge": "removed", "move": "moved", "resubmit": "sent"}
 
@@ -289,8 +289,8 @@ class _Run:
 def _driven(ends: Ends, plan: Plan, go_on: str, file: Path | None = None) -> Iterator[_Run]:
     """Yield a run; report what fails, and exit. Ctrl-C ends it in order; a second one at once."""
     from peeklock.client.errors import ServiceBusError
-    from peeklock.pipeline.job_driver import JobDriver
     from peeklock.search import SearchError
+    from peeklock.worker.job_driver import JobDriver
 
     with ExitStack() as stack:
         source = stack.enter_context(ends.source.connected(plan.source))

@@ -34,6 +34,7 @@ from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.workers.hub import WorkHub
 from peeklock.store.backup.format import SYSTEM, Role, StoreHead
 from peeklock.store.backup.verifying import key_of
 from peeklock.store.base import StoreReader
@@ -67,7 +68,8 @@ class HttpEndpoint:
     @property
     def hubs(self) -> list[Any]:
         """The requests that wait."""
-        return [hub for hub in (self.context.receives, self.context.api) if hub is not None]
+        found = (self.context.receives, self.context.api, self.context.works)
+        return [hub for hub in found if hub is not None]
 
     def stop(self) -> None:
         """End all waits for messages."""
@@ -98,6 +100,7 @@ class HttpEndpoint:
                 has_event_log=served.settings.capture is not None,
                 has_namespaces=served.is_default,
             ),
+            works=WorkHub(served.name, shared.children, partial(shared.attach, served)),
         )
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
