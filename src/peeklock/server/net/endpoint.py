@@ -26,6 +26,7 @@ from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.net.backup_pages import BackupPages, Stores
 from peeklock.server.net.config_page import ConfigPage
 from peeklock.server.net.connection_pages import ConnectionPages
+from peeklock.server.net.explorer_pages import explorer_pages
 from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.hub import ApiHub, Hub
 from peeklock.server.net.key_pages import KeyPages
@@ -161,6 +162,8 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
+        if shared.settings.explorer == "on":
+            rows += explorer_pages()
         if has_stores:
             data = served.settings.data
             backup = BackupPages(self._stores, None if data is None else str(data))
