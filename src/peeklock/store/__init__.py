@@ -11,4 +11,5 @@ memory         The store in memory.
 renumbering    The facts of a store as a new journal, with numbers that begin far ahead.
 rescue         Replaces a damaged store by a copy of what can be read.
 sqlite         The durable store: a SQLite database in a data folder.
+worker         Does the jobs of a store, in order, in threads of a pool.
 """
