@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from peeklock.store.base import (
+    NEVER,
     Batch,
     Definitions,
     Frame,
@@ -336,6 +337,9 @@ class SqliteStore:
         """Return the space of the volume that unprivileged processes may use, less that of the WAL."""
         volume = os.statvfs(self._folder)
         return max(0, volume.f_bavail * volume.f_frsize - self._wal_bytes_max)
+
+    def valid_until_s(self) -> float:
+        return NEVER
 
     def reader(self) -> SqliteReader:
         return SqliteReader(self._folder)
