@@ -77,7 +77,7 @@ def _operation(operation: Operation) -> Iterator[str]:
 def _right(operation: Operation) -> str:
     right = operation.right
     if right is None:
-        return "any, on the namespace; with `entity`, on that"
+        return "any"
     if "{entity}" in operation.path:
         return f"{right.value} on the entity"
     if operation.finds_entity is not None or any(each.name == "entity" for each in operation.query):

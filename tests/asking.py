@@ -142,7 +142,7 @@ def shown(response: Response) -> Answer:
     headers = dict(response.headers)
     if response.content_type:
         headers["Content-Type"] = response.content_type
-    return Answer(response.status, headers, response.body)
+    return Answer(response.status, headers, b"".join((response.body, *response.more)))
 
 
 def raise_defect(defect: Exception, fields: dict[str, object]) -> None:

@@ -95,7 +95,6 @@ def test_nothing_is_lost_and_what_is_promised_once_arrives_once(
     arrived = Counter(map(body_of, model.target))
     left = {*map(body_of, model.source.values())}
     if wanted.target is None:
-    if wanted.target is None:
         assert not arrived
     else:
         assert good - left <= arrived.keys(), "lost"

@@ -13,19 +13,24 @@ from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import (
+    counts,
+    definitions,
     entities,
     history,
     jobs,
     locks,
+    me,
     messages,
     model,
     openapi,
+    rule_json,
+    rules,
     scheduled,
     search,
     sessions,
     works,
 )
-from peeklock.api.exchange import JSON, Answer, ApiExchange, to_json
+from peeklock.api.exchange import JSON, Answer, ApiContext, ApiExchange, to_json
 from peeklock.api.problems import MethodNotAllowed, NotHere
 from peeklock.api.table import (
     ROOT,
@@ -38,14 +43,29 @@ from peeklock.api.table import (
     read_parameters,
 )
 from peeklock.auth.rights import Right
-from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.errors import MessageSizeExceeded
 from peeklock.gateway.address import Node
 
 DOCUMENT = "/$api/openapi.json"
 """Served without a token: it is public documentation."""
 
-_PARTS = (model, entities, messages, locks, sessions, search, scheduled, history, works, jobs)
+_PARTS = (
+    model,
+    rule_json,
+    me,
+    counts,
+    entities,
+    definitions,
+    rules,
+    messages,
+    locks,
+    sessions,
+    search,
+    scheduled,
+    history,
+    works,
+    jobs,
+)
 
 TABLE = Table(
     tuple(operation for part in _PARTS for operation in getattr(part, "OPERATIONS", ())),
@@ -56,14 +76,22 @@ TABLE = Table(
 class Api:
     """The API of one namespace."""
 
-    def __init__(self, admin_context: AdminContext, history: History | None = None) -> None:
-        """Serve a namespace; its log takes one line for each refusal. `history`: None = it is off."""
+    def __init__(self, admin_context: AdminContext, context: ApiContext) -> None:
+        """Serve a namespace; its log takes one line for each refusal."""
         self._admin_context = admin_context
-        self._history = history
+        self._context = context
 
     def wants(self, path: str) -> bool:
         """Return whether a path, percent-encoded, is the API's. No entity has such a name."""
         return unquote(path.lstrip("/").partition("/")[0]) == "$api"
+
+    def administers(self, method: str, path: str) -> bool:
+        """Return whether a request is to change entities or rules."""
+        try:
+            operation = _find(method, path)[0]
+        except (NotHere, MethodNotAllowed):
+            return False
+        return operation.right is Right.MANAGE and "{entity}" in operation.path and method != "GET"
 
     def body_bytes_max(self, method: str, path: str) -> int:
         """Return the largest body that is read."""
@@ -104,7 +132,7 @@ class Api:
             given = read_parameters(operation, texts, request.query, request.headers)
             content_type = request.headers.get("content-type", "")
             body = read_body(operation, request.body, content_type, TABLE.named)
-            return operation.handle(Call(exchange, node, given, body, self._history))
+            return operation.handle(Call(exchange, node, given, body, self._context))
 
         return exchange.guarded(answer)
 
@@ -136,12 +164,15 @@ def _authorized(
     text = texts.get("entity")
     if text is None and any(parameter.name == "entity" for parameter in operation.query):
         text = dict(parse_qsl(request.query)).get("entity")
+    if operation.right is None:
+        exchange.own_grant()
+        return operation, texts, None
     if operation.finds_entity is not None:
         if body is None:
             return operation, texts, None
         text = operation.finds_entity(body)
     if text is None:
-        exchange.require(None if operation.right is None else Right.MANAGE, "")
+        exchange.require(Right.MANAGE, "")
         return operation, texts, None
     node = node_of(text)
     exchange.require(operation.right, node.path)

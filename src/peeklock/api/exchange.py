@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
+from peeklock.api.count_board import CountBoard
 from peeklock.api.problems import (
     STATUSES,
     ApiRefusal,
@@ -20,6 +21,8 @@ from peeklock.api.problems import (
 )
 from peeklock.auth.errors import AuthorizationError
 from peeklock.auth.rights import Grant, Right
+from peeklock.auth.sas import SasToken, is_sas
+from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.commands import NOWHERE, Address, Command
 from peeklock.broker.vocabulary.effects import Deliver, Done
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ServiceBusError
@@ -38,6 +41,22 @@ CURSOR_LENGTH_MAX = 2048
 
 
 @dataclass(frozen=True, slots=True)
+class ApiContext:
+    """What the broker around the API has."""
+
+    counts: CountBoard | None = None
+    """None = it has no counts."""
+    history: History | None = None
+    """None = it is off."""
+    is_development: bool = False
+    """Whether clients need no secret."""
+    has_event_log: bool = False
+    has_jobs: bool = False
+    has_namespaces: bool = False
+    """Whether the pages of the operator show other namespaces here too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A command to run. A failure is answered with its problem; any other effect is given to `render`."""
 
@@ -46,6 +65,8 @@ class Ask:
     render: Callable[[Any], Answer]
     refusal: Callable[[ServiceBusError], ServiceBusError] = lambda error: error
     """Returns the error to answer for a failure."""
+    instead: Callable[[ServiceBusError], Answer | None] = lambda error: None
+    """Returns what to do instead of answering a failure; None = answer it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +145,33 @@ class ApiExchange(Exchange):
         """Return an exchange that keeps of the request only what a refusal shows."""
         return ApiExchange(self.admin_context, self.shown_request, self.now_ms)
 
-    def require(self, right: Right | None, path: str) -> None:
-        """Raise AuthorizationError or RightMissing unless the token has a right (None: any) on a path.
+    def require(self, right: Right, path: str) -> None:
+        """Raise AuthorizationError or RightMissing unless the token has a right on a path.
 
         A token may also be for this very address or a path above it.
         """
         self.grant(right, path)
 
-    def grant(self, right: Right | None, path: str) -> Grant:
+    def grant(self, right: Right, path: str) -> Grant:
         """Return the grant for a path of a token that has a right on it, without an expiry of its own.
 
         Raises: AuthorizationError, RightMissing.
         """
         found = self.granted_here(path)
-        if not found.rights if right is None else right not in found.rights:
-            what = "A" if right is None else right.value
-            raise RightMissing(f"{what} claim required for this operation.")
+        if right not in found.rights:
+            raise RightMissing(f"{right.value} claim required for this operation.")
         return replace(found, path=path, expires_at_ms=None)
+
+    def own_grant(self) -> Grant:
+        """Verify the request's token for what it is signed for; a web token for the namespace.
+
+        Raises: AuthorizationError, RightMissing.
+        """
+        token = self.token.strip()
+        grant = self.granted(token, SasToken.parse(token).path if is_sas(token) else "")
+        if not grant.rights:
+            raise RightMissing("The token has no right in this namespace.")
+        return grant
 
     def refusal(self, failure: Refusal | MessageMalformed) -> Response:
         """Return the problem of a refusal, and log it under the same tracking id."""

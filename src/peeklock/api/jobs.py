@@ -10,7 +10,6 @@ from peeklock.api.criteria import BY, MEMBERS, read_by, read_criteria
 from peeklock.api.exchange import Answer, ApiExchange, Ask, Steer
 from peeklock.api.model import COUNT, INSTANT, SEQUENCE_NUMBER, STATES, VALUES
 from peeklock.api.schema import Schema, record, ref
-from peeklock.api.search import ENTITY_PARAMETER
 from peeklock.api.table import Call, Operation, entity_of, node_of
 from peeklock.api.works import ENTITY, STREAM, count_of, require_messages, streamed
 from peeklock.auth.rights import Grant, Right, within
@@ -268,9 +267,8 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
 
     def handle(call: Call) -> Answer:
         exchange = call.exchange
-        path = "" if call.node is None else call.node.path
-        grant = exchange.grant(None, path)
-        by = grant.name
+        grant = exchange.own_grant()
+        by, path = grant.name, grant.path
 
         def sees(job: Mapping[str, Any]) -> bool:
             is_own = Right.MANAGE in grant.rights or job["by"] == by
@@ -284,14 +282,11 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
     return handle
 
 
-_OWN = (
-    "The right Manage shows all jobs of the namespace, or of `entity`; any other right those of the same key."
-)
-_ENTITY = (ENTITY_PARAMETER,)
+_OWN = "Manage sees all jobs of what the token is for; any other right sees those of the same key."
 
 
 def _operation(name: str, method: str, path: str, summary: str, do: str, **more: Any) -> Operation:
-    return Operation(name, method, path, summary, None, _steered(do), _OWN, query=_ENTITY, **more)
+    return Operation(name, method, path, summary, None, _steered(do), _OWN, **more)
 
 
 OPERATIONS = (

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
-from peeklock.api.exchange import EVENTS, JSON, LINES, Answer, ApiExchange
+from peeklock.api.exchange import EVENTS, JSON, LINES, Answer, ApiContext, ApiExchange
 from peeklock.api.problems import MediaTypeUnsupported, NotHere
 from peeklock.api.schema import Schema, check, read_text
 from peeklock.auth.rights import Right
-from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.commands import Address
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.gateway.address import Node, NodeKind, parse_node
@@ -49,8 +48,7 @@ class Call:
     """Values of the parameters that were given, and of those with a default."""
     body: Any = None
     """From JSON; None = there is none."""
-    history: History | None = None
-    """None = it is off."""
+    context: ApiContext = field(default_factory=ApiContext)
 
     @property
     def address(self) -> Address:
@@ -70,7 +68,7 @@ class Operation:
     summary: str
     right: Right | None
     """On the entity that the request names; without one, Manage on the namespace is needed. None = any right,
-    on either."""
+    on the namespace or an entity."""
     handle: Callable[[Call], Answer]
     description: str = ""
     query: tuple[Parameter, ...] = ()
@@ -121,6 +119,12 @@ PATH_PARAMETERS = {
         True,
     ),
     "job": Parameter("job", {"type": "string", "minLength": 1, "maxLength": 64}, "The id of a job.", True),
+    "rule": Parameter(
+        "rule",
+        {"type": "string", "minLength": 1, "maxLength": 50},
+        "The name of a rule.",
+        True,
+    ),
     "session": Parameter(
         "session", {"type": "string", "maxLength": 128}, "The id of a session; it may be empty.", True
     ),

@@ -26,7 +26,7 @@ ENTITY: Schema = {
 BODY_BYTES_MAX: Schema = {
     "type": "integer",
     "minimum": 0,
-    "description": "A longer body is cut: `bodyTruncated` is true then, and `bodySizeBytes` is its size. "
+    "description": "A longer body is cut: `bodyTruncated` is true then. `bodySizeBytes` is its size. "
     "Default: none is cut.",
 }
 

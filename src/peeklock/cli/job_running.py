@@ -22,6 +22,7 @@ import click
 from peeklock.cli import checkpoint_files
 from peeklock.cli.criteria import bad_criterion
 from peeklock.cli.message_output import Progress, counted
+from peeklock.cli.options import yield_to_clients
 from peeklock.cli.places import Given
 from peeklock.cli.stopping import INTERRUPTED
 
@@ -292,6 +293,7 @@ def _driven(ends: Ends, plan: Plan, go_on: str, file: Path | None = None) -> Ite
     from peeklock.search import SearchError
     from peeklock.worker.job_driver import JobDriver
 
+    yield_to_clients()
     with ExitStack() as stack:
         source = stack.enter_context(ends.source.connected(plan.source))
         is_one = ends.target is None or plan.namespace == plan.target_namespace

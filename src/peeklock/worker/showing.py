@@ -14,7 +14,7 @@ _BYTES: Final = "bodyBase64"
 def shown(peeked: Peeked, body_bytes_max: int | None) -> dict[str, Any]:
     """Return a message as JSON; a body with more bytes than `body_bytes_max` is cut, and says so."""
     found = message_json(peeked)
-    if body_bytes_max is None or len(peeked.payload) <= body_bytes_max:
+    if body_bytes_max is None:
         return found
     body = peeked.body
     if len(body) > body_bytes_max:
@@ -24,5 +24,5 @@ def shown(peeked: Peeked, body_bytes_max: int | None) -> dict[str, Any]:
             found.pop("bodyValue", None)
             found[_BYTES] = base64.b64encode(body[:body_bytes_max]).decode()
         found["bodyTruncated"] = True
-        found["bodySizeBytes"] = len(body)
+    found["bodySizeBytes"] = len(body)
     return found

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from peeklock.admin.api import Administration
 from peeklock.admin.exchange import AdminContext
 from peeklock.api.access import Access
+from peeklock.api.count_board import CountBoard
+from peeklock.api.exchange import ApiContext
 from peeklock.auth import Authority, OpenAuthority
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.rest.receives import Receives
@@ -24,6 +26,7 @@ from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.net.backup_pages import BackupPages, Stores
 from peeklock.server.net.config_page import ConfigPage
 from peeklock.server.net.connection_pages import ConnectionPages
+from peeklock.server.net.explorer_pages import explorer_pages
 from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.hub import ApiHub, Hub
 from peeklock.server.net.key_pages import KeyPages
@@ -95,9 +98,16 @@ class HttpEndpoint:
             bodies=shared.bodies,
             receives=Hub(Receives, new_id, shard, on_defect),
             api=ApiHub(new_id, shard, on_defect),
+            api_context=ApiContext(
+                CountBoard(shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8]),
+                served.history,
+                is_development=not served.authority_manager.asks_for_secret,
+                has_jobs=True,
+                has_event_log=served.settings.capture is not None,
+                has_namespaces=served.is_default,
+            ),
             works=WorkHub(served.name, shared.children, partial(shared.attach, served)),
             jobs=self._make_jobs(),
-            history=served.history,
         )
 
     def _make_jobs(self) -> Jobs:
@@ -163,6 +173,8 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
+        if shared.settings.explorer == "on":
+            rows += explorer_pages()
         if has_stores:
             data = served.settings.data
             backup = BackupPages(self._stores, None if data is None else str(data))
