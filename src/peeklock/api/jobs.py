@@ -8,7 +8,7 @@ from typing import Any, Final
 from peeklock.amqp.codec import EncodeError
 from peeklock.api.criteria import BY, MEMBERS, read_by, read_criteria
 from peeklock.api.exchange import Answer, ApiExchange, Ask, Steer
-from peeklock.api.model import COUNT, INSTANT, SEQUENCE_NUMBER, STATES, VALUES
+from peeklock.api.model import COUNT, INSTANT, SEQUENCE_NUMBER, STATES, VALUES, ttl_ms
 from peeklock.api.schema import Schema, record, ref
 from peeklock.api.table import Call, Operation, entity_of, node_of
 from peeklock.api.works import ENTITY, STREAM, count_of, require_messages, streamed
@@ -79,7 +79,7 @@ ORDER: Schema = record(
         "edits": EDITS,
         "reason": {**_TEXT, "description": "Of `deadLetter`."},
         "description": {**_TEXT, "description": "Of `deadLetter`."},
-        "rate": {"type": "number", "exclusiveMinimum": 0, "description": "Messages a second, at most."},
+        "rate": {"type": "number", "minimum": 0.01, "description": "Messages a second, at most."},
         "limit": {"type": "integer", "minimum": 1, "description": "Messages, at most."},
     },
     ["work", "entity"],
@@ -228,7 +228,7 @@ def _edits(given: Mapping[str, Any]) -> dict[str, Any]:
         "remove": given.get("remove", []),
         "subject": given.get("subject"),
         "session_id": given.get("sessionId"),
-        "ttl_ms": None if "timeToLive" not in given else max(1, round(given["timeToLive"] * 1000)),
+        "ttl_ms": None if "timeToLive" not in given else ttl_ms(given["timeToLive"]),
     }
     try:
         Edits(**{**found, "remove": tuple(found["remove"])})

@@ -220,6 +220,7 @@ def test_what_cannot_be_a_job_is_refused(client: Client, connection: BlockingCon
         ({"work": "purge", "entity": "orders", "group": {"by": {}, "value": "a"}}, 400),
         ({"work": "none", "entity": "orders"}, 400),
         ({"work": "purge"}, 400),
+        ({"work": "move", "entity": "orders", "to": "none", "edits": {"timeToLive": 9e307}}, 404),
     ):
         assert client.ask("POST", "/jobs", order)[0] == status, order
     assert client.ask("GET", "/jobs")[1] == {"jobs": []}
