@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +60,30 @@ class Beside:
 
     def measure(self, command: list[str]) -> tuple[float, float]:
         """Return the p99 of sends, ms, and how many messages a second the command took."""
+
+        def rates() -> Iterator[float]:
+            while command:
+                began = time.perf_counter()
+                self._run(*command)
+                yield self._count / (time.perf_counter() - began)
+                if "resubmit" in command:
+                    return
+
+        p99_ms, found = self.measure_with(rates())
+        return p99_ms, max(found, default=0.0)
+
+    def measure_with(self, works: Iterator[float]) -> tuple[float, list[float]]:
+        """Return the p99 of sends, ms, beside works one after the other, and what these return."""
         used = ["bench", USED, f"--rate={RATE}", f"--seconds={SECONDS}", "--json"]
         bench = subprocess.Popen(
             [self._program, *used], stdout=subprocess.PIPE, text=True, env=self._environment
         )
         time.sleep(1)  # the other clients have begun
-        began, times = time.perf_counter(), 0
-        while command and bench.poll() is None and not (times and "resubmit" in command):
-            self._run(*command)
-            times += 1
-        took_s = time.perf_counter() - began
+        found: list[float] = []
+        while bench.poll() is None and (rate := next(works, None)) is not None:
+            found.append(rate)
         said: dict[str, Any] = json.loads(bench.communicate()[0])
-        return said["send"]["latencyMs"]["p99"], times * self._count / took_s
+        return said["send"]["latencyMs"]["p99"], found
 
     def _run(self, *arguments: str, text: str = "") -> None:
         subprocess.run(
