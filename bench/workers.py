@@ -4,8 +4,8 @@ Owns: a broker process, a queue with dead letters, and clients of another queue,
 sends and receives 1,000 messages a second alone, beside searches by properties and by bodies, and beside a
 job that sends all dead letters back. The rounds alternate, so that what else the machine does hits each of
 them; the best round counts. The aims are a p99 of at most twice that of the quiet broker; 40,000 messages a
-second by properties, 20,000 by bodies of 1 KiB; 100,000 dead letters sent back within 60 s. Must not know: how
-a worker reads or moves.
+second by properties, 20,000 by bodies of 1 KiB; 100,000 dead letters sent back within 60 s. Must not know:
+how a worker reads or moves.
 """
 
 from __future__ import annotations

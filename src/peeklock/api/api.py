@@ -18,6 +18,7 @@ from peeklock.api import (
     entities,
     history,
     jobs,
+    life,
     locks,
     me,
     messages,
@@ -65,6 +66,7 @@ _PARTS = (
     history,
     works,
     jobs,
+    life,
 )
 
 TABLE = Table(

@@ -14,7 +14,8 @@ from peeklock.client.errors import (
 )
 from peeklock.search import SearchError
 
-Format = Literal["events", "lines"]
+Format = Literal["events", "lines", "json"]
+"""`json`: one line, an answer or a problem."""
 
 STATUSES: Final = {
     UNAUTHORIZED: (401, "unauthorized"),
@@ -57,7 +58,7 @@ class Output:
     def problem(self, failure: Exception) -> None:
         """Write why the work has failed; `peeklock send` refuses such a line."""
         problem = problem_json(failure)
-        if self._form == "lines":
+        if self._form != "events":
             self._file.write(_json({"problem": problem}) + b"\n")
         self.event("problem", problem)
 

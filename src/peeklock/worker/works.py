@@ -13,6 +13,7 @@ from peeklock.jobs.checkpoint import CheckpointError
 from peeklock.search import SearchError
 from peeklock.worker.grouping import group
 from peeklock.worker.job_runs import preview, run_job
+from peeklock.worker.life import show_life
 from peeklock.worker.orders import Orders, Work
 from peeklock.worker.output import Output, WorkFailed, problem_json
 from peeklock.worker.searching import search
@@ -21,6 +22,7 @@ STREAMS: Final[Mapping[str, Callable[[Work, BlockingConnection, Output], None]]]
     "search": search,
     "group": group,
     "preview": preview,
+    "life": show_life,
 }
 """Works whose output is passed on to a client."""
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peeklock.admin.api import Administration
@@ -106,9 +107,18 @@ class HttpEndpoint:
                 has_event_log=served.settings.capture is not None,
                 has_namespaces=served.is_default,
             ),
-            works=WorkHub(served.name, shared.children, partial(shared.attach, served)),
+            works=WorkHub(served.name, shared.children, partial(shared.attach, served), self._event_log()),
             jobs=self._make_jobs(),
         )
+
+    def _event_log(self) -> Path | None:
+        served = self._served
+        if served.settings.capture is None:
+            return None
+        from peeklock.server.capture import folder_of
+
+        folder = folder_of(served.settings.capture, served.name.lower(), is_default=served.is_default)
+        return folder.absolute()
 
     def _make_jobs(self) -> Jobs:
         served, shared = self._served, self._protocols

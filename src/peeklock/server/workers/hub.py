@@ -11,10 +11,11 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import EVENTS, Work
+from peeklock.api.exchange import EVENTS, JSON, Work
 from peeklock.auth.rights import Grant
 from peeklock.broker.vocabulary.errors import ServerBusy, ServiceBusError
 from peeklock.server import log
@@ -46,8 +47,11 @@ class _Streaming:
 class WorkHub:
     """The works of one namespace."""
 
-    def __init__(self, namespace: str, children: Children, attach: Attach) -> None:
-        """Begin with none; `children`: of the process."""
+    def __init__(
+        self, namespace: str, children: Children, attach: Attach, event_log: Path | None = None
+    ) -> None:
+        """Begin with none; `children`: of the process; `event_log`: its folder, None = there is none."""
+        self._event_log = event_log
         self._namespace = namespace
         self._children = children
         self._attach = attach
@@ -113,13 +117,19 @@ class WorkHub:
         stream.child = child
         if stream.is_gone or self._is_stopping:
             child.kill()
+        whole: list[bytes] = []
         while chunk := await child.read():
-            if not stream.is_gone:
+            if work.content_type == JSON:
+                whole.append(chunk)
+            elif not stream.is_gone:
                 stream.on_event(chunk)
             await stream.has_room.wait()
         is_whole = await child.ended()
         del self._streams[number]
         if stream.is_gone:
+            return
+        if work.content_type == JSON:
+            stream.answered(self._answer(work, b"".join(whole), is_whole=is_whole))
             return
         if not is_whole:
             stream.on_event(self._broken(work))
@@ -129,14 +139,27 @@ class WorkHub:
         async def attach(sock: socket.socket) -> None:
             await self._attach(sock, work.grants)
 
-        return await self._children.start(
-            self._namespace, {**work.work, "namespace": self._namespace}, attach
-        )
+        request = {**work.work, "namespace": self._namespace}
+        if self._event_log is not None:
+            request["eventLog"] = str(self._event_log)
+        return await self._children.start(self._namespace, request, attach)
+
+    def _answer(self, work: Work, line: bytes, *, is_whole: bool) -> Response:
+        """Return the answer that a child has written as one line."""
+        if not is_whole:
+            return work.exchange.refusal(ServerBusy(self._why_broken))
+        problem = json.loads(line).get("problem")
+        if problem is None:
+            return Response(200, JSON, line)
+        return work.exchange.problem(problem["status"], problem["title"].lower().split(), problem["detail"])
+
+    @property
+    def _why_broken(self) -> str:
+        return "the broker stops" if self._is_stopping else "the process that did the work has ended early"
 
     def _broken(self, work: Work) -> bytes:
         """Return the end of the stream of a child that was killed, or has met a defect."""
-        why = "the broker stops" if self._is_stopping else "the process that did the work has ended early"
-        problem = json.loads(work.exchange.refusal(ServerBusy(why)).body)
+        problem = json.loads(work.exchange.refusal(ServerBusy(self._why_broken)).body)
         return end_of_stream(problem, is_events=work.content_type == EVENTS)
 
 
