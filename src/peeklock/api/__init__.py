@@ -13,6 +13,7 @@ definitions     operations that create, change and delete entities
 rules           operations on the rules of a subscription
 rule_json       rules as JSON
 messages        operations on the messages of an entity
+by_number       operations on one message: delete, dead-letter, defer, schedule it for another time
 locks           operations on locks: receive, renew, settle, stream
 sessions        operations on sessions
 search          operations on the messages of all entities

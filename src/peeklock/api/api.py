@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import (
+    by_number,
     counts,
     definitions,
     entities,
@@ -58,6 +59,7 @@ _PARTS = (
     definitions,
     rules,
     messages,
+    by_number,
     locks,
     sessions,
     search,
@@ -175,7 +177,7 @@ def _authorized(
         exchange.require(Right.MANAGE, "")
         return operation, texts, None
     node = node_of(text)
-    exchange.require(operation.right, node.path)
+    exchange.require(operation.right, node.path, operation.or_right)
     return operation, texts, node
 
 
