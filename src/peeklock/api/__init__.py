@@ -7,7 +7,11 @@ waits           requests that wait for the broker, and streams
 me              the operation that shows what a token may do
 counts          the operation that shows counts of all entities, and their changes
 count_board     these counts, read in slices for all who ask
-entities        operations on entities
+entities        operations that list and show entities
+entity_settings settings of entities as JSON
+definitions     operations that create, change and delete entities
+rules           operations on the rules of a subscription
+rule_json       rules as JSON
 messages        operations on the messages of an entity
 locks           operations on locks: receive, renew, settle, stream
 sessions        operations on sessions

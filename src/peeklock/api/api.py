@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import (
     counts,
+    definitions,
     entities,
     history,
     locks,
@@ -20,6 +21,8 @@ from peeklock.api import (
     messages,
     model,
     openapi,
+    rule_json,
+    rules,
     scheduled,
     search,
     sessions,
@@ -43,7 +46,21 @@ from peeklock.gateway.address import Node
 DOCUMENT = "/$api/openapi.json"
 """Served without a token: it is public documentation."""
 
-_PARTS = (model, me, counts, entities, messages, locks, sessions, search, scheduled, history)
+_PARTS = (
+    model,
+    rule_json,
+    me,
+    counts,
+    entities,
+    definitions,
+    rules,
+    messages,
+    locks,
+    sessions,
+    search,
+    scheduled,
+    history,
+)
 
 TABLE = Table(
     tuple(operation for part in _PARTS for operation in getattr(part, "OPERATIONS", ())),
@@ -62,6 +79,14 @@ class Api:
     def wants(self, path: str) -> bool:
         """Return whether a path, percent-encoded, is the API's. No entity has such a name."""
         return unquote(path.lstrip("/").partition("/")[0]) == "$api"
+
+    def administers(self, method: str, path: str) -> bool:
+        """Return whether a request is to change entities or rules."""
+        try:
+            operation = _find(method, path)[0]
+        except (NotHere, MethodNotAllowed):
+            return False
+        return operation.right is Right.MANAGE and "{entity}" in operation.path and method != "GET"
 
     def body_bytes_max(self, method: str, path: str) -> int:
         """Return the largest body that is read."""

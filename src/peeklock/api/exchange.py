@@ -64,6 +64,8 @@ class Ask:
     render: Callable[[Any], Answer]
     refusal: Callable[[ServiceBusError], ServiceBusError] = lambda error: error
     """Returns the error to answer for a failure."""
+    instead: Callable[[ServiceBusError], Answer | None] = lambda error: None
+    """Returns what to do instead of answering a failure; None = answer it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,12 @@ PATH_PARAMETERS = {
         "The token of a lock: a GUID.",
         True,
     ),
+    "rule": Parameter(
+        "rule",
+        {"type": "string", "minLength": 1, "maxLength": 50},
+        "The name of a rule.",
+        True,
+    ),
     "session": Parameter(
         "session", {"type": "string", "maxLength": 128}, "The id of a session; it may be empty.", True
     ),

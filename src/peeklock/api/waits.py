@@ -198,7 +198,8 @@ class Waits(Receives):
         found: Answer
         try:
             if isinstance(effect, effects.Failed | effects.Rejected):
-                found = answer.exchange.refusal(answer.refusal(effect.error))
+                instead = answer.instead(effect.error) if isinstance(answer, Ask) else None
+                found = instead or answer.exchange.refusal(answer.refusal(effect.error))
             elif isinstance(answer, Ask):
                 found = answer.render(effect)
             else:

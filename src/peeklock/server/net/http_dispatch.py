@@ -127,6 +127,8 @@ class Dispatch:
             then(Response(503, "text/plain", b"the broker stops", again))
             return
         if api := self._api_for(head):
+            if api.administers(head.method, head.path):
+                then = partial(_log_administration, head, peer, then)
             try:
                 found = api.handle(_request(head, body, peer), self._context.now_ms())
                 self._take_api_answer(found, partial(self._hand_on, then))
@@ -213,9 +215,8 @@ class Dispatch:
         while isinstance(answer, Pending):
             answer = answer.render(await self._context.submit(_addressed(answer.command)))
         self.known = self.known or answer.status < HTTPStatus.BAD_REQUEST
-        if head.method not in ("GET", "HEAD") and answer.status < 300:
-            fields = {"method": head.method, "path": head.path, "status": answer.status, "peer": peer}
-            log.info("administration request", fields)
+        if head.method not in ("GET", "HEAD"):
+            _log_administration(head, peer, lambda _: None, answer)
         return answer
 
     def _is_page(self, head: Head) -> bool:
@@ -252,6 +253,14 @@ def defect(failure: Exception) -> Response:
 
 def _request(head: Head, body: bytes, peer: str | None) -> AdminRequest:
     return AdminRequest(head.method, head.path, head.query, head.headers, body, peer)
+
+
+def _log_administration(head: Head, peer: str | None, then: Then, found: Any) -> None:
+    """Log a request that has changed entities or rules, then call `then`."""
+    if isinstance(found, Response) and found.status < 300:
+        fields = {"method": head.method, "path": head.path, "status": found.status, "peer": peer}
+        log.info("administration request", fields)
+    then(found)
 
 
 def _addressed(command: Any) -> Callable[[ReplyTo], Command]:
