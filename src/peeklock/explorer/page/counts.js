@@ -20,6 +20,8 @@ let version;
 let atMs = 0;
 let entries = new Map();
 
+const byName = (a, b) => (a.name < b.name ? -1 : 1);
+
 const rateOf = (now, before, seconds) => (seconds > 0 && before !== undefined ? Math.max(0, now - before) / seconds : 0);
 
 function noted(next, before, seconds) {
@@ -50,7 +52,7 @@ function take(answer) {
   entries = next;
   version = answer.version;
   atMs = now;
-  counts.set({ list: [...entries.values()], totals: answer.totals, rates, problem: null });
+  counts.set({ list: [...entries.values()].sort(byName), totals: answer.totals, rates, problem: null });
 }
 
 async function ask() {

@@ -25,7 +25,7 @@ const resourceOf = (host, entity = "") => `sb://${host}/${entity}`;
 async function enter(credential) {
   use(credential);
   try {
-    const me = await whoAmI();
+    const me = await api.get("me");
     session.set({ phase: "in", me, problem: null });
   } catch (problem) {
     use(null);
@@ -33,16 +33,6 @@ async function enter(credential) {
   }
 }
 
-async function whoAmI() {
-  try {
-    return await api.get("me");
-  } catch (problem) {
-    if (problem.type !== "not-here") throw problem;
-    await api.get("entities", { query: { limit: 1 } });
-    const rights = ["Send", "Listen", "Manage"];
-    return { name: "", namespace: "", path: "", rights, isDevelopment: false, has: {} };
-  }
-}
 
 /** Sign in with a connection string, or with a token: a signature or a JSON web token. Throws: Problem, Error. */
 export async function signIn(text) {
