@@ -76,7 +76,7 @@ export default function Create({ query }) {
   return html`<${Page} title="Create an entity">
     <form class="stack" onSubmit=${create} novalidate>
       <${Kind} kind=${kind} onKind=${setKind} />
-      <section class="card" aria-label="Name">
+      <section class="card" aria-label="Its name">
         <div class="form-grid wide">
           ${kind === "subscription" && html`<${Field} label="Topic" mono value=${topic} onInput=${setTopic} list="topics" autocomplete="off" spellcheck="false" />`}
           <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck="false" help=${NAMES} />
