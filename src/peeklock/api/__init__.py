@@ -19,6 +19,7 @@ search          operations on the messages of all entities
 scheduled       operations on scheduled messages: enqueue them earlier or later
 history         the operation on messages that left recently
 model           messages as JSON
+section_json    their AMQP sections as JSON
 instants        instants as text
 schema          the part of JSON Schema that is used
 problems        statuses and names of problems
