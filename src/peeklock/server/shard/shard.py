@@ -225,6 +225,7 @@ class Shard:
         return {
             "status": self.status(),
             "lag_ms": self.lag_ms,
+            "free_bytes": self.free_bytes,
             "longest_turn_ms": self._turns.longest_turn_ms,
             "uncommitted_bytes": self.uncommitted_bytes,
             "lost_bodies": self.lost_bodies,
