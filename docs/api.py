@@ -78,7 +78,8 @@ def _right(operation: Operation) -> str:
     if operation.right is None:
         return "any"
     if "{entity}" in operation.path:
-        return f"{operation.right.value} on the entity"
+        rights = [right.value for right in (operation.right, operation.or_right) if right is not None]
+        return f"{' or '.join(rights)} on the entity"
     if any(parameter.name == "entity" for parameter in operation.query):
         return f"Manage on the namespace; with `entity`, {operation.right.value} on that"
     return "Manage on the namespace"

@@ -12,11 +12,13 @@ from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import (
+    by_number,
     counts,
     definitions,
     entities,
     history,
     locks,
+    match,
     me,
     messages,
     model,
@@ -54,7 +56,9 @@ _PARTS = (
     entities,
     definitions,
     rules,
+    match,
     messages,
+    by_number,
     locks,
     sessions,
     search,
@@ -162,7 +166,7 @@ def _authorized(exchange: ApiExchange) -> tuple[Operation, Mapping[str, str], No
         exchange.require(Right.MANAGE, "")
         return operation, texts, None
     node = node_of(text)
-    exchange.require(operation.right, node.path)
+    exchange.require(operation.right, node.path, operation.or_right)
     return operation, texts, node
 
 

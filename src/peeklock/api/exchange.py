@@ -112,13 +112,15 @@ class ApiExchange(Exchange):
         """Return an exchange that keeps of the request only what a refusal shows."""
         return ApiExchange(self.admin_context, self.shown_request, self.now_ms)
 
-    def require(self, right: Right, path: str) -> None:
-        """Raise AuthorizationError or RightMissing unless the token has a right on a path.
+    def require(self, right: Right, path: str, or_right: Right | None = None) -> None:
+        """Raise AuthorizationError or RightMissing unless the token has one of two rights on a path.
 
         A token may also be for this very address or a path above it.
         """
-        if right not in self.granted_here(path).rights:
-            raise RightMissing(f"{right.value} claim required for this operation.")
+        rights = self.granted_here(path).rights
+        if right not in rights and or_right not in rights:
+            wanted = right.value if or_right is None else f"{right.value} or {or_right.value}"
+            raise RightMissing(f"{wanted} claim required for this operation.")
 
     def own_grant(self) -> Grant:
         """Verify the request's token for what it is signed for; a web token for the namespace.
