@@ -31,6 +31,7 @@ command line and the wire; `stages`, `calls` and `micro_*` call its packages.
 
 By hand, with `python -m bench.NAME`
     backup         a back-up beside clients, and a restore
+    beside         what other clients wait while commands read and move messages; search: searches by peeks
     stages         CPU time of a message, stage by stage
     calls          Python calls of a message
     micro_amqp     the AMQP engine; micro_broker: the core; micro_store: engine and store

@@ -75,6 +75,8 @@ def _operation(operation: Operation) -> Iterator[str]:
 
 
 def _right(operation: Operation) -> str:
+    if operation.right is None:
+        return "any"
     if "{entity}" in operation.path:
         return f"{operation.right.value} on the entity"
     if any(parameter.name == "entity" for parameter in operation.query):

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 from peeklock.admin.exchange import AdminRequest, Response
 from peeklock.api.api import Api
-from peeklock.api.exchange import Ask, Show, Stream
+from peeklock.api.count_board import CountBoard
+from peeklock.api.exchange import ApiContext, Ask, Show, Stream
 from peeklock.api.waits import Waits
 from peeklock.rest.exchange import Step, Take
 from tests.asking import CONNECTION_ID, Answer, AskedBroker, raise_defect
@@ -18,10 +19,13 @@ from tests.asking import CONNECTION_ID, Answer, AskedBroker, raise_defect
 class ApiBroker(AskedBroker):
     """A broker, and clients of its API."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, about: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        """`about`: fields of the API's context."""
         self.waits = Waits(CONNECTION_ID, raise_defect)
         super().__init__(self.waits, **settings)
-        self.api = Api(self.admin_context, settings.get("history"))
+        namespace = self.namespace
+        board = CountBoard(namespace.count_figures, lambda: namespace.counters, "epoch")
+        self.api = Api(self.admin_context, ApiContext(board, settings.get("history"), **(about or {})))
         self.events: dict[int, list[bytes | None]] = {}
 
     def flush_requests(self) -> None:

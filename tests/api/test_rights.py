@@ -38,6 +38,8 @@ def status(broker: ApiBroker, name: str, method: str, target: str, path: str = "
 @pytest.mark.parametrize(
     ("method", "target", "may"),
     [
+        ("GET", "/me", {"root", "reader", "writer", "of-q"}),
+        ("GET", "/counts", {"root"}),
         ("GET", "/entities", {"root"}),
         ("GET", "/messages", {"root"}),
         ("GET", "/messages?entity=q", {"root", "reader", "of-q"}),
@@ -46,6 +48,13 @@ def status(broker: ApiBroker, name: str, method: str, target: str, path: str = "
         ("POST", "/scheduled/deliver?entity=q", {"root", "writer", "of-q"}),
         ("GET", "/entities/q", {"root", "reader", "of-q"}),
         ("GET", "/entities/other", {"root", "reader"}),
+        ("PUT", "/entities/q", {"root", "of-q"}),
+        ("PATCH", "/entities/q", {"root", "of-q"}),
+        ("DELETE", "/entities/q", {"root", "of-q"}),
+        ("GET", "/entities/q/rules", {"root", "of-q"}),
+        ("PUT", "/entities/q/rules/r", {"root", "of-q"}),
+        ("DELETE", "/entities/q/rules/r", {"root", "of-q"}),
+        ("POST", "/rules/check", {"root", "reader", "writer", "of-q"}),
         ("GET", "/entities/q/messages", {"root", "reader", "of-q"}),
         ("GET", "/entities/q%2F$deadletterqueue/messages", {"root", "reader", "of-q"}),
         ("DELETE", "/entities/q/messages", {"root", "reader", "of-q"}),

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from peeklock.broker.handlers.figures import EntityFigures
 from peeklock.broker.queue.counters import Counters, RequestCounters
+from peeklock.broker.vocabulary.descriptions import EntityKind, EntityStatus
 from peeklock.metrics import table
 from peeklock.metrics.exposition import Format
 from peeklock.metrics.histogram import Histogram
@@ -101,7 +102,8 @@ def test_a_metric_without_a_figure_has_no_line() -> None:
 
 
 def entity(entity_id: int, name: str, **changed: Any) -> EntityFigures:
-    made = EntityFigures(entity_id, name, counters(), 1, 2, 3, 4, 500, 1_000)
+    about = (0, EntityKind.QUEUE, EntityStatus.ACTIVE, False)
+    made = EntityFigures(entity_id, name, counters(), 1, 2, 3, 4, 500, 1_000, *about)
     return made._replace(**changed)
 
 

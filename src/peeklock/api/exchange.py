@@ -6,10 +6,11 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
+from peeklock.api.count_board import CountBoard
 from peeklock.api.problems import (
     STATUSES,
     ApiRefusal,
@@ -19,7 +20,9 @@ from peeklock.api.problems import (
     words_of,
 )
 from peeklock.auth.errors import AuthorizationError
-from peeklock.auth.rights import Right
+from peeklock.auth.rights import Grant, Right
+from peeklock.auth.sas import SasToken, is_sas
+from peeklock.broker.record.history import History
 from peeklock.broker.vocabulary.commands import NOWHERE, Address, Command
 from peeklock.broker.vocabulary.effects import Deliver, Done
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ServiceBusError
@@ -31,9 +34,26 @@ from peeklock.rest.exchange import RETRY_AFTER_S, Step, Take
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 
 CURSOR_LENGTH_MAX = 2048
 """Characters of a cursor. Our choice: the longest path of an entity, escaped as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiContext:
+    """What the broker around the API has."""
+
+    counts: CountBoard | None = None
+    """None = it has no counts."""
+    history: History | None = None
+    """None = it is off."""
+    is_development: bool = False
+    """Whether clients need no secret."""
+    has_event_log: bool = False
+    has_jobs: bool = False
+    has_namespaces: bool = False
+    """Whether the pages of the operator show other namespaces here too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,8 @@ class Ask:
     render: Callable[[Any], Answer]
     refusal: Callable[[ServiceBusError], ServiceBusError] = lambda error: error
     """Returns the error to answer for a failure."""
+    instead: Callable[[ServiceBusError], Answer | None] = lambda error: None
+    """Returns what to do instead of answering a failure; None = answer it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +95,22 @@ class Stream:
     """Makes an event."""
 
 
-Answer: TypeAlias = Response | Ask | Show | Take | Stream | Step
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Have a child process do long work, and stream what it writes until its end, or until the client leaves.
+
+    It connects as a client with these grants, as long as they are upheld.
+    """
+
+    exchange: ApiExchange
+    """As of `Take`."""
+    grants: tuple[Grant, ...]
+    work: Mapping[str, Any]
+    """For the child, see `peeklock.worker`."""
+    content_type: str
+
+
+Answer: TypeAlias = Response | Ask | Show | Take | Stream | Work | Step
 
 
 class ApiExchange(Exchange):
@@ -96,8 +133,28 @@ class ApiExchange(Exchange):
 
         A token may also be for this very address or a path above it.
         """
-        if right not in self.granted_here(path).rights:
+        self.grant(right, path)
+
+    def grant(self, right: Right, path: str) -> Grant:
+        """Return the grant for a path of a token that has a right on it, without an expiry of its own.
+
+        Raises: AuthorizationError, RightMissing.
+        """
+        found = self.granted_here(path)
+        if right not in found.rights:
             raise RightMissing(f"{right.value} claim required for this operation.")
+        return replace(found, path=path, expires_at_ms=None)
+
+    def own_grant(self) -> Grant:
+        """Verify the request's token for what it is signed for; a web token for the namespace.
+
+        Raises: AuthorizationError, RightMissing.
+        """
+        token = self.token.strip()
+        grant = self.granted(token, SasToken.parse(token).path if is_sas(token) else "")
+        if not grant.rights:
+            raise RightMissing("The token has no right in this namespace.")
+        return grant
 
     def refusal(self, failure: Refusal | MessageMalformed) -> Response:
         """Return the problem of a refusal, and log it under the same tracking id."""

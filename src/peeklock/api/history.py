@@ -67,7 +67,7 @@ NAMED = {"HistoryEntry": ENTRY, "HistoryEntries": ENTRIES}
 
 def list_history(call: Call) -> Answer:
     """List the messages that left, the newest first."""
-    history = call.history
+    history = call.context.history
     if history is None:
         raise NotHere("No history is kept: start the broker with --history N.")
     before = None

@@ -7,7 +7,7 @@ from typing import Any
 from peeklock import __version__
 from peeklock.api import operator_pages
 from peeklock.api.data_plane import PATHS, REFUSED_AT_ONCE
-from peeklock.api.exchange import EVENTS, JSON, PROBLEM
+from peeklock.api.exchange import JSON, PROBLEM
 from peeklock.api.schema import Schema, ref
 from peeklock.api.table import PATH_PARAMETERS, ROOT, Operation, Parameter, Table
 
@@ -91,7 +91,7 @@ def _described(operation: Operation) -> dict[str, Any]:
     ]
     answer: dict[str, Any] = {"description": operation.summary}
     if operation.streams:
-        answer["content"] = {EVENTS: {"schema": {"type": "string"}}}
+        answer["content"] = {kind: {"schema": {"type": "string"}} for kind in operation.answer_types}
     elif operation.answer is not None:
         answer["content"] = {JSON: {"schema": operation.answer}}
     refused = {PROBLEM: {"schema": ref("Problem")}}

@@ -17,6 +17,7 @@ from peeklock.rest.names import shortened, unknown
 Schema: TypeAlias = Mapping[str, Any]
 
 _INTEGER = re.compile("-?[0-9]{1,19}", re.ASCII)
+_BOOLEANS = {"true": True, "false": False}
 
 
 def ref(name: str) -> Schema:
@@ -95,6 +96,10 @@ def read_text(text: str, schema: Schema, where: str) -> Any:
             value = float(text)
         except ValueError:
             raise ArgumentInvalid(f"{where} is not a number.") from None
+    elif kind == "boolean":
+        if text not in _BOOLEANS:
+            raise ArgumentInvalid(f"{where} is neither true nor false.")
+        value = _BOOLEANS[text]
     return check(value, schema, {}, where)
 
 

@@ -73,6 +73,11 @@ class SasToken:
         signature = unquote_plus(fields["sig"]).replace(" ", "+")
         return SasToken(fields["sr"], expiry, _expiry_ms(expiry), _decodings(fields["skn"]), signature)
 
+    @property
+    def path(self) -> str:
+        """The path that it is signed for, as in grants; empty = the namespace."""
+        return split_resource(unquote_plus(self.raw_resource), host_first=True)[1]
+
     @lru_cache(maxsize=256)  # noqa: B019  # a value of its fields, not of an instance
     def signed_with(self, key: str) -> bool:
         """Whether `key` made the signature, in constant time for each form of the resource.

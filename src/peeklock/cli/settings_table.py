@@ -185,6 +185,15 @@ SETTINGS = (
         more="Every port accepts AMQP, HTTP, WebSocket and TLS, so both options may name the same port.",
     ),
     Setting(
+        name="explorer",
+        field="explorer",
+        topic="Network",
+        type=click.Choice(["on", "off"]),
+        default="on",
+        help="Serve the explorer, a page for browsers, at / of the HTTP port.",
+        more="See [Explore a broker in the browser](../how-to/explorer.md).",
+    ),
+    Setting(
         name="usual-ports",
         field="usual_ports",
         topic="Network",

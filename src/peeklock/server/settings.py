@@ -115,6 +115,8 @@ class Settings:
     """How long one stays without use."""
     otlp: str | None = None
     """URL of an OpenTelemetry collector; None = nothing is exported."""
+    explorer: Literal["on", "off"] = "on"
+    """Whether the HTTP port serves the explorer at `/`."""
     trace_frames: Path | None = None
     """Folder for the last frames of connections that an error has ended; None = none are kept."""
 

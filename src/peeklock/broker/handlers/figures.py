@@ -8,6 +8,8 @@ from typing import NamedTuple
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.entities.entity import Entity
 from peeklock.broker.queue.counters import Counters
+from peeklock.broker.queue.message_queue import MessageQueue
+from peeklock.broker.vocabulary.descriptions import KINDS, EntityKind, EntityStatus
 
 SLICE = 25
 """Entities in one slice: with their lines of text, half a millisecond to 1 ms. Our choice."""
@@ -29,6 +31,11 @@ class EntityFigures(NamedTuple):
     size_bytes: int
     oldest_enqueued_at_ms: int | None
     """Of the active messages, UTC ms; None = there is none."""
+    transfer_dead_letters: int
+    kind: EntityKind
+    status: EntityStatus
+    is_hidden: bool
+    """Whether it or its topic is being deleted."""
 
 
 class FiguresCount:
@@ -55,12 +62,8 @@ def oldest_enqueued_at_ms(entity: Entity) -> int | None:
 
 
 def _figures(entity: Entity) -> EntityFigures:
-    main = entity.main
-    dead_letters = sum(
-        len(queue.active) + len(queue.deferred)
-        for queue in (entity.dead_letters, entity.transfers)
-        if queue is not None
-    )
+    main, about = entity.main, entity.description
+    transfer_dead_letters = _count(entity.transfers)
     return EntityFigures(
         entity.entity_id,
         entity.name,
@@ -68,7 +71,15 @@ def _figures(entity: Entity) -> EntityFigures:
         len(main.active),
         len(main.deferred),
         len(main.scheduled),
-        dead_letters,
+        _count(entity.dead_letters) + transfer_dead_letters,
         entity.size_bytes(),
         oldest_enqueued_at_ms(entity),
+        transfer_dead_letters,
+        KINDS[type(about)],
+        about.status,
+        entity.is_hidden,
     )
+
+
+def _count(queue: MessageQueue | None) -> int:
+    return 0 if queue is None else len(queue.active) + len(queue.deferred)

@@ -25,13 +25,16 @@ def browse(
     bytes_max: int,
     session_id: str | None = None,
 ) -> list[MessageView]:
-    """Return messages in any state by ascending number, at least one if there is one (S-11)."""
+    """Return messages in any state, of a topic those scheduled, by ascending number; at least one if there is
+    one (S-11)."""
     views: list[MessageView] = []
     start = key_to_browse_from(queue, from_number)
     if session_id is None:
         found = in_order_of_number(queue, start)
     else:
         found = _of_session(queue, session_id, start)
+    if queue.fan_out is not None:  # what fell due is on its way to the subscriptions
+        found = (message for message in found if message.state is MessageState.SCHEDULED)
     for message in islice(found, max(count_max, 0)):
         bytes_max -= message.size_bytes + len(message.overlay or b"")
         if views and bytes_max < 0:

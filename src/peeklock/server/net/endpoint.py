@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from peeklock.admin.api import Administration
 from peeklock.admin.exchange import AdminContext
 from peeklock.api.access import Access
+from peeklock.api.count_board import CountBoard
+from peeklock.api.exchange import ApiContext
 from peeklock.auth import Authority, OpenAuthority
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.rest.receives import Receives
@@ -24,6 +26,7 @@ from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.net.backup_pages import BackupPages, Stores
 from peeklock.server.net.config_page import ConfigPage
 from peeklock.server.net.connection_pages import ConnectionPages
+from peeklock.server.net.explorer_pages import explorer_pages
 from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.hub import ApiHub, Hub
 from peeklock.server.net.key_pages import KeyPages
@@ -32,6 +35,7 @@ from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.workers.hub import WorkHub
 from peeklock.store.backup.format import SYSTEM, Role, StoreHead
 from peeklock.store.backup.verifying import key_of
 from peeklock.store.base import StoreReader
@@ -65,7 +69,8 @@ class HttpEndpoint:
     @property
     def hubs(self) -> list[Any]:
         """The requests that wait."""
-        return [hub for hub in (self.context.receives, self.context.api) if hub is not None]
+        found = (self.context.receives, self.context.api, self.context.works)
+        return [hub for hub in found if hub is not None]
 
     def stop(self) -> None:
         """End all waits for messages."""
@@ -89,7 +94,14 @@ class HttpEndpoint:
             bodies=shared.bodies,
             receives=Hub(Receives, new_id, shard, on_defect),
             api=ApiHub(new_id, shard, on_defect),
-            history=served.history,
+            api_context=ApiContext(
+                CountBoard(shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8]),
+                served.history,
+                is_development=not served.authority_manager.asks_for_secret,
+                has_event_log=served.settings.capture is not None,
+                has_namespaces=served.is_default,
+            ),
+            works=WorkHub(served.name, shared.children, partial(shared.attach, served)),
         )
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
@@ -150,6 +162,8 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
+        if shared.settings.explorer == "on":
+            rows += explorer_pages()
         if has_stores:
             data = served.settings.data
             backup = BackupPages(self._stores, None if data is None else str(data))

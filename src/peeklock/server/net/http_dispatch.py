@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from peeklock.admin.api import BODY_BYTES_MAX, Administration, AdminRequest, Pending, Response
 from peeklock.api import exchange as api_exchange
 from peeklock.api.api import Api
-from peeklock.broker.record.history import History
+from peeklock.api.exchange import ApiContext
 from peeklock.broker.vocabulary.commands import NOWHERE, Command, ReplyTo
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.rest.api import Answer, Ask, DataPlane, DataRequest, Elsewhere, Receive, Step
@@ -27,6 +27,7 @@ from peeklock.server.net.http_heads import Head
 from peeklock.server.net.hub import ApiHub, Hub, Waiting
 from peeklock.server.net.operator_pages import OperatorPages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.workers.hub import WorkHub
 
 Submit = Callable[[Callable[[ReplyTo], Command]], Awaitable[Effect]]
 """Runs a command, which the given function makes from the reply-to."""
@@ -67,8 +68,9 @@ class HttpContext:
     """Takes requests that wait for messages."""
     api: ApiHub | None = None
     """Takes requests to the API that wait; None = there is no API."""
-    history: History | None = None
-    """None = it is off."""
+    api_context: ApiContext = field(default_factory=ApiContext)
+    works: WorkHub | None = None
+    """Takes requests whose work a child process does; None = there is no API."""
 
 
 class Dispatch:
@@ -80,7 +82,7 @@ class Dispatch:
         self._administration = context.administration(note)
         admin_context = self._administration.admin_context
         self._data = DataPlane(admin_context)
-        self._api = None if context.api is None else Api(admin_context, context.history)
+        self._api = None if context.api is None else Api(admin_context, context.api_context)
         self._task: asyncio.Task[None] | None = None
         self.known = False
         """Whether a request that needs a token has been served."""
@@ -128,6 +130,8 @@ class Dispatch:
             then(Response(503, "text/plain", b"the broker stops", again))
             return
         if api := self._api_for(head):
+            if api.administers(head.method, head.path):
+                then = partial(_log_administration, head, peer, then)
             try:
                 found = api.handle(_request(head, body, peer), self._context.now_ms())
                 self._take_api_answer(found, partial(self._hand_on, then))
@@ -166,7 +170,7 @@ class Dispatch:
         if isinstance(answer, Step):  # other work has its turn
             go_on = answer.go_on
             asyncio.get_running_loop().call_soon(lambda: self._take_api_answer(go_on(), then))
-        elif isinstance(answer, Response | Take | api_exchange.Stream):
+        elif isinstance(answer, Response | Take | api_exchange.Stream | api_exchange.Work):
             then(answer)
         else:
             assert self._context.api is not None
@@ -214,9 +218,8 @@ class Dispatch:
         while isinstance(answer, Pending):
             answer = answer.render(await self._context.submit(_addressed(answer.command)))
         self.known = self.known or answer.status < HTTPStatus.BAD_REQUEST
-        if head.method not in ("GET", "HEAD") and answer.status < 300:
-            fields = {"method": head.method, "path": head.path, "status": answer.status, "peer": peer}
-            log.info("administration request", fields)
+        if head.method not in ("GET", "HEAD"):
+            _log_administration(head, peer, lambda _: None, answer)
         return answer
 
     def _is_page(self, head: Head) -> bool:
@@ -253,6 +256,14 @@ def defect(failure: Exception) -> Response:
 
 def _request(head: Head, body: bytes, peer: str | None) -> AdminRequest:
     return AdminRequest(head.method, head.path, head.query, head.headers, body, peer)
+
+
+def _log_administration(head: Head, peer: str | None, then: Then, found: Any) -> None:
+    """Log a request that has changed entities or rules, then call `then`."""
+    if isinstance(found, Response) and found.status < 300:
+        fields = {"method": head.method, "path": head.path, "status": found.status, "peer": peer}
+        log.info("administration request", fields)
+    then(found)
 
 
 def _addressed(command: Any) -> Callable[[ReplyTo], Command]:

@@ -1,0 +1,9 @@
+import { EntityPage } from "../entity.js";
+import { html } from "../lib.js";
+import { Empty } from "../ui.js";
+
+export default function Rules({ entity }) {
+  return html`<${EntityPage} entity=${entity} tab="rules">
+    ${() => html`<${Empty} title="Not in the explorer yet">Use the administration client of your language.<//>`}
+  <//>`;
+}

@@ -1,0 +1,24 @@
+"""The places of the page that every test of its look visits."""
+
+from __future__ import annotations
+
+VIEWS = {
+    "overview": "",
+    "search": "search",
+    "jobs": "jobs",
+    "connections": "connections",
+    "namespaces": "namespaces",
+    "keys": "keys",
+    "connect": "connect",
+    "create": "create",
+    "subscriptions": "entities/events/subscriptions",
+    "messages": "entities/orders/messages",
+    "message": "entities/orders/messages/20",
+    "search-one": "entities/orders/search",
+    "dead-letters": "entities/orders/dead-letters",
+    "sessions": "entities/invoices/sessions",
+    "rules": "entities/events%2Fsubscriptions%2Fbilling/rules",
+    "match": "entities/events/match",
+    "settings": "entities/orders/settings",
+}
+"""Place by the name of its screenshot. The broker is `ExploredBroker` after `fill`."""
