@@ -79,7 +79,8 @@ def _right(operation: Operation) -> str:
     if right is None:
         return "any"
     if "{entity}" in operation.path:
-        return f"{right.value} on the entity"
+        rights = [right.value for right in (operation.right, operation.or_right) if right is not None]
+        return f"{' or '.join(rights)} on the entity"
     if operation.finds_entity is not None or any(each.name == "entity" for each in operation.query):
         return f"Manage on the namespace; with `entity`, {right.value} on that"
     return "Manage on the namespace"

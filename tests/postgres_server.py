@@ -45,7 +45,7 @@ class PostgresServer:
         if os.geteuid() == 0:  # the server refuses to run as root
             shutil.chown(self.folder, USER, USER)
             self._as_owner = ["runuser", "-u", USER, "--"]
-        self.port = _free_port()
+        self.port = free_port()
         self._run("initdb", "-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale")
         lines = [
             "listen_addresses = '127.0.0.1'",
@@ -98,6 +98,18 @@ class PostgresServer:
             self.stop("immediate")
         shutil.rmtree(self.folder)
 
+    def write(self, name: str, text: str) -> None:
+        """Write a file into its folder, which its owner can read."""
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o644)
+
+    def popen(self, *command: str) -> subprocess.Popen[bytes]:
+        """Start a program as its owner."""
+        # Not by `runuser`, which would get the signals in its place.
+        user = USER if self._as_owner else None
+        return subprocess.Popen(command, user=user, cwd=self.folder)
+
     def _run(self, program: str, *arguments: str) -> None:
         command = [*self._as_owner, str(self._binaries / program), *arguments]
         # Files, not pipes: the server inherits them and would keep a pipe open.
@@ -139,7 +151,8 @@ def database_of(
     return Database(Address(url), owner, connections=CONNECTIONS_MIN, ttl_s=ttl_s)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback that nobody uses now."""
     with closing(socket.socket()) as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])

@@ -26,4 +26,4 @@ The import contracts in pyproject.toml say which may import which; ARCHITECTURE.
 
 from __future__ import annotations
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"

@@ -58,8 +58,10 @@ def status(broker: ApiBroker, name: str, method: str, target: str, path: str = "
         ("GET", "/entities/q/messages", {"root", "reader", "of-q"}),
         ("GET", "/entities/q%2F$deadletterqueue/messages", {"root", "reader", "of-q"}),
         ("DELETE", "/entities/q/messages", {"root", "reader", "of-q"}),
+        ("POST", "/entities/q/match", {"root", "reader", "of-q"}),
         ("POST", "/entities/q/locks", {"root", "reader", "of-q"}),
-        ("DELETE", "/entities/q/messages/1", {"root", "writer", "of-q"}),
+        ("DELETE", "/entities/q/messages/1", {"root", "reader", "writer", "of-q"}),
+        ("PATCH", "/entities/q/messages/1", {"root", "reader", "writer", "of-q"}),
     ],
 )
 def test_each_operation_takes_its_right(broker: ApiBroker, method: str, target: str, may: set[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from playwright.sync_api import Page
+
 VIEWS = {
     "overview": "",
     "search": "search",
@@ -22,3 +24,10 @@ VIEWS = {
     "settings": "entities/orders/settings",
 }
 """Place by the name of its screenshot. The broker is `ExploredBroker` after `fill`."""
+
+
+def shown(page: Page) -> Page:
+    """Wait until a view is drawn."""
+    page.wait_for_selector("h1")
+    page.wait_for_function("() => !document.querySelector('main [aria-busy=true]')")
+    return page

@@ -91,3 +91,20 @@ def test_the_modules_import_what_is_there() -> None:
             continue
         for wanted in re.findall(r'(?:from|import)\s*\(?["\'](\.[^"\'$]+)["\']', text):
             assert (path.parent / wanted).resolve() in TEXTS, (path, wanted)
+
+
+def test_the_document_names_all_modules_of_the_first_view() -> None:
+    """So that the browser asks for them at once, not one after the other."""
+    wanted = {PAGE / "app.js", PAGE / "views/overview.js"}
+    while (
+        more := {
+            (path.parent / name).resolve()
+            for path in wanted
+            for name in re.findall(r'^(?:import|export)\b[^;]*?from "(\.[^"]+)"', TEXTS[path], re.MULTILINE)
+        }
+    ) - wanted:
+        wanted |= more
+    named = re.findall(
+        r'(?:modulepreload" href|script type="module" src)="\$explorer/([^"]+)"', TEXTS[PAGE / "index.html"]
+    )
+    assert sorted(named) == sorted(str(path.relative_to(PAGE)) for path in wanted)

@@ -141,6 +141,8 @@ def test_no_operation_of_one_does_anything_in_the_other(two: tuple[Owner, Owner]
         "moveClock": {"advance": "PT1H"},
         "changeEntity": {"settings": {"lockDuration": 5}},
         "putRule": {"filter": {"sql": "1=0"}},
+        "changeMessage": {"to": "deadLetter"},
+        "matchMessage": {"message": {"body": "from a"}},
         "checkRule": {"filter": {"sql": "1=0"}},
         "shiftScheduled": {"by": -1e9},
     }

@@ -11,8 +11,10 @@ entities        operations that list and show entities
 entity_settings settings of entities as JSON
 definitions     operations that create, change and delete entities
 rules           operations on the rules of a subscription
+match           the operation that explains which rules match a message
 rule_json       rules as JSON
 messages        operations on the messages of an entity
+by_number       operations on one message: delete, dead-letter, defer, schedule it for another time
 locks           operations on locks: receive, renew, settle, stream
 sessions        operations on sessions
 search          operations on the messages of all entities

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import (
+    by_number,
     counts,
     definitions,
     entities,
@@ -20,6 +21,7 @@ from peeklock.api import (
     jobs,
     life,
     locks,
+    match,
     me,
     messages,
     model,
@@ -58,7 +60,9 @@ _PARTS = (
     entities,
     definitions,
     rules,
+    match,
     messages,
+    by_number,
     locks,
     sessions,
     search,
@@ -177,7 +181,7 @@ def _authorized(
         exchange.require(Right.MANAGE, "")
         return operation, texts, None
     node = node_of(text)
-    exchange.require(operation.right, node.path)
+    exchange.require(operation.right, node.path, operation.or_right)
     return operation, texts, node
 
 

@@ -145,21 +145,22 @@ class ApiExchange(Exchange):
         """Return an exchange that keeps of the request only what a refusal shows."""
         return ApiExchange(self.admin_context, self.shown_request, self.now_ms)
 
-    def require(self, right: Right, path: str) -> None:
-        """Raise AuthorizationError or RightMissing unless the token has a right on a path.
+    def require(self, right: Right, path: str, or_right: Right | None = None) -> None:
+        """Raise AuthorizationError or RightMissing unless the token has one of two rights on a path.
 
         A token may also be for this very address or a path above it.
         """
-        self.grant(right, path)
+        self.grant(right, path, or_right)
 
-    def grant(self, right: Right, path: str) -> Grant:
+    def grant(self, right: Right, path: str, or_right: Right | None = None) -> Grant:
         """Return the grant for a path of a token that has a right on it, without an expiry of its own.
 
         Raises: AuthorizationError, RightMissing.
         """
         found = self.granted_here(path)
-        if right not in found.rights:
-            raise RightMissing(f"{right.value} claim required for this operation.")
+        if right not in found.rights and or_right not in found.rights:
+            wanted = right.value if or_right is None else f"{right.value} or {or_right.value}"
+            raise RightMissing(f"{wanted} claim required for this operation.")
         return replace(found, path=path, expires_at_ms=None)
 
     def own_grant(self) -> Grant:

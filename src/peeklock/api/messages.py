@@ -12,7 +12,6 @@ from peeklock.api.exchange import (
     Ask,
     Show,
     answer_json,
-    done,
     from_cursor,
     to_cursor,
 )
@@ -31,7 +30,6 @@ from peeklock.api.schema import Schema, check, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import (
-    CancelScheduled,
     LookUp,
     Peek,
     PurgeMessages,
@@ -197,12 +195,6 @@ def _store(call: Call, messages: list[Encoded]) -> Ask:
     return Ask(call.exchange, Schedule(call.address, messages, call.exchange.reply_to), render)
 
 
-def cancel(call: Call) -> Answer:
-    """Cancel a scheduled message."""
-    command = CancelScheduled(call.address, [call.given["number"]], call.exchange.reply_to)
-    return Ask(call.exchange, command, done)
-
-
 def purge(call: Call) -> Answer:
     """Delete active and deferred messages that are not locked."""
     before_ms = call.exchange.now_ms
@@ -282,14 +274,5 @@ OPERATIONS = (
             ),
         ),
         answer=ref("Message"),
-    ),
-    Operation(
-        "cancelMessage",
-        "DELETE",
-        "/entities/{entity}/messages/{number}",
-        "Cancel a scheduled message",
-        Right.SEND,
-        cancel,
-        status=204,
     ),
 )

@@ -71,6 +71,8 @@ class Operation:
     on the namespace or an entity."""
     handle: Callable[[Call], Answer]
     description: str = ""
+    or_right: Right | None = None
+    """Another right that lets a request in; the handler decides what it is enough for."""
     query: tuple[Parameter, ...] = ()
     headers: tuple[Parameter, ...] = ()
     body: Schema | None = None

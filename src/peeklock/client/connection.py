@@ -165,6 +165,11 @@ class BlockingConnection:
         return self._engine
 
     @property
+    def is_open(self) -> bool:
+        """Whether the broker has been reached, and the connection has not broken."""
+        return self._engine is not None
+
+    @property
     def host(self) -> str:
         """Host and port, for errors."""
         return f"{self.settings.host}:{self.settings.port}"

@@ -41,7 +41,7 @@ from peeklock.client.errors import (
     ServiceBusError,
     refused,
 )
-from peeklock.client.links import PROGRESS_S, Delivery, ReceiveMode, Receiver, SessionChoice
+from peeklock.client.links import PROGRESS_S, BusyPauses, Delivery, ReceiveMode, Receiver, SessionChoice
 
 if TYPE_CHECKING:
     from peeklock.client.connection import BlockingConnection
@@ -130,8 +130,7 @@ class Forwarder(Receiver):
         self._ended = 0
         self._again: list[_Group] = []
         """Those of `_groups` that a busy broker refused; begun again after a pause."""
-        self._busy_since: float | None = None
-        self._pause_until = 0.0
+        self._pauses = BusyPauses(connection.settings.timeout_s)
 
     def forward(self, moved: Sequence[tuple[Delivery, bytes]]) -> None:
         """Send these payloads to the target and complete their deliveries, as one transaction.
@@ -331,7 +330,7 @@ class Forwarder(Receiver):
     def _wait(self, done: Callable[[], bool]) -> None:
         """Wait while transactions end. Raises: ServiceBusError, after `lost`."""
         while self.is_open and not done():
-            pause_s = self._pause_until - time.monotonic()
+            pause_s = self._pauses.until - time.monotonic()
             if self._again and pause_s > 0:
                 self.connection.exchange(pause_s)
                 continue
@@ -345,14 +344,6 @@ class Forwarder(Receiver):
 
     def _moved_on(self, before: int) -> bool:
         return self._ended != before or bool(self._again) or not self.is_open
-
-    def _may_wait(self) -> bool:
-        """Pause because the broker is busy; return False once it is busy for too long."""
-        now = time.monotonic()
-        self._busy_since = self._busy_since or now
-        busy_s = now - self._busy_since
-        self._pause_until = now + min(2.0, 0.05 + busy_s)
-        return busy_s <= self.connection.settings.timeout_s
 
     # Transactions
 
@@ -455,13 +446,13 @@ class Forwarder(Receiver):
     def _end(self, group: _Group, error: ServiceBusError | None) -> None:
         for delivery, _ in group.moved:
             self._enlisted.pop(delivery.delivery_id, None)
-        if error is not None and error.condition in _BEGUN_AGAIN and self._may_wait():
+        if error is not None and error.condition in _BEGUN_AGAIN and self._pauses.begin():
             self._again.append(group)
             return
         self._groups.remove(group)
         self._ended += 1
         if error is None:
-            self._busy_since = None
+            self._pauses.end()
         else:
             self.rolled_back += [delivery for delivery, _ in group.moved]
             self._failures.append(error)

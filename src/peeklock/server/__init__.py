@@ -26,8 +26,9 @@ supervised     What a program that starts a broker may ask of it.
 notify         What systemd is told: ready, reloading, stopping, signs of life.
 origins        Which HTTP requests of web pages are accepted.
 loop           The event loop's time: turns, timers, the clock.
+database       The stores in a PostgreSQL database, and what the process is called there.
 descriptors    The limit of open files.
-disk           What the durable stores share: threads, and the reserve for a full disk.
+disk           What the durable stores share, and where each of them is.
 files          Locks on folders, and replacement of files as a whole.
 line_limits    Limits on log lines that a peer can cause.
 log            Log lines as JSON.

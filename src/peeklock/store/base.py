@@ -280,6 +280,9 @@ class Store(Protocol):
         """Return until when the store is surely this process', in seconds of CLOCK_BOOTTIME; `NEVER` = for
         good. Every commit and every renewal moves it."""
 
+    def failure(self) -> StoreError | None:
+        """Return what has ended the ownership while no commit was under way, None = nothing has."""
+
     def reader(self) -> StoreReader:
         """Return a reader of what is committed, for a back-up. Raises: StoreFailed."""
 

@@ -154,6 +154,9 @@ class MemoryStore:
     def valid_until_s(self) -> float:
         return NEVER
 
+    def failure(self) -> None:
+        return None
+
     def reader(self) -> MemoryReader:
         entries = list(map(self._entries.__getitem__, self._keys))
         return MemoryReader(self._journal.copy(), self._bodies.copy(), entries)

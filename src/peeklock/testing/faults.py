@@ -16,6 +16,7 @@ from peeklock.store.base import (
     FrameKeys,
     LiveFacts,
     Store,
+    StoreError,
     StoreFailed,
     StoreReader,
 )
@@ -93,6 +94,9 @@ class FaultyStore:
 
     def valid_until_s(self) -> float:
         return self._inner.valid_until_s()
+
+    def failure(self) -> StoreError | None:
+        return self._inner.failure()
 
     def reader(self) -> StoreReader:
         return self._inner.reader()

@@ -116,7 +116,8 @@ def key_to_browse_from(queue: MessageQueue, number: SequenceNumber) -> int:
     return order_to_browse_from(number, main.next_position)
 
 
-def _by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
+def message_by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
+    """Return the message with this sequence number, in any state."""
     if number < 0:
         return None
     key = queue.key_of(number)
@@ -125,13 +126,13 @@ def _by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
 
 def scheduled_by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
     """Return the scheduled message with this sequence number."""
-    message = _by_number(queue, number)
+    message = message_by_number(queue, number)
     return None if message is None or message.state is not MessageState.SCHEDULED else message
 
 
 def deferred_by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
     """Return the deferred message with this sequence number, unless it is locked."""
-    message = _by_number(queue, number)
+    message = message_by_number(queue, number)
     if message is None or message.state is not MessageState.DEFERRED or message.lock is not None:
         return None
     return message

@@ -6,7 +6,7 @@ The core keeps a record of about 200 bytes in memory for every stored message; b
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Final, Protocol
 
 from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken
@@ -24,6 +24,16 @@ class MessageState(IntEnum):
     ACTIVE = 0
     DEFERRED = 1
     SCHEDULED = 2
+
+
+class Disposition(Enum):
+    """What a message is settled with. The values are those on the wire."""
+
+    COMPLETED = "completed"
+    ABANDONED = "abandoned"
+    DEFERRED = "defered"
+    SUSPENDED = "suspended"
+    """Dead-lettered."""
 
 
 ACTIVE: Final = MessageState.ACTIVE

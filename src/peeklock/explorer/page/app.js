@@ -13,15 +13,23 @@ import { ShortcutHelp } from "./ui/shortcuts.js";
 import { Toasts } from "./ui/toast.js";
 
 const views = new Map(); // by name, once loaded
+const loading = new Map(); // by name: a promise, until it has ended
 
-/** Load a view: the default export of its module. Returns the component, undefined while it loads, or an Error. */
+/** Load a view: the default export of its module, or an Error. */
+function load(name) {
+  if (!name || views.has(name)) return Promise.resolve();
+  if (!loading.has(name)) {
+    const done = (value) => (views.set(name, value), loading.delete(name));
+    loading.set(name, import(`./views/${name}.js`).then((module) => done(module.default), done));
+  }
+  return loading.get(name);
+}
+
+/** Return the component of a view, undefined while it loads, or an Error. */
 function useView(name) {
   const [, redraw] = useState(0);
   useEffect(() => {
-    if (!name || views.has(name)) return;
-    import(`./views/${name}.js`)
-      .then((module) => views.set(name, module.default), (error) => views.set(name, error))
-      .then(() => redraw((turn) => turn + 1));
+    if (name && !views.has(name)) load(name).then(() => redraw((turn) => turn + 1));
   }, [name]);
   return views.get(name);
 }
@@ -147,6 +155,7 @@ function App() {
   return html`<${Fragment}>${inside}<${Toasts} /><//>`;
 }
 
+load(routeOf(place.value.parts)?.route.view); // while the session starts
 const root = document.getElementById("app");
 root.replaceChildren();
 render(html`<${App} />`, root);

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from peeklock.config.hosts import HOST_LABEL_RULE, is_host_label
 from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits
 from peeklock.server import log
 from peeklock.server.descriptors import descriptors_max, namespaces_max
+from peeklock.server.disk import store_name
 from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import Kind, Process, ServedNamespace
@@ -205,7 +205,7 @@ class Lifecycle:
     async def _make(self, wanted: _Wanted) -> ServedNamespace:
         name, limits = wanted.name, wanted.limits
         with self._registry.reserved(name, limits.host_names):
-            self._require_no_folder(name)
+            await asyncio.to_thread(self._require_no_folder, name)
             await self._records.put(NamespaceRecord(name, limits, is_whole=False))
             try:
                 served = await self._opened(wanted)
@@ -232,12 +232,17 @@ class Lifecycle:
             from peeklock.server.capture import folder_of
 
             logs = folder_of(capture, name.lower(), is_default=False)
-        for folder, what in ((self._folder(name), "the messages"), (logs, "the event log")):
-            if folder is not None and folder.exists():
-                raise StartFailed(
-                    f"{folder} has {what} of an earlier namespace '{name}': move it away, or name the "
-                    "namespace in the configuration file"
-                )
+        stores, own = self._process.stores, self._folder(name)
+        if stores is not None and own is not None and stores.has(own, store_name(name, is_default=False)):
+            raise StartFailed(
+                f"{own} has the messages of an earlier namespace '{name}': move it away, or name the "
+                "namespace in the configuration file"
+            )
+        if logs is not None and logs.exists():
+            raise StartFailed(
+                f"{logs} has the event log of an earlier namespace '{name}': move it away, or name the "
+                "namespace in the configuration file"
+            )
 
     async def delete(self, served: ServedNamespace) -> None:
         """Delete a namespace with all that is in it; its clients are told. Its event log stays.
@@ -266,7 +271,7 @@ class Lifecycle:
             await served.retire()
             try:
                 await self._remove(name)
-            except OSError as failure:
+            except (OSError, StoreError) as failure:
                 do = "correct what is wrong: the next start removes it"
                 log.error(
                     "the folder of a deleted namespace stays",
@@ -276,9 +281,9 @@ class Lifecycle:
 
     async def _remove(self, name: str) -> None:
         """Remove folder and facts of a namespace that is not served. Raises: OSError, StoreError."""
-        folder = self._folder(name)
-        if folder is not None and folder.exists():
-            await asyncio.to_thread(shutil.rmtree, folder)
+        stores, folder = self._process.stores, self._folder(name)
+        if stores is not None and folder is not None:
+            await asyncio.to_thread(stores.remove, folder, store_name(name, is_default=False))
         await self._records.remove(name)
 
     def _folder(self, name: str) -> Path | None:

@@ -37,8 +37,10 @@ class Address:
         if not found.get("dbname"):
             raise AddressInvalid(f"it names no database: {example}")
         self._given = found
-        hosts, ports = found.get("host", ""), found.get("port", "")
-        where = f"{hosts or 'localhost'}{':' + ports if ports else ''}"
+        hosts = (found.get("host") or "localhost").split(",")
+        ports = found.get("port", "").split(",")
+        ports *= len(hosts) if len(ports) == 1 else 1
+        where = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False))
         self.shown = f"{SCHEMES[0]}{where}/{found['dbname']}"
         """Without user and password."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from peeklock.store.postgres.address import Address
 from peeklock.store.postgres.connections import Connections
+from peeklock.store.postgres.errors import store_errors
 from peeklock.store.postgres.leases import TTL_S, Leases, Owner
 from peeklock.store.postgres.refusals import Durability
 from peeklock.store.postgres.vacuum import Vacuum
@@ -53,6 +54,27 @@ class Database:
     def shown(self) -> str:
         """Where it is, without user and password."""
         return self.connections.shown
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a store of this name. Raises: StoreError."""
+        with self.connections.lent() as link, store_errors(f"look for the store '{name}' in {self.shown}"):
+            query = "SELECT 1 FROM peeklock.lease WHERE name = %s"
+            return link.db.execute(query, (name,)).fetchone() is not None
+
+    def remove(self, name: str) -> None:
+        """Remove a store that is closed; what is interrupted is done by the next call. Raises: StoreError."""
+        with self.connections.lent() as link, store_errors(f"remove the store '{name}' in {self.shown}"):
+            found = link.db.execute(
+                "UPDATE peeklock.lease SET is_whole = false, epoch = epoch + 1 WHERE name = %s "
+                "RETURNING shard",
+                (name,),
+            ).fetchone()
+            if found is None:
+                return
+            link.db.execute("SET statement_timeout = 0")
+            for table in ("body", "journal", "kv", "event", "lease"):
+                link.db.execute(f"DELETE FROM peeklock.{table} WHERE shard = %s", found)
+            link.db.close()  # its settings are its own
 
     def close(self) -> None:
         """End threads and connections; all stores are closed."""

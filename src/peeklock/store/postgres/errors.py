@@ -6,6 +6,8 @@ Source: postgresql.org/docs/current/errcodes-appendix.html.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 
@@ -72,3 +74,12 @@ def store_error(doing: str, error: psycopg.Error) -> StoreError:
     words = _AGAIN.get(state) or _WORDS.get(state) or "the database refused it"
     make = StoreDamaged if state in _DAMAGE else StoreFull if kind is Kind.FULL else StoreFailed
     return make(f"could not {doing}: {words} ({said})")
+
+
+@contextmanager
+def store_errors(doing: str) -> Iterator[None]:
+    """Raise errors of PostgreSQL as errors of a store: `with store_errors("write batch 7"): ...`."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise store_error(doing, error) from error

@@ -19,14 +19,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import psycopg
 
 from peeklock.store.base import StoreError, StoreFailed, StoreUnfinished
 from peeklock.store.postgres.connections import Connections, Link
-from peeklock.store.postgres.errors import store_error
+from peeklock.store.postgres.errors import store_errors
 
 TTL_S = 5.0
 """How long a lease lasts. Our choice: 2 s worked too."""
@@ -156,7 +155,7 @@ class Leases:
         owner = self.owner
         with (
             self._connections.lent() as link,
-            _errors(f"take the store '{name}' in {self._connections.shown}"),
+            store_errors(f"take the store '{name}' in {self._connections.shown}"),
         ):
             row = link.db.execute(_LOOK, (owner.instance, name)).fetchone()
             if row is None:
@@ -261,11 +260,3 @@ class Leases:
             raise StoreFailed(
                 f"the lease on '{name}' may not be on the standby: {link.warnings[-1]}; start again"
             )
-
-
-@contextlib.contextmanager
-def _errors(doing: str) -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        raise store_error(doing, error) from error

@@ -341,6 +341,9 @@ class SqliteStore:
     def valid_until_s(self) -> float:
         return NEVER
 
+    def failure(self) -> None:
+        return None
+
     def reader(self) -> SqliteReader:
         return SqliteReader(self._folder)
 

@@ -87,9 +87,9 @@ export function Code({ text, language = "text", isRaw, label = "Text", noCopy, i
     if (language === "json") return painted(line, JSON_TOKENS, kindOfJson);
     return language === "xml" ? painted(line, XML_TOKENS, kindOfXml) : visible(line);
   };
-  const drawn = useMemo(() => lines.map((line, at) => html`<div key=${at} class="code-line">${paint(line)}\n</div>`), [shown, isWhole, language]);
+  const drawn = useMemo(() => lines.map((line, at) => html`<div key=${at} class="code-line">${paint(line)}${"\n"}</div>`), [shown, isWhole, language]);
   return html`<div class="code">
-    ${!noCopy && html`<div class="code-tools"><${Copy} text=${text} label=${`Copy ${label.toLowerCase()}`} /></div>`}
+    ${!noCopy && html`<div class="code-tools"><${Copy} text=${text} label=${`Copy: ${label}`} /></div>`}
     <pre class=${isPlain ? "plain" : "numbered"} tabindex="0" role="region" aria-label=${label} dir="ltr">${drawn}</pre>
     ${isCut &&
     html`<div class="code-more">

@@ -39,7 +39,7 @@ export function Copy({ text, label = "Copy", children }) {
   return html`<button
     type="button"
     class=${`button quiet ${children ? "small" : "icon-only"}`}
-    aria-label=${children ? undefined : label}
+    aria-label=${label}
     title=${label}
     onClick=${copy}
   >

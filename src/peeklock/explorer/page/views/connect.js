@@ -54,7 +54,7 @@ function Snippets() {
   return html`<section class="card">
     <h2>From a program</h2>
     <${Tabs} items=${SNIPPETS.map(({ id, label }) => ({ id, label }))} current=${language} onChoose=${setLanguage} label="Languages" />
-    <div role="tabpanel" aria-label=${shown.label}>
+    <div class="stack" role="tabpanel" aria-label=${shown.label}>
       <p>Install it:</p>
       <${Code} text=${shown.install} label="Installation" isPlain />
       <p>Set the variable <code>SERVICEBUS_CONNECTION_STRING</code>, then send a message and receive it:</p>
@@ -69,9 +69,9 @@ function Trust() {
     <h2>Trust the certificate</h2>
     <p>
       The broker signs its certificate with an authority of its own unless it was started with one of yours. Clients that use TLS
-      need to trust it. On the broker's machine:
+      need to trust it. On the broker's machine, with its data folder:
     </p>
-    <${Code} text=${"peeklock ca > peeklock-ca.pem"} label="Command" isPlain />
+    <${Code} text=${"peeklock ca ./data --print > peeklock-ca.pem"} label="Command" isPlain />
     <${Facts}
       items=${[
         ["Python", html`<code>SSL_CERT_FILE=peeklock-ca.pem</code>, or <code>connection_verify="peeklock-ca.pem"</code>`],

@@ -37,7 +37,7 @@ function Health() {
   return html`<div class="health" aria-label="Health" role="group">
     <${Badge} tone=${isGood ? "good" : "bad"}>${problem ? "not reached" : value.status}<//>
     ${value.lag_ms !== undefined && html`<span>loop lag <b>${number(value.lag_ms)} ms</b></span>`}
-    ${value.free_bytes !== undefined && html`<span>disk free <b>${bytes(value.free_bytes)}</b></span>`}
+    ${value.free_bytes != null && html`<span>disk free <b>${bytes(value.free_bytes)}</b></span>`}
     ${value.durability && html`<span>durability <b>${value.durability}</b></span>`}
     ${value.connections !== undefined && html`<span><a href=${href(["connections"])}>connections</a> <b>${number(value.connections)}</b></span>`}
     ${value.up_ms !== undefined && html`<span>up <b>${duration(value.up_ms / 1000)}</b></span>`}
