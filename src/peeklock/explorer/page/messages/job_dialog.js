@@ -5,7 +5,7 @@ import { html, useEffect, useRef, useState } from "../lib.js";
 import { number, plural, rate } from "../format.js";
 import { href } from "../router.js";
 import { can } from "../session.js";
-import { Button, Dialog, Field, LinkButton, Progress, Refusal } from "../ui.js";
+import { Button, Dialog, Field, LinkButton, Progress, Refusal, Text } from "../ui.js";
 import { Which } from "./each.js";
 import { CriteriaFields, bodyOfCriteria, isNarrow } from "./criteria.js";
 import { STATES, rowOf } from "./model.js";
@@ -102,10 +102,10 @@ function Preview({ preview, past, entity }) {
 }
 
 /**
- * Do a work to messages of an entity. `numbers`: those that are chosen; without, the criteria are asked for, beginning
- * with `criteria`. `onStarted()` once the job is there; `onDone()` when the dialog is closed after it.
+ * Do a work to messages of an entity. `numbers`: those that are chosen; `group`: {by, value} of `POST /groups`, those of
+ * one; without both, the criteria are asked for, beginning with `criteria`. `onDone()` when the dialog is closed after it.
  */
-export function JobDialog({ work: name, entity, numbers, criteria: initial = {}, onDone = () => {}, onClose }) {
+export function JobDialog({ work: name, entity, numbers, group, criteria: initial = {}, onDone = () => {}, onClose }) {
   const work = WORKS[name];
   const { base, topic, subQueue } = nameParts(entity);
   const [criteria, setCriteria] = useState(initial);
@@ -121,6 +121,7 @@ export function JobDialog({ work: name, entity, numbers, criteria: initial = {},
     to: work.hasTarget ? target.trim() : undefined,
     criteria: bodyOfCriteria({ ...criteria, states: criteria.states?.filter((state) => work.states.includes(state)) }),
     numbers,
+    group,
     reason: work.hasReason && reason ? reason : undefined,
     rate: Number(perSecond) > 0 ? Number(perSecond) : undefined,
   };
@@ -149,10 +150,10 @@ export function JobDialog({ work: name, entity, numbers, criteria: initial = {},
     ${state.job
       ? html`<${Running} id=${state.job.id} work=${work} />`
       : html`
-          <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : isNarrow(criteria) ? ", those that match" : ", all"}${work.states.length === 1 ? `, if ${work.states[0]}` : ""}.</p>
+          <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : group ? html`, those of the group <${Text} value=${group.value} max=${200} />` : isNarrow(criteria) ? ", those that match" : ", all"}${work.states.length === 1 ? `, if ${work.states[0]}` : ""}.</p>
           ${work.hasTarget && html`<${Field} label="To" mono value=${target} onInput=${setTarget} placeholder="a queue or a topic" problem=${target.trim() && !isTargetGood ? "This key may not send there." : ""} autocomplete="off" spellcheck=${false} autofocus />`}
           ${work.hasReason && html`<${Field} label="Reason" value=${reason} onInput=${setReason} />`}
-          ${!numbers && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
+          ${!numbers && !group && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
           <${Field} label="At most per second" inputmode="numeric" value=${perSecond} onInput=${(text) => setPerSecond(text.replace(/\D/g, ""))} help="Empty: as fast as the broker can." />
           ${isTargetGood && html`<${Preview} preview=${preview} past=${work.past} entity=${entity} />`}
           ${work.note && html`<p class="note warn">${work.note}</p>`}
