@@ -90,7 +90,7 @@ def test_the_palette_goes_to_any_of_them(crowded: ExploredBroker, open_page: Ope
     page = open_page(crowded.at("connect"))
     page.wait_for_selector("h1:has-text('Connect')")
     page.keyboard.press("Control+k")
-    page.keyboard.type("4321")
+    page.get_by_role("combobox").fill("4321")
     page.wait_for_selector("[role=option]:has-text('queue-04321')")
     page.keyboard.press("Enter")
     page.wait_for_selector("h1:has-text('queue-04321')")
