@@ -47,6 +47,10 @@ def test_an_entity_is_shown_with_its_counts(broker: ApiBroker) -> None:
         "sizeBytes": found["sizeBytes"],
         "counts": {"active": 1, "scheduled": 1, "deadLetter": 0, "transferDeadLetter": 0},
         "settings": {
+            "batchedOperations": True,
+            "express": False,
+            "maxSizeMegabytes": 1024,
+            "status": "Active",
             "defaultTimeToLive": 60.0,
             "partitioned": False,
             "requiresDuplicateDetection": False,

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from peeklock.amqp.message_writing import encode_message
-from peeklock.amqp.messaging import Properties
-from peeklock.amqp.types import Decimal64, Float, Timestamp
+from peeklock.amqp.messaging import Header, Properties
+from peeklock.amqp.types import (
+    Byte,
+    Char,
+    Decimal64,
+    Described,
+    Float,
+    Int,
+    Long,
+    Symbol,
+    Timestamp,
+    ULong,
+)
 from peeklock.broker.vocabulary.commands import Address, SendTo
 from peeklock.gateway.inspection import take_in
 from tests.api.asking import ApiBroker, segment
@@ -53,6 +65,12 @@ def test_what_is_sent_is_shown(broker: ApiBroker) -> None:
         "sizeBytes": shown["sizeBytes"],
     }
     assert broker.ok("GET", "/entities/q/messages/1") == shown
+
+
+def test_a_property_with_a_decimal_point_stays_a_decimal_number(broker: ApiBroker) -> None:
+    broker.ok("POST", "/entities/q/messages", {"properties": {"rate": 5.0, "count": 5}})
+    found = broker.ok("GET", "/entities/q/messages/1?sections=true")["sections"]["applicationProperties"]
+    assert found == {"rate": {"type": "double", "value": 5.0}, "count": {"type": "long", "value": 5}}
 
 
 def test_bytes_are_sent_and_shown_in_base64(broker: ApiBroker) -> None:
@@ -217,9 +235,14 @@ def test_a_bad_value_is_named(broker: ApiBroker, body: object, named: str) -> No
         ("?state=gone", "state"),
         ("?cursor=x", "cursor"),
         ("?cursor=WyJhIl0", "cursor"),
-        ("?other=1", "The query has an unknown parameter 'other'; known: from, state, limit, cursor."),
+        (
+            "?other=1",
+            "The query has an unknown parameter 'other'; known: from, state, bodyBytesMax, limit, cursor.",
+        ),
         ("?form=1", "did you mean 'from'?"),
-        ("/1?other=1", "The query has an unknown parameter 'other': none are allowed here."),
+        ("/1?other=1", "The query has an unknown parameter 'other'; known: bodyBytesMax, sections."),
+        ("/1?sections=yes", "'sections' is neither true nor false"),
+        ("/1?bodyBytesMax=-1", "bodyBytesMax"),
         ("/x", "number"),
         ("/99999999999999999999", "number"),
     ],
@@ -295,3 +318,112 @@ def test_bodies_are_read_from_the_store(broker: ApiBroker) -> None:
         small.ok("POST", "/entities/q/messages", {"body": str(number) * 1000})
     found = small.ok("GET", "/entities/q/messages")["messages"]
     assert [message["body"][0] for message in found] == list("01234")
+
+
+# Sections, cut bodies
+
+
+def test_sections_are_shown_with_the_types_of_their_values(broker: ApiBroker) -> None:
+    one = UUID(int=1)
+    payload = encode_message(
+        header=Header(durable=True, priority=7),
+        message_annotations={"x-opt-note": "a"},
+        properties=Properties(message_id=one, user_id=b"\xff", to="kitchen", creation_time=Timestamp(0)),
+        application_properties={
+            "text": "a",
+            "flag": True,
+            "none": None,
+            "byte": Byte(-1),
+            "exact": ULong((1 << 53) - 1),
+            "large": Long(1 << 53),
+            "single": Float(0.5),
+            "infinite": float("inf"),
+            "decimal": Decimal64(bytes.fromhex("31c0000000000001")),
+            "symbol": Symbol("s"),
+            "char": Char("c"),
+        },
+        value={"list": [Int(1), "b"], ULong(2): Described(Symbol("d"), one)},
+    )
+    send_amqp(broker, payload)
+    shown = broker.ok("GET", "/entities/q/messages/1?sections=true")
+    sections = shown["sections"]
+    assert shown["bodyKind"] == "value"
+    assert sections["header"]["priority"] == {"type": "ubyte", "value": 7}
+    assert sections["messageAnnotations"]["x-opt-note"] == {"type": "string", "value": "a"}
+    assert sections["messageAnnotations"]["x-opt-sequence-number"] == {"type": "long", "value": 1}
+    text = "00000000-0000-0000-0000-000000000001"
+    assert sections["properties"] == {
+        "messageId": {"type": "uuid", "value": text},
+        "userId": {"type": "binary", "value": "/w=="},
+        "to": {"type": "string", "value": "kitchen"},
+        "creationTime": {"type": "timestamp", "value": "1970-01-01T00:00:00.000Z"},
+    }
+    assert sections["applicationProperties"] == {
+        "text": {"type": "string", "value": "a"},
+        "flag": {"type": "boolean", "value": True},
+        "none": {"type": "null", "value": None},
+        "byte": {"type": "byte", "value": -1},
+        "exact": {"type": "ulong", "value": 9007199254740991},
+        "large": {"type": "long", "value": "9007199254740992"},
+        "single": {"type": "float", "value": 0.5},
+        "infinite": {"type": "double", "value": "inf"},
+        "decimal": {"type": "decimal64", "value": "1"},
+        "symbol": {"type": "symbol", "value": "s"},
+        "char": {"type": "char", "value": "c"},
+    }
+    (body,) = sections["body"]
+    assert body["type"] == "map"
+    assert body["value"] == [
+        [
+            {"type": "string", "value": "list"},
+            {"type": "list", "value": [{"type": "int", "value": 1}, {"type": "string", "value": "b"}]},
+        ],
+        [
+            {"type": "ulong", "value": 2},
+            {
+                "type": "described",
+                "descriptor": {"type": "symbol", "value": "d"},
+                "value": {"type": "uuid", "value": text},
+            },
+        ],
+    ]
+    assert "sections" not in broker.ok("GET", "/entities/q/messages/1")
+    cut = broker.ok("GET", "/entities/q/messages/1?sections=true&bodyBytesMax=3")
+    assert (cut["bodyKind"], cut["bodyTruncated"], "body" in cut["sections"]) == ("value", True, False)
+
+
+def test_a_body_of_data_has_no_values(broker: ApiBroker) -> None:
+    send_amqp(broker, encode_message(data=b"a"))
+    shown = broker.ok("GET", "/entities/q/messages/1?sections=true")
+    assert (shown["bodyKind"], shown["body"]) == ("data", "a")
+    assert "body" not in shown["sections"]
+
+
+def test_a_section_that_cannot_be_decoded_is_named(broker: ApiBroker) -> None:
+    section = bytes.fromhex("005374 c10502 a1016b ff")  # a map with a value of no type
+    send_amqp(broker, section + encode_message(data=b"a"))
+    shown = broker.ok("GET", "/entities/q/messages/1?sections=true")
+    assert shown["sections"]["malformed"] == ["applicationProperties"]
+
+
+@pytest.mark.parametrize(
+    ("given", "most", "wanted"),
+    [
+        ({"body": "täglich"}, 2, {"body": "t", "bodyTruncated": True, "bodySizeBytes": 8}),
+        ({"body": "täglich"}, 3, {"body": "tä", "bodyTruncated": True, "bodySizeBytes": 8}),
+        ({"body": "täglich"}, 8, {"body": "täglich", "bodySizeBytes": 8}),
+        ({"body": "a"}, 0, {"body": "", "bodyTruncated": True, "bodySizeBytes": 1}),
+        ({"bodyBase64": "/wA="}, 1, {"bodyBase64": "/w==", "bodyTruncated": True, "bodySizeBytes": 2}),
+    ],
+)
+def test_a_long_body_is_cut(broker: ApiBroker, given: Any, most: int, wanted: dict[str, Any]) -> None:
+    broker.ok("POST", "/entities/plain/messages", given)
+    query = f"bodyBytesMax={most}"
+    shown = [
+        broker.ok("GET", f"/entities/plain/messages/1?{query}"),
+        *broker.ok("GET", f"/entities/plain/messages?{query}")["messages"],
+        *broker.ok("GET", f"/messages?entity=plain&{query}")["messages"],
+    ]
+    assert len(shown) == 3
+    for each in shown:
+        assert {name: value for name, value in each.items() if name.startswith("body")} == wanted

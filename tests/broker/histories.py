@@ -44,6 +44,7 @@ from peeklock.broker.vocabulary.extension_commands import (
     DeleteMatching,
     Reset,
     SearchMessages,
+    SettleByNumber,
     ShiftScheduled,
 )
 from peeklock.broker.vocabulary.message import Message, Routing
@@ -404,7 +405,16 @@ class Scene:
     def shift(self) -> None:
         address = self.random.choice([None, self.address()])
         by_ms = self.random.choice([None, -700, -100, 500, 3_000])
-        self.offer(ShiftScheduled(self.reply_to(), address, None, by_ms))
+        at_ms = self.random.choice([None, self.now_ms, self.now_ms + 700])
+        self.offer(ShiftScheduled(self.reply_to(), address, None, by_ms, at_ms))
+
+    def settle_by_number(self) -> None:
+        """Settle a message that nobody may hold, or one that is not there."""
+        queue = self.random.choice(self.queues())
+        there = [message.sequence_number for message in queue.all_messages()]
+        number = self.random.choice([*there, SequenceNumber(7)])
+        disposition = self.random.choice([*Disposition])
+        self.offer(SettleByNumber(self.reply_to(), self.where(queue), number, disposition, "seen"))
 
     def enlist(self) -> None:
         command = self.random.choice([self.sending, self.settling])()
@@ -515,6 +525,7 @@ class Scene:
             (1, lambda: self.offer(ask.PurgeMessages(self.address(), before_ms, self.reply_to()))),
             (1, self.look_everywhere),
             (1, self.shift),
+            (2, self.settle_by_number),
             (1, lambda: self.create(self.random.randint(1, len(NAMES) + 3 * len(self.topics)))),
             (16 if self.topics else 0, self.change_rules),
             (0.5, self.drop),

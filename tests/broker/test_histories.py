@@ -33,8 +33,13 @@ from peeklock.broker.vocabulary.changes import (
     MessageStored,
 )
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
-from peeklock.broker.vocabulary.extension_commands import DeleteMatching, Reset, ShiftScheduled
-from peeklock.broker.vocabulary.message import Message, MessageState
+from peeklock.broker.vocabulary.extension_commands import (
+    DeleteMatching,
+    Reset,
+    SettleByNumber,
+    ShiftScheduled,
+)
+from peeklock.broker.vocabulary.message import FIELDS, Message, MessageState
 from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.rules.filters import TrueFilter
 from tests.broker.histories import DIVIDING, EVEN, SPLIT, Scene, payload_of
@@ -64,7 +69,7 @@ SMALL = {
 REFUSALS = (do.Rejected, do.Failed, do.SettlementFailed)
 TAKING = (
     ask.Complete | ask.UpdateDisposition | ask.Discharge | ask.ReceiveDeferred | ask.DeleteMessages
-    | ask.CancelScheduled | DeleteMatching | ask.Fetched
+    | ask.CancelScheduled | DeleteMatching | SettleByNumber | ask.Fetched
 )  # fmt: skip
 """Commands that may take messages away."""
 
@@ -142,7 +147,7 @@ class History(Scene):
     def snapshot(self) -> Any:
         """Return all that must survive."""
         volatile = ("lock", "routing", "body_row", "body_slot", "journal_no")
-        fields = [name for name in Message.__slots__ if name not in volatile]
+        fields = [name for name in FIELDS if name not in volatile]
         found: list[Any] = []
         for entity in self.entities():
             found.append((entity.stored(), {name: rule.description for name, rule in entity.rules.items()}))
@@ -178,7 +183,7 @@ class History(Scene):
             if place not in after or after[place][1] is not message:
                 assert told[place] is None
             elif shown != [*after[place][3:]]:
-                assert lock is not None or isinstance(command, ShiftScheduled)
+                assert lock is not None or isinstance(command, ShiftScheduled | SettleByNumber)
                 assert 0 <= message.delivery_count - shown[0] <= 1
                 assert told[place] is message
         self.records_follow_their_table(told, before, after)

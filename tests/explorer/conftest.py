@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.chromium import launch, watch
@@ -17,6 +17,8 @@ TEXT_MAX = 2000
 """Characters of a page that a failure shows."""
 
 OpenPage = Callable[..., Page]
+
+expect.set_options(timeout=20_000)  # other tests keep the machine busy
 
 
 @pytest.fixture(scope="session")

@@ -71,17 +71,20 @@ class World:
         """Locks that were taken."""
 
     def make(self, path: str, kind: str, **settings: bool) -> None:
-        members = "".join(f"<{name}>{str(value).lower()}</{name}>" for name, value in settings.items())
-        text = (
-            '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
-            f'<{kind}Description xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
-            f"{members}</{kind}Description></content></entry>"
-        )
-        headers = {"Content-Type": "application/xml"}
-        assert self.session.put(f"{self.url}/{path}", text, headers=headers).status_code == 201
+        url = f"{self.url}/$api/v1/entities/{quote(path, safe='')}"
+        answer = self.session.put(url, json={"kind": kind, "settings": settings})
+        assert answer.status_code == 201, answer.text
 
     def fill(self) -> None:
-        """Put a message into each entity, and take a lock."""
+        """Make all entities anew, put a message into each, and take a lock."""
+        for entity in self.session.get(f"{self.url}/$api/v1/entities?limit=250").json()["entities"]:
+            if entity["kind"] != "subscription":
+                assert self.session.delete(f"{self.url}{entity['href']}").status_code == 204
+        self.make("q", "queue")
+        self.make("ids", "queue", requiresDuplicateDetection=True)
+        self.make("sessions", "queue", requiresSession=True)
+        self.make("t", "topic")
+        self.make("t/subscriptions/s", "subscription")
         for path in ("q", "ids", "t"):
             self.send(path, [{"body": "a"}, {"scheduledEnqueueTime": "2999-01-01T00:00:00Z"}])
         self.send("sessions", [{"body": "a", "sessionId": "s"}])
@@ -97,11 +100,6 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with BrokerProcess(tmp_path_factory.mktemp("data")) as broker:
         made = World(broker)
-        made.make("q", "Queue")
-        made.make("ids", "Queue", RequiresDuplicateDetection=True)
-        made.make("sessions", "Queue", RequiresSession=True)
-        made.make("t", "Topic")
-        made.make("t/subscriptions/s", "Subscription")
         yield made
         assert requests.get(f"{made.url}/health", timeout=20).json()["defects"] == 0
 
@@ -145,7 +143,9 @@ def test_a_foreign_host_is_described(world: World, label: str) -> None:
     """Req: R-04."""
     case = OPERATIONS[label].Case(
         path_parameters={
-            name: "1" for name in ("entity", "id", "number", "token", "session") if name in label
+            name: "1"
+            for name in ("entity", "id", "job", "number", "rule", "token", "session")
+            if name in label
         }
     )
     answer = case.call(base_url=world.url, session=world.session, headers={"Host": "example.org"}, timeout=20)
@@ -174,6 +174,8 @@ def aim(world: World, case: Any, data: st.DataObject, label: str) -> None:
             path["token"] = world.tokens[-1]
         if "session" in path:
             path["session"] = "s"
+        if "rule" in path:
+            path["rule"] = ("$Default", "r")[draw % 2]
     elif "/deliveries" in label:
         path["entity"] = "none"
     if "entity" in case.query and "query" not in bad:

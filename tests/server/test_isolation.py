@@ -119,20 +119,31 @@ def locked(owner: Owner) -> str:
 def test_no_operation_of_one_does_anything_in_the_other(two: tuple[Owner, Owner]) -> None:
     a, b = two
     token = locked(b)
+    order = {"work": "purge", "entity": "orders", "criteria": {"filter": "1 = 0"}}
+    status, started, _ = b.ask("POST", "/$api/v1/jobs", order)
+    assert status == 201, started
+    job = started["id"]
     values = {
         "entity": "orders",
         "number": "1",
         "token": token,
         "session": "s1",
+        "job": job,
         "id": "1",
         "name": b.name,
         "filter": "1=1",
         "rights": "Listen",
+        "rule": "$Default",
     }
     bodies = {
         "sendMessages": {"body": "from a"},
         "settleMessage": {"outcome": "abandon"},
         "moveClock": {"advance": "PT1H"},
+        "changeEntity": {"settings": {"lockDuration": 5}},
+        "putRule": {"filter": {"sql": "1=0"}},
+        "changeMessage": {"to": "deadLetter"},
+        "matchMessage": {"message": {"body": "from a"}},
+        "checkRule": {"filter": {"sql": "1=0"}},
         "shiftScheduled": {"by": -1e9},
     }
     document = a.ask("GET", "/$api/openapi.json")[1]
@@ -180,6 +191,9 @@ def test_the_administration_of_one_knows_no_entity_of_the_other(two: tuple[Owner
     assert "orders" not in str(a.ask("GET", f"/$Resources/queues{where}")[1])
     assert a.ask("PUT", f"/orders{where}", ATOM.format("").encode(), "application/atom+xml")[0] == 201
     assert a.ask("DELETE", f"/orders{where}")[0] == 200
+    for name, body in {"orders": {"kind": "queue"}, "news": {"kind": "topic"}}.items():
+        assert a.ask("PUT", f"/$api/v1/entities/{name}", body)[0] == 201
+        assert a.ask("DELETE", f"/$api/v1/entities/{name}")[0] == 204
     assert b.content() == before
 
 

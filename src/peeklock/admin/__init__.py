@@ -9,7 +9,9 @@ elements             descriptions of entities in XML: one table each
 authorization_rules  the element with an entity's shared access rules
 rules                filters and actions in XML
 values               typed values in XML
+typed_texts          the texts of these values
 forwards             the target of a forward: a name or an address
+forward_rights       whether a client may forward there
 reading              from bytes to elements and their values
 atom                 ATOM and XML as text
 """

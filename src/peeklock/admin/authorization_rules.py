@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from peeklock.admin.atom import Markup, timestamp, write_children
-from peeklock.admin.reading import Description, cut
+from peeklock.admin.reading import Description
+from peeklock.admin.typed_texts import cut
 from peeklock.broker.vocabulary.descriptions import AuthorizationRule
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 from peeklock.admin.atom import Markup, Text, timestamp, write_element
 from peeklock.admin.authorization_rules import read_authorization_rules, write_authorization_rules
 from peeklock.admin.forwards import read_forward
-from peeklock.admin.reading import Description, cut
+from peeklock.admin.reading import Description
 from peeklock.admin.rules import read_rule, write_rule
+from peeklock.admin.typed_texts import cut
 from peeklock.broker.entities.validation import MAX_SIZE_MB_MIN
 from peeklock.broker.queue.sequence_numbers import PARTITION_COUNT
 from peeklock.broker.vocabulary.descriptions import (

@@ -5,7 +5,7 @@ Source: wire contract 7.1, 7.2, 7.8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -13,10 +13,9 @@ from peeklock.admin import atom, elements
 from peeklock.admin.authorization_rules import with_keys
 from peeklock.admin.elements import AUTHORIZATION_RULES, Shown
 from peeklock.admin.exchange import AdminEffect, Exchange, Pending, Response
-from peeklock.admin.forwards import authority_of
-from peeklock.admin.reading import Description, cut, read_description
-from peeklock.auth.errors import AuthorizationError, ClaimMissing
-from peeklock.auth.rights import Right
+from peeklock.admin.forward_rights import authorize_forwards, foreign_forwards, require_own_forwards
+from peeklock.admin.reading import Description, read_description
+from peeklock.admin.typed_texts import cut
 from peeklock.broker.vocabulary.commands import (
     Address,
     CreateEntity,
@@ -25,21 +24,14 @@ from peeklock.broker.vocabulary.commands import (
     LookUp,
     UpdateEntity,
 )
+from peeklock.broker.vocabulary.descriptions import Description as EntityDescription
 from peeklock.broker.vocabulary.descriptions import (
-    GIVEN_FORWARDS,
     EntityKind,
     SubscriptionDescription,
     subscription_path,
 )
-from peeklock.broker.vocabulary.descriptions import Description as EntityDescription
 from peeklock.broker.vocabulary.effects import EntitiesFound, EntityFound, EntityView, Failed
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, EntityNotFound, PreconditionFailed
-
-_FORWARD_TOKENS = {
-    "forward_to": "servicebussupplementaryauthorization",
-    "forward_dead_lettered_to": "servicebusdlqsupplementaryauthorization",
-}
-"""Field of a description -> header with a token for the entity that it names. Source: wire contract 7.1."""
 
 _RULES = AUTHORIZATION_RULES.element
 
@@ -70,7 +62,7 @@ class EntityRequests:
         kept = elements.KEPT[given.kind]
         # Rules may come without their keys, and a foreign address may be the existing one.
         complete = all(given.has(element) for element in kept) and not given.has_children(_RULES)
-        if complete and not list(self._foreign_forwards(self._readable[given.kind](given, None))):
+        if complete and not list(foreign_forwards(self._exchange, self._readable[given.kind](given, None))):
             return self._update(given, None)
         return self._look_up_and_update(given)
 
@@ -120,13 +112,8 @@ class EntityRequests:
     def _read(self, given: Description, existing: EntityDescription | None) -> EntityDescription:
         """Read and complete a description. Raises: ArgumentInvalid, AuthorizationError."""
         description = self._readable[given.kind](given, existing)
-        for field, address in self._foreign_forwards(description):
-            if existing is None or address != getattr(existing, field):
-                raise ArgumentInvalid(
-                    f"The forward to {cut(address)!r} names another host: messages are forwarded within a "
-                    f"namespace."
-                )
-        self._authorize_forwards(description)
+        require_own_forwards(self._exchange, description, existing)
+        authorize_forwards(self._exchange, description)
         if isinstance(description, SubscriptionDescription):
             if given.has_children(_RULES):
                 raise ArgumentInvalid(f"A subscription has no {_RULES}; those of its topic apply.")
@@ -141,34 +128,6 @@ class EntityRequests:
         assert isinstance(effect, EntityFound)
         view = effect.entity
         return self._exchange.entry(status, _entry(self._exchange, view, after_put=after_put), view.version)
-
-    def _foreign_forwards(self, description: EntityDescription) -> Iterator[tuple[str, str]]:
-        """Yield each field that forwards to another host, with its address."""
-        for field in GIVEN_FORWARDS.values():
-            address = getattr(description, field)
-            if address is not None and not self._exchange.owns(authority_of(address)):
-                yield field, address
-
-    def _authorize_forwards(self, description: EntityDescription) -> None:
-        """Raise AuthorizationError unless a token for each target of a forward, or the
-        request's, has Send."""
-        headers = self._exchange.request.headers
-        for field, header in _FORWARD_TOKENS.items():
-            target = getattr(description, field)
-            if target is not None:
-                self._authorize_forward(headers.get(header) or self._exchange.token, target)
-
-    def _authorize_forward(self, token: str, target: str) -> None:
-        missing = f"Unauthorized access. 'Send' claim(s) are required on '{target}' to forward to it"
-        try:
-            grant = self._exchange.granted(token, target)
-        except AuthorizationError as failure:
-            # The refusal of a token for this entity alone would not name what it lacks.
-            refusal = type(failure)(f"{missing}: {failure}")
-            refusal.key_name = failure.key_name
-            raise refusal from failure
-        if Right.SEND not in grant.rights:
-            raise ClaimMissing(f"{missing}.")
 
 
 def of_queue_or_topic(exchange: Exchange, name: str) -> EntityRequests:

@@ -32,6 +32,7 @@ STATUSES: dict[type[Refusal], int] = {
     auth.KeyRefused: 401,
     auth.KeysUnavailable: 503,
     broker.LowSpace: 403,
+    broker.MessageLocked: 409,
     broker.MessageLockLost: 404,
     broker.MessageNotFound: 404,
     broker.MessageSizeExceeded: 403,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from peeklock.admin.typed_texts import cut
 from peeklock.broker.vocabulary.durations import parse_duration
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 
@@ -24,9 +25,6 @@ MARKS_MAX = 5_000
 """Tags and attributes of a body together. They cost more than its bytes: 0.6 us a tag and 0.8 to 1.5 us an
 attribute, so 7.5 ms at most. 70,000 attributes in one element take 0.1 to 0.2 s. Our choice: a rule with a
 hundred parameters has about a thousand."""
-
-TOLD_MAX = 80
-"""Characters of a value in an error. Our choice."""
 
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
 _NIL = "{http://www.w3.org/2001/XMLSchema-instance}nil"
@@ -87,11 +85,6 @@ def _content(entry: Element) -> Description:
     if len(contents) != 1 or len(contents[0]) != 1:
         raise ArgumentInvalid("The body is not an ATOM entry with one content, and in it one description.")
     return Description(contents[0][0])
-
-
-def cut(text: str) -> str:
-    """Shorten a client's text for an error."""
-    return text if len(text) <= TOLD_MAX else f"{text[:TOLD_MAX]}..."
 
 
 class Description:

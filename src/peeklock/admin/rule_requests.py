@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from peeklock.admin import atom
 from peeklock.admin.exchange import AdminEffect, Exchange, Pending, Response
-from peeklock.admin.reading import cut, read_description
+from peeklock.admin.reading import read_description
 from peeklock.admin.rules import read_rule, write_rule
+from peeklock.admin.typed_texts import cut
 from peeklock.broker.vocabulary.commands import AddRule, FindRule, ListRules, RemoveRule, UpdateRule
 from peeklock.broker.vocabulary.descriptions import RuleDescription, subscription_path
 from peeklock.broker.vocabulary.effects import Failed, RulesFound

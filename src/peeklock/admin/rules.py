@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from peeklock.admin.atom import Markup, Text, timestamp, write_children, write_element
-from peeklock.admin.reading import Description, cut
+from peeklock.admin.reading import Description
+from peeklock.admin.typed_texts import cut
 from peeklock.admin.values import read_pairs, write_pairs
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.errors import ArgumentInvalid

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from .codec import ELEMENTS_MAX, DecodeError, decode, read_list_header, skip
+from .codec import ELEMENTS_MAX, DecodeError, decode, decode_typed, read_list_header, skip
 
 BATCH_FORMAT: Final = 0x80013700
 """Message-format of a transfer whose data sections are whole messages. Source: wire contract 3.7."""
@@ -238,14 +238,15 @@ class Sections:
         """Decode the footer, empty if absent. Raises DecodeError."""
         return self._map(self.footer)
 
-    def decode_body(self) -> list[tuple[BodyKind, Any]]:
-        """Decode the body sections, in order. Raises DecodeError."""
+    def decode_body(self, *, typed: bool = False) -> list[tuple[BodyKind, Any]]:
+        """Decode the body sections, in order, `typed` into the wrapper types. Raises DecodeError."""
+        read = decode_typed if typed else decode
         found: list[tuple[BodyKind, Any]] = []
         if self.body is not None:
             position, end = self.body
             while position < end:
                 code, start = _descriptor(self.payload, position)
-                value, position = decode(self.payload, start)
+                value, position = read(self.payload, start)
                 found.append((_BODY_KINDS[code], value))
         return found
 

@@ -1,7 +1,8 @@
 """The API as a whole: the table of operations, and the steps of a request: find, authorize, read, handle.
 
 Theory of operation: as in `rest.api`. `handle` answers at once, or returns the next step: a command to run
-(`Ask`, `Show`), more to read (`Step`), messages to wait for (`Take`, `Stream`). `waits` does all but `Step`.
+(`Ask`, `Show`), more to read (`Step`), messages to wait for (`Take`, `Stream`), the work of a
+child process (`Work`). `waits` does all but `Step` and `Work`.
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ from urllib.parse import parse_qsl, unquote
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Response
 from peeklock.api import (
+    by_number,
     counts,
+    definitions,
     entities,
     history,
+    jobs,
     locks,
+    match,
     me,
     messages,
     model,
     openapi,
+    rule_json,
+    rules,
     scheduled,
     search,
     sessions,
+    works,
 )
 from peeklock.api.exchange import JSON, Answer, ApiContext, ApiExchange, to_json
 from peeklock.api.problems import MethodNotAllowed, NotHere
@@ -43,7 +51,25 @@ from peeklock.gateway.address import Node
 DOCUMENT = "/$api/openapi.json"
 """Served without a token: it is public documentation."""
 
-_PARTS = (model, me, counts, entities, messages, locks, sessions, search, scheduled, history)
+_PARTS = (
+    model,
+    rule_json,
+    me,
+    counts,
+    entities,
+    definitions,
+    rules,
+    match,
+    messages,
+    by_number,
+    locks,
+    sessions,
+    search,
+    scheduled,
+    history,
+    works,
+    jobs,
+)
 
 TABLE = Table(
     tuple(operation for part in _PARTS for operation in getattr(part, "OPERATIONS", ())),
@@ -62,6 +88,14 @@ class Api:
     def wants(self, path: str) -> bool:
         """Return whether a path, percent-encoded, is the API's. No entity has such a name."""
         return unquote(path.lstrip("/").partition("/")[0]) == "$api"
+
+    def administers(self, method: str, path: str) -> bool:
+        """Return whether a request is to change entities or rules."""
+        try:
+            operation = _find(method, path)[0]
+        except (NotHere, MethodNotAllowed):
+            return False
+        return operation.right is Right.MANAGE and "{entity}" in operation.path and method != "GET"
 
     def body_bytes_max(self, method: str, path: str) -> int:
         """Return the largest body that is read."""
@@ -98,7 +132,7 @@ class Api:
         def answer() -> Answer:
             if request.method == "GET" and unquote(request.path) == DOCUMENT:
                 return Response(200, JSON, _document())
-            operation, texts, node = _authorized(exchange)
+            operation, texts, node = _authorized(exchange, request.body)
             given = read_parameters(operation, texts, request.query, request.headers)
             content_type = request.headers.get("content-type", "")
             body = read_body(operation, request.body, content_type, TABLE.named)
@@ -120,8 +154,12 @@ def _find(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
     return methods[method], texts
 
 
-def _authorized(exchange: ApiExchange) -> tuple[Operation, Mapping[str, str], Node | None]:
+def _authorized(
+    exchange: ApiExchange, body: bytes | None = None
+) -> tuple[Operation, Mapping[str, str], Node | None]:
     """Return the operation of a request, the texts of its path, and its entity; require the right to it.
+
+    `body`: None = it is not there yet, and an entity that it would name is not asked about.
 
     Raises: NotHere, MethodNotAllowed, ArgumentInvalid, AuthorizationError.
     """
@@ -133,11 +171,15 @@ def _authorized(exchange: ApiExchange) -> tuple[Operation, Mapping[str, str], No
     if operation.right is None:
         exchange.own_grant()
         return operation, texts, None
+    if operation.finds_entity is not None:
+        if body is None:
+            return operation, texts, None
+        text = operation.finds_entity(body)
     if text is None:
         exchange.require(Right.MANAGE, "")
         return operation, texts, None
     node = node_of(text)
-    exchange.require(operation.right, node.path)
+    exchange.require(operation.right, node.path, operation.or_right)
     return operation, texts, node
 
 

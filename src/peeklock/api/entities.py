@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from peeklock.api.entity_settings import settings_json
 from peeklock.api.exchange import CURSOR_LENGTH_MAX, Answer, Ask, answer_json, from_cursor, to_cursor
 from peeklock.api.instants import written
 from peeklock.api.model import COUNT, INSTANT, entity_href
@@ -13,7 +14,6 @@ from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import Address, ListEntities, LookUp
 from peeklock.broker.vocabulary.descriptions import (
     KINDS,
-    UNLIMITED_MS,
     EntityKind,
     EntityStatus,
     TopicDescription,
@@ -38,23 +38,7 @@ ENTITY: Schema = record(
             description="Numbers of messages; `active` includes locked and deferred ones.",
         ),
         "subscriptionCount": {**COUNT, "description": "Topics only."},
-        "settings": record(
-            {
-                "autoDeleteOnIdle": {"type": "number"},
-                "deadLetteringOnExpiration": {"type": "boolean"},
-                "defaultTimeToLive": {"type": "number"},
-                "duplicateDetectionWindow": {"type": "number"},
-                "forwardDeadLetteredTo": {"type": "string"},
-                "forwardTo": {"type": "string"},
-                "lockDuration": {"type": "number"},
-                "maxDeliveryCount": COUNT,
-                "partitioned": {"type": "boolean"},
-                "requiresDuplicateDetection": {"type": "boolean"},
-                "requiresSession": {"type": "boolean"},
-            },
-            (),
-            description="Durations are in seconds. An unlimited one is absent.",
-        ),
+        "settings": ref("Settings"),
     },
     [
         "name",
@@ -111,33 +95,8 @@ def entity_json(view: EntityView) -> dict[str, Any]:
         "sizeBytes": view.size_bytes,
         "counts": dict(zip(_COUNTS, counts, strict=True)),
         **({"subscriptionCount": view.subscription_count} if is_topic else {}),
-        "settings": _settings(view, is_topic=is_topic),
+        "settings": settings_json(description),
     }
-
-
-def _settings(view: EntityView, *, is_topic: bool) -> dict[str, Any]:
-    description = view.description
-    spans = {
-        "autoDeleteOnIdle": description.auto_delete_on_idle_ms,
-        "defaultTimeToLive": description.default_ttl_ms,
-    }
-    found: dict[str, Any] = {
-        **{name: ms / 1000 for name, ms in spans.items() if ms < UNLIMITED_MS},
-        "partitioned": description.enable_partitioning,
-        "requiresDuplicateDetection": description.requires_duplicate_detection,
-    }
-    if description.requires_duplicate_detection:
-        found["duplicateDetectionWindow"] = description.duplicate_window_ms / 1000
-    if not is_topic:
-        found["lockDuration"] = description.lock_duration_ms / 1000
-        found["maxDeliveryCount"] = description.max_delivery_count
-        found["requiresSession"] = description.requires_session
-        found["deadLetteringOnExpiration"] = description.dead_lettering_on_expiration
-    if description.forward_to is not None:
-        found["forwardTo"] = description.forward_to
-    if description.forward_dead_lettered_to is not None:
-        found["forwardDeadLetteredTo"] = description.forward_dead_lettered_to
-    return found
 
 
 def list_entities(call: Call) -> Answer:

@@ -12,7 +12,6 @@ from peeklock.api.exchange import (
     Ask,
     Show,
     answer_json,
-    done,
     from_cursor,
     to_cursor,
 )
@@ -31,7 +30,6 @@ from peeklock.api.schema import Schema, check, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import (
-    CancelScheduled,
     LookUp,
     Peek,
     PurgeMessages,
@@ -79,6 +77,11 @@ STATE = Parameter(
     "Only messages in this state. A page is read first, then filtered, so it may be short.",
 )
 FROM = Parameter("from", SEQUENCE_NUMBER, "The lowest sequence number to show.")
+BODY_BYTES_MAX = Parameter(
+    "bodyBytesMax",
+    {"type": "integer", "minimum": 0, "maximum": 1 << 30},
+    "Cut a longer body to so many bytes. Default: it is shown whole.",
+)
 
 
 def peek(call: Call) -> Answer:
@@ -95,7 +98,7 @@ def peek(call: Call) -> Answer:
         page = zip(effect.messages, payloads, strict=True)
         found: dict[str, Any] = {
             "messages": [
-                message_json(view, payload)
+                message_json(view, payload, body_bytes_max=call.given.get("bodyBytesMax"))
                 for view, payload in page
                 if payload is not LOST_BODY and (state is None or STATES[view.state] == state)
             ]
@@ -121,7 +124,14 @@ def show_message(call: Call) -> Answer:
         if not is_there or payloads[0] is LOST_BODY:
             text = f"No message of '{shown(call.address)}' has the sequence number {number}."
             return exchange.refusal(MessageNotFound(text))
-        return answer_json(message_json(effect.messages[0], payloads[0]))
+        return answer_json(
+            message_json(
+                effect.messages[0],
+                payloads[0],
+                body_bytes_max=call.given.get("bodyBytesMax"),
+                with_sections=call.given["sections"],
+            )
+        )
 
     return Show(
         call.exchange, Peek(call.address, number, 1, PAGE_BYTES_MAX, exchange.reply_to), views_found, render
@@ -185,12 +195,6 @@ def _store(call: Call, messages: list[Encoded]) -> Ask:
     return Ask(call.exchange, Schedule(call.address, messages, call.exchange.reply_to), render)
 
 
-def cancel(call: Call) -> Answer:
-    """Cancel a scheduled message."""
-    command = CancelScheduled(call.address, [call.given["number"]], call.exchange.reply_to)
-    return Ask(call.exchange, command, done)
-
-
 def purge(call: Call) -> Answer:
     """Delete active and deferred messages that are not locked."""
     before_ms = call.exchange.now_ms
@@ -212,7 +216,7 @@ OPERATIONS = (
         Right.LISTEN,
         peek,
         "A peek locks no message and counts no delivery.",
-        query=(FROM, STATE, LIMIT, CURSOR),
+        query=(FROM, STATE, BODY_BYTES_MAX, LIMIT, CURSOR),
         answer=ref("Messages"),
     ),
     Operation(
@@ -261,15 +265,14 @@ OPERATIONS = (
         "Show the message with a sequence number",
         Right.LISTEN,
         show_message,
+        query=(
+            BODY_BYTES_MAX,
+            Parameter(
+                "sections",
+                {"type": "boolean", "default": False},
+                "Show each AMQP section too, with the types of its values.",
+            ),
+        ),
         answer=ref("Message"),
-    ),
-    Operation(
-        "cancelMessage",
-        "DELETE",
-        "/entities/{entity}/messages/{number}",
-        "Cancel a scheduled message",
-        Right.SEND,
-        cancel,
-        status=204,
     ),
 )

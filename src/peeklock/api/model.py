@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +19,8 @@ from peeklock.amqp.messaging import scan
 from peeklock.amqp.types import Char, Decimal32, Decimal64, Decimal128, Timestamp
 from peeklock.api.instants import read_instant, write_instant, written
 from peeklock.api.schema import Schema, page, record, ref
+from peeklock.api.section_json import BODY_KINDS, sections_json
+from peeklock.api.section_json import NAMED as SECTIONS_NAMED
 from peeklock.api.table import ROOT
 from peeklock.broker.vocabulary.commands import Address
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS, shown_source
@@ -108,6 +111,10 @@ MESSAGE: Schema = record(
         "deadLetterSource": _TEXT,
         "body": {"type": "string", "description": "If it is text in UTF-8."},
         "bodyBase64": {"type": "string", "contentEncoding": "base64", "description": "If it is not."},
+        "bodySizeBytes": {**COUNT, "description": "Only with `bodyBytesMax`."},
+        "bodyTruncated": {"type": "boolean", "description": "Present if the body is cut."},
+        "bodyKind": {"type": "string", "enum": list(BODY_KINDS), "description": "Only with `sections`."},
+        "sections": ref("Sections"),
         "contentType": _TEXT,
         **dict.fromkeys(_TEXTS, _TEXT),
         "properties": {
@@ -143,6 +150,7 @@ DELIVERY: Schema = record(
 )
 
 NAMED: Mapping[str, Schema] = {
+    **SECTIONS_NAMED,
     "MessageToSend": MESSAGE_TO_SEND,
     "Message": MESSAGE,
     "Messages": MESSAGES,
@@ -177,8 +185,18 @@ def read_message(given: Mapping[str, Any], now_ms: int, where: str) -> Encoded:
     return message_of(body, found, read_member(given.get("properties", {})), now_ms)
 
 
-def message_json(view: MessageView, payload: bytes, *, entity: Address | None = None) -> dict[str, Any]:
-    """Return a message as JSON; with its entity if one is given."""
+def message_json(
+    view: MessageView,
+    payload: bytes,
+    *,
+    entity: Address | None = None,
+    body_bytes_max: int | None = None,
+    with_sections: bool = False,
+) -> dict[str, Any]:
+    """Return a message as JSON; with its entity if one is given, and with its sections if they are asked for.
+
+    `body_bytes_max`: a longer body is cut; None = it is whole.
+    """
     message = view.message
     sections = scan(encode_for_receiver(view, payload))
     instants = {
@@ -207,8 +225,23 @@ def message_json(view: MessageView, payload: bytes, *, entity: Address | None = 
         found["deadLetterSource"] = shown_source(message.dead_letter_source)
     texts, _ = known_texts(sections)
     found.update({member: texts[field] for member, field in _SHOWN_TEXTS.items() if field in texts})
-    found.update(body_json(body_of(sections)))
+    body = body_of(sections)
+    is_cut = body_bytes_max is not None and len(body) > body_bytes_max
+    found.update(_cut_json(body, body_bytes_max) if is_cut else body_json(body))
+    if body_bytes_max is not None:
+        found["bodySizeBytes"] = len(body)
+    if with_sections:
+        found.update(sections_json(sections, with_body=not is_cut))
     return found
+
+
+def _cut_json(body: bytes, bytes_max: int | None) -> dict[str, Any]:
+    """Return the beginning of a body: text if it is UTF-8 up to there, without the half of a character."""
+    body = body[:bytes_max]
+    try:
+        return {"body": getincrementaldecoder("utf-8")().decode(body), "bodyTruncated": True}
+    except UnicodeDecodeError:
+        return {"bodyBase64": base64.b64encode(body).decode(), "bodyTruncated": True}
 
 
 def body_json(body: bytes) -> dict[str, str]:

@@ -17,6 +17,7 @@ from peeklock.rest.names import shortened, unknown
 Schema: TypeAlias = Mapping[str, Any]
 
 _INTEGER = re.compile("-?[0-9]{1,19}", re.ASCII)
+_BOOLEANS = {"true": True, "false": False}
 
 
 def ref(name: str) -> Schema:
@@ -65,7 +66,8 @@ def check(value: Any, schema: Schema, named: Mapping[str, Schema], where: str = 
     kinds = schema.get("type")
     if kinds is not None:
         names = [kinds] if isinstance(kinds, str) else list(kinds)
-        if "integer" in names and isinstance(value, float) and value.is_integer():
+        is_whole = isinstance(value, float) and value.is_integer()
+        if is_whole and "integer" in names and "number" not in names:  # a property keeps 5.0
             value = int(value)
         if not any(_KINDS[name](value) for name in names):
             raise ArgumentInvalid(f"{where} is not {_a(' or '.join(names))}.")
@@ -95,6 +97,10 @@ def read_text(text: str, schema: Schema, where: str) -> Any:
             value = float(text)
         except ValueError:
             raise ArgumentInvalid(f"{where} is not a number.") from None
+    elif kind == "boolean":
+        if text not in _BOOLEANS:
+            raise ArgumentInvalid(f"{where} is neither true nor false.")
+        value = _BOOLEANS[text]
     return check(value, schema, {}, where)
 
 

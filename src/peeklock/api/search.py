@@ -7,7 +7,7 @@ from typing import Any
 
 from peeklock.api.entities import CURSOR, LIMIT
 from peeklock.api.exchange import Answer, Ask, Show, answer_json, cursor_unknown, from_cursor, to_cursor
-from peeklock.api.messages import PAGE_BYTES_MAX
+from peeklock.api.messages import BODY_BYTES_MAX, PAGE_BYTES_MAX
 from peeklock.api.model import COUNT, message_json
 from peeklock.api.schema import Schema, record, ref
 from peeklock.api.table import PATH_PARAMETERS, Call, Operation, Parameter
@@ -91,7 +91,12 @@ def search(call: Call) -> Answer:
         page = zip(shown, payloads, strict=True)
         found: dict[str, Any] = {
             "messages": [
-                message_json(match.view, payload, entity=match.address)
+                message_json(
+                    match.view,
+                    payload,
+                    entity=match.address,
+                    body_bytes_max=call.given.get("bodyBytesMax"),
+                )
                 for match, payload in page
                 if payload is not LOST_BODY
             ]
@@ -147,6 +152,7 @@ OPERATIONS = (
         query=(
             Parameter("filter", _FILTER, f"{_FILTER_TEXT} Default: all messages."),
             ENTITY_PARAMETER,
+            BODY_BYTES_MAX,
             LIMIT,
             CURSOR,
         ),

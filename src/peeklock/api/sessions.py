@@ -7,7 +7,7 @@ from typing import Any
 from peeklock.api.entities import CURSOR, LIMIT
 from peeklock.api.exchange import Answer, Ask, Show, answer_json, from_cursor, to_cursor
 from peeklock.api.instants import write_instant
-from peeklock.api.messages import FROM, STATE, peek
+from peeklock.api.messages import BODY_BYTES_MAX, FROM, STATE, peek
 from peeklock.api.model import COUNT, INSTANT, body_json
 from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.table import Call, Operation
@@ -99,7 +99,7 @@ OPERATIONS = (
         "Peek: show the messages of a session",
         Right.LISTEN,
         peek,
-        query=(FROM, STATE, LIMIT, CURSOR),
+        query=(FROM, STATE, BODY_BYTES_MAX, LIMIT, CURSOR),
         answer=ref("Messages"),
     ),
 )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from peeklock.admin.values import READERS, written
+from peeklock.admin.typed_texts import READERS, written
 from peeklock.broker.entities.validation import PART_NAME_LENGTH_MAX, is_part_name
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.config.form import Form, join, none_of, shown

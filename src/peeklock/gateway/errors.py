@@ -112,6 +112,7 @@ TABLE: dict[type[Exception], Answer] = {
     broker.ClaimNotFound: Answer(Symbol("peeklock:claim-not-found"), 404),
     broker.ClaimCommitted: Answer(Symbol("peeklock:claim-committed"), 410),
     broker.MessageNotFound: Answer(Symbol("com.microsoft:message-not-found"), 404),
+    broker.MessageLocked: Answer(Symbol("peeklock:message-locked"), 409),
     broker.MessageSizeExceeded: Answer(MESSAGE_SIZE_EXCEEDED, 403),
     broker.LowSpace: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
     broker.QuotaExceeded: Answer(RESOURCE_LIMIT_EXCEEDED, 403),
@@ -184,7 +185,7 @@ class Reporter:
         self.note("refused", fields, now_ms)
         return AmqpError(
             condition,
-            f"{text} TrackingId:{tracking_id}, SystemTracker:{self.host_name}:{entity}, "
+            f"{text.rstrip('.')}. TrackingId:{tracking_id}, SystemTracker:{self.host_name}:{entity}, "
             f"Timestamp:{at:%Y-%m-%dT%H:%M:%S}",
         )
 

@@ -18,6 +18,7 @@ Tree to functions
     terms        the terms of a filter: their order, equalities and ranges
     predicate    conditions, with three-valued logic
     expression   properties, parameters, functions, arithmetic
+    explain      why a filter matches a message or does not
     values       kinds of values, comparison, arithmetic
     like         compiled patterns of LIKE
 

@@ -21,7 +21,7 @@ from peeklock.rules.values import equal, equals_itself, in_utc, index_key
 __all__ = ["ActionResult", "CompiledAction", "CompiledFilter", "compile_action", "compile_filter"]
 
 
-_FIELDS = {
+FIELDS = {
     "correlation_id": "correlationid",
     "message_id": "messageid",
     "to": "to",
@@ -86,7 +86,7 @@ def _correlation(given: CorrelationFilter, stored: bool) -> tuple[Term, ...]:
         RuleError: no condition, a property given twice, or a value that no message can have.
     """
     system: list[tuple[str, Value]] = []
-    for field, name in _FIELDS.items():
+    for field, name in FIELDS.items():
         value = getattr(given, field)
         if value is None:
             continue

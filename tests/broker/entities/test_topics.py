@@ -787,6 +787,19 @@ def test_topics_and_subscriptions_are_listed_each_by_kind(broker: Broker) -> Non
     assert isinstance(broker.refused(missing), EntityNotFound)
 
 
+def test_a_peek_at_a_topic_sees_what_is_scheduled_alone(broker: Broker) -> None:
+    """What fell due and waits for its body is on its way to the subscriptions. Req: S-08"""
+    for minutes in (1, 2):
+        broker.publish({"colour": "red"}, scheduled_at_ms=broker.now_ms + minutes * MINUTE_MS)
+    assert len(broker.peek(name="news")) == 2
+    due = broker.advance(MINUTE_MS)
+    (view,) = broker.peek(name="news")
+    assert view.state is MessageState.SCHEDULED
+    answer(broker, due)
+    assert [each.message.sequence_number for each in broker.peek(name="news")] == [2]
+    assert has(broker, "all") == [1]
+
+
 def test_a_topic_shows_what_its_subscriptions_have(broker: Broker) -> None:
     """Req: A-01
 

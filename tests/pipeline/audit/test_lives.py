@@ -57,6 +57,25 @@ LIFE = [
 ]
 
 
+class TestByRequest:
+    """Messages that an operator settles by their numbers."""
+
+    def test_nobody_holds_what_is_deferred_by_request_and_it_is_not_counted(self) -> None:
+        rows = [row(1, "enqueued"), row(2, "deferred", 1, "has_reason"), row(3, "purged")]
+        rows[2]["bits"] |= 1 << STATE_AT
+        assert found(rows, facts()) == []
+        counted = [row(1, "enqueued"), row(2, "deferred", 1, "has_reason", count=1)]
+        assert found(counted, facts()) == [(Check.WRONG_COUNT, 1)]
+
+    def test_what_a_receiver_holds_is_not_taken(self) -> None:
+        rows = [*LIFE[:2], row(3, "deferred", 1, "has_reason")]
+        assert found(rows, facts()) == [(Check.TAKEN_UNDER_LOCK, 1)]
+
+    def test_a_receiver_needs_its_lock(self) -> None:
+        rows = [row(1, "enqueued"), row(2, "deferred", 1, "has_token", count=1)]
+        assert found(rows, facts()) == [(Check.NO_LOCK, 1)]
+
+
 class TestSettings:
     def test_a_setting_counts_from_its_event_on_and_not_before(self) -> None:
         known = [Known(order_of(1), 0, 60_000, 10, UNLIMITED_MS), Known(order_of(3), 0, 30_000, 10)]

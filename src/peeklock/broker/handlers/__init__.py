@@ -7,6 +7,7 @@ scheduled              Scheduled messages: cancelled or shifted.
 resetting              Reset of a namespace between two tests.
 purging                Deletion of all messages of a queue, in slices.
 searching              Messages found by a filter, to be shown or deleted.
+by_number              One message settled by its number.
 bodies                 Answers of the disk: a body was read, or bodies are damaged.
 session_operations     Session locks and states.
 cursor_operations      Cursors: claim, read, commit, release, list.

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.handlers.attachments import Attachments
 from peeklock.broker.handlers.bodies import BodyOperations
+from peeklock.broker.handlers.by_number import ByNumber
 from peeklock.broker.handlers.cursor_operations import CursorOperations
 from peeklock.broker.handlers.definition_operations import DefinitionOperations
 from peeklock.broker.handlers.deletions import Deletions
@@ -33,6 +34,7 @@ from peeklock.broker.vocabulary.extension_commands import (
     DeleteMatching,
     Reset,
     SearchMessages,
+    SettleByNumber,
     ShiftScheduled,
 )
 
@@ -94,6 +96,7 @@ class Handlers:
             ask.UpdateDisposition: (operations.update_disposition, _fail),
             ask.DeleteMessages: (operations.delete_messages, _fail),
             ask.PurgeMessages: (self.purging.purge, _fail),
+            SettleByNumber: (ByNumber(self._entities).settle, _fail),
             ShiftScheduled: (operations.shift_scheduled, _fail),
             SearchMessages: (self.searching.begin, _fail),
             DeleteMatching: (self.searching.begin, _fail),
@@ -111,6 +114,15 @@ class Handlers:
             ask.CommitClaims: (cursors.commit, _fail),
             ask.ReleaseCursor: (cursors.release, _fail),
             ask.ListCursors: (cursors.list_cursors, _fail),
+            **self._definitions_table(),
+            ask.LimitSending: (operations.limit_sending, cannot_fail),
+            ask.ClockStepped: (self._clock_stepped, cannot_fail),
+            ask.AcceptClock: (self._accept_clock, cannot_fail),
+            ask.CountDroppedSend: (operations.count_dropped_send, cannot_fail),
+        }
+
+    def _definitions_table(self) -> dict[type, tuple[Handler, Refusal]]:
+        return {
             ask.LookUp: (self.definitions.look_up, _fail),
             ask.CreateEntity: (self.definitions.create_entity, _fail),
             ask.UpdateEntity: (self.definitions.update_entity, _fail),
@@ -121,10 +133,6 @@ class Handlers:
             ask.RemoveRule: (self.definitions.remove_rule, _fail),
             ask.FindRule: (self.definitions.find_rule, _fail),
             ask.ListRules: (self.definitions.list_rules, _fail),
-            ask.LimitSending: (operations.limit_sending, cannot_fail),
-            ask.ClockStepped: (self._clock_stepped, cannot_fail),
-            ask.AcceptClock: (self._accept_clock, cannot_fail),
-            ask.CountDroppedSend: (operations.count_dropped_send, cannot_fail),
         }
 
     def _close_link(self, command: ask.CloseLink, out: Outcome) -> None:

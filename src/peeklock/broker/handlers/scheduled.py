@@ -84,6 +84,8 @@ class Shifting:
 
     def _shifted_ms(self, at_ms: int) -> int:
         by_ms = self.command.by_ms
+        if self.command.at_ms is not None:
+            return min(max(self.command.at_ms, 0), LATEST_MS)
         if by_ms is None:
             return min(at_ms, self._instant_ms)
         # Messages that become due may have different past instants, which keep their order.

@@ -25,13 +25,16 @@ def browse(
     bytes_max: int,
     session_id: str | None = None,
 ) -> list[MessageView]:
-    """Return messages in any state by ascending number, at least one if there is one (S-11)."""
+    """Return messages in any state, of a topic those scheduled, by ascending number; at least one if there is
+    one (S-11)."""
     views: list[MessageView] = []
     start = key_to_browse_from(queue, from_number)
     if session_id is None:
         found = in_order_of_number(queue, start)
     else:
         found = _of_session(queue, session_id, start)
+    if queue.fan_out is not None:  # what fell due is on its way to the subscriptions
+        found = (message for message in found if message.state is MessageState.SCHEDULED)
     for message in islice(found, max(count_max, 0)):
         bytes_max -= message.size_bytes + len(message.overlay or b"")
         if views and bytes_max < 0:
@@ -113,7 +116,8 @@ def key_to_browse_from(queue: MessageQueue, number: SequenceNumber) -> int:
     return order_to_browse_from(number, main.next_position)
 
 
-def _by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
+def message_by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
+    """Return the message with this sequence number, in any state."""
     if number < 0:
         return None
     key = queue.key_of(number)
@@ -122,13 +126,13 @@ def _by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
 
 def scheduled_by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
     """Return the scheduled message with this sequence number."""
-    message = _by_number(queue, number)
+    message = message_by_number(queue, number)
     return None if message is None or message.state is not MessageState.SCHEDULED else message
 
 
 def deferred_by_number(queue: MessageQueue, number: SequenceNumber) -> Message | None:
     """Return the deferred message with this sequence number, unless it is locked."""
-    message = _by_number(queue, number)
+    message = message_by_number(queue, number)
     if message is None or message.state is not MessageState.DEFERRED or message.lock is not None:
         return None
     return message

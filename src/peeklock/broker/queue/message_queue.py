@@ -37,7 +37,7 @@ from peeklock.broker.queue.shared import Distributor, Shared
 from peeklock.broker.queue.timers import FAR_MS, Activation, Expiry
 from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
-from peeklock.broker.vocabulary.events import EventType
+from peeklock.broker.vocabulary.events import BY_REQUEST, EventType
 from peeklock.broker.vocabulary.message import ACTIVE, Message, MessageState
 
 if TYPE_CHECKING:
@@ -307,6 +307,12 @@ class MessageQueue:
         if self.forward_to is not None:
             self.forward_stored_from(message.position)  # a dead letter that was locked
         self.note_expiry(message)
+
+    def set_aside(self, message: Message, out: Outcome) -> None:
+        """Defer an active message that nobody holds; that is no delivery attempt."""
+        out.happened(EventType.DEFERRED, self, message, reason=BY_REQUEST)
+        self._set_aside(message)
+        out.changes.append(MessageStored(self.queue_id, message))
 
     def _set_aside(self, message: Message) -> None:
         if message.state is ACTIVE:

@@ -24,7 +24,7 @@ from peeklock.broker.vocabulary.changes import (
     MessageStored,
     NumbersIssued,
 )
-from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.message import Message, MessageState
 
 if TYPE_CHECKING:
     from peeklock.broker.queue.cursor import Cursor
@@ -181,8 +181,14 @@ class MessageSession:
             self._kept += 1
             self._compacted += 1
 
-    def discard(self, queue: MessageQueue) -> None:
-        """Note that a message was removed, and compact a little if most positions are stale."""
+    def discard(self, state: MessageState, queue: MessageQueue) -> None:
+        """Note that a message in a state was removed, and compact a little if most positions are stale."""
+        if state is MessageState.ACTIVE:
+            self.active -= 1
+        elif state is MessageState.DEFERRED:
+            self.deferred -= 1
+        else:
+            self.scheduled -= 1
         self._gone += 1
         if self._compacted is None:
             if self._gone < COMPACT_MIN or 2 * self._gone < len(self._positions):

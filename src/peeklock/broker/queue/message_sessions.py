@@ -125,21 +125,19 @@ class MessageSessions:
         session = self.session_of(message)
         session.active -= 1
         session.deferred += 1
+        self._note_active(session)
 
     def removed(self, message: Message) -> None:
         """Forget a removed message."""
         session = self.session_of(message)
-        if message.state is MessageState.ACTIVE:
-            session.active -= 1
-        elif message.state is MessageState.DEFERRED:
-            session.deferred -= 1
-        else:
-            session.scheduled -= 1
-        session.discard(self._queue)
+        session.discard(message.state, self._queue)
+        self._note_active(session)
+        self._forget_if_empty(session)
+
+    def _note_active(self, session: MessageSession) -> None:
         if not session.active:
             session.returned.clear()
             self.available.pop(session.key, None)
-        self._forget_if_empty(session)
 
     def _session(self, session_id: str) -> MessageSession:
         key = folded(session_id)

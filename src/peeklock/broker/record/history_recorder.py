@@ -21,7 +21,7 @@ from peeklock.broker.record.history import (
     shortened,
     view_of,
 )
-from peeklock.broker.vocabulary.events import Event, EventType
+from peeklock.broker.vocabulary.events import BY_REQUEST, Event, EventType
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
@@ -128,7 +128,8 @@ class HistoryRecorder(Recorder):
     ) -> None:
         place = queue.queue_id, message.sequence_number
         if kind in _ENDINGS:
-            self._given_back(place, _ENDINGS[kind])
+            if reason != BY_REQUEST:  # else it ended no delivery
+                self._given_back(place, _ENDINGS[kind])
         elif kind in _OUTCOMES:
             self._leaves(place)
             self._left(queue, view_of(message), _OUTCOMES[kind], reason, related)

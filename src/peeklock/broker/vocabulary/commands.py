@@ -40,6 +40,7 @@ from peeklock.broker.vocabulary.extension_commands import ListCursors as ListCur
 from peeklock.broker.vocabulary.extension_commands import ReadClaim as ReadClaim
 from peeklock.broker.vocabulary.extension_commands import ReleaseCursor as ReleaseCursor
 from peeklock.broker.vocabulary.extension_commands import TakeCursor as TakeCursor
+from peeklock.broker.vocabulary.message import Disposition as Disposition
 from peeklock.broker.vocabulary.message import Message
 
 DELIVERY_BYTES = 256
@@ -292,13 +293,6 @@ class ReceiveDeferred:
     session_id: str | None = None
     bodies_read: bool = False
     """The bodies have been waited for (`awaited_bodies`)."""
-
-
-class Disposition(Enum):
-    COMPLETED = "completed"
-    ABANDONED = "abandoned"
-    DEFERRED = "defered"
-    SUSPENDED = "suspended"
 
 
 @dataclass(slots=True)

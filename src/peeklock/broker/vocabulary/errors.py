@@ -103,6 +103,10 @@ class MessageNotFound(ServiceBusError):
     """No message with that sequence number is in the requested state."""
 
 
+class MessageLocked(ServiceBusError):
+    """A receiver or a cursor holds the message."""
+
+
 class MessageSizeExceeded(ServiceBusError):
     """The message is larger than the entity or the link allows."""
 

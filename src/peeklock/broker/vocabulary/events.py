@@ -47,7 +47,8 @@ class EventType(IntEnum):
     COMPLETED = 9
     """Done. With a `reason` if no receiver settled it: `receive-and-delete` or `cursor`."""
     DEFERRED = 10
-    """Set aside until its number is requested, counted."""
+    """Set aside until its number is requested, counted. With the `reason` `by request` no receiver held it,
+    and it is not counted."""
     DEAD_LETTERED = 11
     """Moved to a dead-letter queue, `related_entity`; `reason` is its DeadLetterReason."""
     EXPIRED = 12
@@ -57,7 +58,7 @@ class EventType(IntEnum):
     CANCELLED = 14
     """A scheduled message was cancelled."""
     PURGED = 15
-    """Deleted by a request for many messages."""
+    """Deleted by a request that names messages, not by a receiver."""
     UNMATCHED = 16
     """No rule of the topic matched: accepted and dropped."""
     CLAIMED = 17
@@ -98,6 +99,9 @@ class EventType(IntEnum):
     did, up to this one, is undone, and their numbers are not used again. The new life begins with batch
     `related_number`. `reason` is, as JSON, `backed_up_at`, `skipped_batches` and `skipped_numbers`."""
 
+
+BY_REQUEST = "by request"
+"""`reason` of DEFERRED without a receiver."""
 
 NUMBERED_AHEAD = "numbered ahead"
 """`reason` of SCHEDULED after NUMBER_ISSUED."""

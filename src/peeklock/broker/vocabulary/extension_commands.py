@@ -1,4 +1,5 @@
-"""Commands that the service does not have: cursors, searches, shifts of scheduled messages, resets.
+"""Commands that the service does not have: cursors, searches, one message by its number, shifts of scheduled
+messages, resets.
 
 Each is answered to `reply_to`, or by Failed(reply_to, error).
 """
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from peeklock.broker.vocabulary.addresses import Address, ReplyTo, SequenceNumber
+from peeklock.broker.vocabulary.message import Disposition
 
 if TYPE_CHECKING:
     from peeklock.rules.filters import Filter
@@ -141,6 +143,22 @@ class DeleteMatching:
 
 
 @dataclass(slots=True)
+class SettleByNumber:
+    """Settle a message that nobody holds, by its number -> Done. It is not delivered, and its count stays.
+    MessageNotFound: it is gone. MessageLocked: a receiver or a cursor holds it. A scheduled message can only
+    be completed, which cancels it."""
+
+    reply_to: ReplyTo
+    address: Address
+    sequence_number: SequenceNumber
+    disposition: Disposition
+    """Any but ABANDONED."""
+    reason: str | None = None
+    """Of SUSPENDED, as the next."""
+    description: str | None = None
+
+
+@dataclass(slots=True)
 class ShiftScheduled:
     """-> ScheduledShifted: shift the times of scheduled messages, which keep their numbers. All or none:
     MessageNotFound if a number is not scheduled (any more)."""
@@ -151,7 +169,9 @@ class ShiftScheduled:
     sequence_numbers: tuple[SequenceNumber, ...] | None
     """Of the queue with the address; None = all."""
     by_ms: int | None
-    """Shift, negative = earlier; None = enqueue now, in the order of numbers."""
+    """Shift, negative = earlier; None = enqueue now, in the order of numbers, or at `at_ms`."""
+    at_ms: int | None = None
+    """UTC; None = see `by_ms`."""
 
 
 @dataclass(slots=True)
@@ -164,5 +184,5 @@ class Reset:
 
 ExtensionCommand: TypeAlias = (
     TakeCursor | ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | SearchMessages |
-    DeleteMatching | ShiftScheduled | Reset
+    DeleteMatching | SettleByNumber | ShiftScheduled | Reset
 )  # fmt: skip

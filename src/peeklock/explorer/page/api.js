@@ -37,7 +37,7 @@ async function problemOf(response) {
   }
 }
 
-async function send(method, path, { query, body, headers = {}, signal, accept } = {}) {
+async function send(method, path, { query, body, content, headers = {}, signal, accept } = {}) {
   const url = new URL(address(path));
   for (const [name, value] of Object.entries(query ?? {})) {
     for (const one of Array.isArray(value) ? value : [value]) {
@@ -54,7 +54,7 @@ async function send(method, path, { query, body, headers = {}, signal, accept } 
     response = await fetch(url, {
       method,
       headers: all,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined ? content : JSON.stringify(body),
       signal,
       cache: "no-store",
       credentials: "omit",
@@ -93,7 +93,8 @@ export async function health(signal) {
 
 const below = (method) => (path, options) => call(method, `$api/v1/${path}`, options);
 
-/** Calls below `/$api/v1/`: `api.get("entities", {query: {limit: 10}})`. `options`: query, body, headers, signal. */
+/** Calls below `/$api/v1/`: `api.get("entities", {query: {limit: 10}})`. `options`: query, body, or `content` as it is, headers,
+ * signal. */
 export const api = {
   get: below("GET"),
   post: below("POST"),

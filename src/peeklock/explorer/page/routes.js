@@ -5,6 +5,7 @@
 export const ROUTES = [
   { path: [], view: "overview", title: "Overview", icon: "overview", key: "g o" },
   { path: ["search"], view: "search", title: "Search", icon: "search", key: "g s", right: "Manage" },
+  { path: ["dead-letters"], view: "dead-letters", title: "Dead letters", icon: "dead", key: "g d", right: "Manage" },
   { path: ["jobs"], view: "jobs", title: "Jobs", icon: "jobs", key: "g j" },
   { path: ["connections"], view: "connections", title: "Connections", icon: "connections", key: "g c", right: "Manage" },
   { path: ["namespaces"], view: "namespaces", title: "Namespaces", icon: "namespaces", key: "g n", right: "Manage" },

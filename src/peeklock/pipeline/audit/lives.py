@@ -141,12 +141,14 @@ def _judge_transitions(rows: LifeTable, codes: _Codes, rest: Truths) -> None:
 
     codes.put(branch(was_after == GOING) & ~rows.is_a("completed"), Check.DELETION_MISSING)
     branch(rows.begins)
+    set_aside = rows.is_a("deferred") & rows.has("has_reason")
     codes.put(branch(rows.is_any(("activated", "cancelled"))) & ~scheduled, Check.WRONG_STATE)
     codes.put(branch(committed | rows.is_a("claim_released")) & ~claimed, Check.CLAIM_BROKEN)
     codes.put(branch(claimed), Check.CLAIM_BROKEN)
     codes.put(branch(scheduled), Check.WRONG_STATE)
     codes.put(branch(rows.is_a("delivered")) & held, Check.OVERLAPPING_LOCKS)
-    codes.put(branch(rows.is_any(_PASSES_OVER_LOCKED)) & held, Check.TAKEN_UNDER_LOCK)
+    codes.put(branch(rows.is_any(_PASSES_OVER_LOCKED) | set_aside) & held, Check.TAKEN_UNDER_LOCK)
+    branch(set_aside)
     by_holder = branch(rows.is_any(_BY_HOLDER) | (rows.is_a("dead_lettered") & held))
     other_lock = rows.has("has_token") & (rows.token != rows.was(rows.token))
     codes.put(by_holder & (~held | other_lock), Check.NO_LOCK)
@@ -223,7 +225,8 @@ def _judge_settings(rows: LifeTable, codes: _Codes, rest: Truths) -> None:
 
 def _judge_against_last(rows: LifeTable, codes: _Codes, rest: Truths) -> None:
     """Judge events by the one before."""
-    counted = rows.is_any(_COUNTED) & ~rows.in_sub_queue
+    by_request = rows.is_a("deferred") & rows.has("has_reason")
+    counted = rows.is_any(_COUNTED) & ~rows.in_sub_queue & ~by_request
     codes.put(rest & (rows.attempts != rows.was(rows.attempts) + counted), Check.WRONG_COUNT)
     state_after = np.where(rows.state < len(STATES), rows.state, 0)
     for name, state in (("enqueued", 0), ("deferred", 1), ("scheduled", 2)):

@@ -27,6 +27,8 @@ from peeklock.server.net.http_heads import Head
 from peeklock.server.net.hub import ApiHub, Hub, Waiting
 from peeklock.server.net.operator_pages import OperatorPages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.workers.hub import WorkHub
+from peeklock.server.workers.jobs import Jobs
 
 Submit = Callable[[Callable[[ReplyTo], Command]], Awaitable[Effect]]
 """Runs a command, which the given function makes from the reply-to."""
@@ -68,6 +70,10 @@ class HttpContext:
     api: ApiHub | None = None
     """Takes requests to the API that wait; None = there is no API."""
     api_context: ApiContext = field(default_factory=ApiContext)
+    works: WorkHub | None = None
+    """Takes requests whose work a child process does; None = there is no API."""
+    jobs: Jobs | None = None
+    """None = there is no API."""
 
 
 class Dispatch:
@@ -127,6 +133,8 @@ class Dispatch:
             then(Response(503, "text/plain", b"the broker stops", again))
             return
         if api := self._api_for(head):
+            if api.administers(head.method, head.path):
+                then = partial(_log_administration, head, peer, then)
             try:
                 found = api.handle(_request(head, body, peer), self._context.now_ms())
                 self._take_api_answer(found, partial(self._hand_on, then))
@@ -165,11 +173,14 @@ class Dispatch:
         if isinstance(answer, Step):  # other work has its turn
             go_on = answer.go_on
             asyncio.get_running_loop().call_soon(lambda: self._take_api_answer(go_on(), then))
-        elif isinstance(answer, Response | Take | api_exchange.Stream):
+        elif isinstance(answer, api_exchange.Steer):
+            assert self._context.jobs is not None
+            self._context.jobs.steer(answer, then)
+        elif isinstance(answer, Response | Take | api_exchange.Stream | api_exchange.Work):
             then(answer)
         else:
             assert self._context.api is not None
-            refused = self._context.api.begin(answer, then)
+            refused = self._context.api.begin(answer, partial(self._take_api_answer, then=then))
             if isinstance(refused, Response):
                 then(refused)
 
@@ -213,9 +224,8 @@ class Dispatch:
         while isinstance(answer, Pending):
             answer = answer.render(await self._context.submit(_addressed(answer.command)))
         self.known = self.known or answer.status < HTTPStatus.BAD_REQUEST
-        if head.method not in ("GET", "HEAD") and answer.status < 300:
-            fields = {"method": head.method, "path": head.path, "status": answer.status, "peer": peer}
-            log.info("administration request", fields)
+        if head.method not in ("GET", "HEAD"):
+            _log_administration(head, peer, lambda _: None, answer)
         return answer
 
     def _is_page(self, head: Head) -> bool:
@@ -252,6 +262,14 @@ def defect(failure: Exception) -> Response:
 
 def _request(head: Head, body: bytes, peer: str | None) -> AdminRequest:
     return AdminRequest(head.method, head.path, head.query, head.headers, body, peer)
+
+
+def _log_administration(head: Head, peer: str | None, then: Then, found: Any) -> None:
+    """Log a request that has changed entities or rules, then call `then`."""
+    if isinstance(found, Response) and found.status < 300:
+        fields = {"method": head.method, "path": head.path, "status": found.status, "peer": peer}
+        log.info("administration request", fields)
+    then(found)
 
 
 def _addressed(command: Any) -> Callable[[ReplyTo], Command]:

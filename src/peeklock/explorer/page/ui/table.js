@@ -36,10 +36,10 @@ const compare = (first, second) => {
  * is left, and columns with a high `drop` go first where there is no room.
  * `sort`: {key, isDown} at first. `onOpen(row)`: on Enter, o or a click. `rowTone(row)`: "", "faint", "bad".
  * `chosen` (a Set of keys) and `onChoose(set)`: rows can be chosen, by Space and x too.
- * `onEnd()`: the last row is nearly in sight. `empty`: what is shown without rows. `height`: CSS; else it fills its place.
+ * `onEnd()`: the last row is nearly in sight; `onSee(rows)`: those that are drawn. `empty`: what is shown without rows. `height`: CSS; else it fills its place.
  */
 export function Table(props) {
-  const { rows, rowKey, label, columns, onOpen, rowTone, chosen, onChoose, onEnd, empty, height } = props;
+  const { rows, rowKey, label, columns, onOpen, rowTone, chosen, onChoose, onEnd, onSee, empty, height } = props;
   const [sort, setSort] = useState(props.sort ?? null);
   const [box, width] = useWidth();
   const scroller = useRef(null);
@@ -80,6 +80,7 @@ export function Table(props) {
   useEffect(() => {
     if (onEnd && end >= sorted.length - BEYOND) onEnd();
   }, [end, sorted.length, onEnd]);
+  useEffect(() => onSee?.(sorted.slice(first, end)), [first, end, sorted]);
 
   const places = useMemo(() => new Map(sorted.map((row, at) => [rowKey(row), at])), [sorted]);
   const place = places.get(current) ?? -1;
