@@ -10,6 +10,7 @@ import { JobDialog } from "../messages/job_dialog.js";
 import { go, href } from "../router.js";
 import { can, session } from "../session.js";
 import { Badge, Button, Code, Count, Dialog, Empty, IconButton, LinkButton, Loading, Page, Progress, Refusal, Table, Text, Time, useShortcuts } from "../ui.js";
+import { visibleText } from "../ui/text.js";
 
 const BYS = [
   ["reason", "Reason"],
@@ -55,11 +56,12 @@ function groupColumns(total, onAct, mayAct) {
       key: "act",
       title: "",
       cell: (row) => html`<span class="row-of tight end">
-        <${IconButton} icon="upload" label=${`Send back the group ${row.value}`} onClick=${() => onAct("resubmit", row)} />
-        <${IconButton} icon="trash" label=${`Drop the group ${row.value}`} onClick=${() => onAct("purge", row)} />
+        <${IconButton} icon="upload" label=${`Send back the group ${visibleText(row.value)}`} onClick=${() => onAct("resubmit", row)} />
+        <${IconButton} icon="trash" label=${`Drop the group ${visibleText(row.value)}`} onClick=${() => onAct("purge", row)} />
       </span>`,
       width: 92,
       align: "end",
+      drop: 1, // the group's own dialog offers it too
     });
   }
   return columns;
@@ -199,7 +201,7 @@ function useAllGroups(names) {
     Promise.all(Array.from({ length: AT_ONCE }, work));
     return () => control.abort();
   }, [key, turn]);
-  return { ...state, reload: () => setTurn(turn + 1) };
+  return { ...state, reload: () => setTurn((before) => before + 1) };
 }
 
 const ALL_COLUMNS = [
@@ -246,12 +248,14 @@ function All() {
   const total = (list ?? []).reduce((sum, one) => sum + one.deadLetter + one.transferDeadLetter, 0);
   return html`
     <div class="toolbar">
-      <span class="faint" role="status">${plural(total, "dead letter")} in ${plural(queues.length, "entity", "entities")}${queues.length > names.length ? `: the ${number(names.length)} with the most are shown` : ""}</span>
-      <div class="spread"></div>
+      <div class="group-progress wide">
+        ${isDone
+          ? html`<span class="faint" role="status">${plural(total, "dead letter")} in ${plural(queues.length, "entity", "entities")}${queues.length > names.length ? `: the ${number(names.length)} with the most are shown` : ""}</span>`
+          : html`<${Progress} label="Counting" done=${state.done} of=${names.length} note="Reading the reasons, entity by entity" />`}
+      </div>
       <${Button} icon="refresh" onClick=${() => (setNames(queues.slice(0, ENTITIES_MAX)), state.reload())}>Count again<//>
     </div>
     ${state.problem && html`<${Refusal} problem=${state.problem} />`}
-    <div class="group-progress">${!isDone && html`<${Progress} label="Counting" done=${state.done} of=${names.length} note="Reading the reasons, entity by entity" />`}</div>
     <${Table} label="Reasons" rows=${state.groups} rowKey=${(row) => row.value} columns=${ALL_COLUMNS} sort=${{ key: "count", isDown: true }} onOpen=${setOpen}
       empty=${isDone ? html`<${Empty} title="No dead letters" icon="check">Nothing has failed in this namespace.<//>` : html`<${Loading} />`} />
     ${open && html`<${Where} group=${open} onClose=${() => setOpen(null)} />`}
