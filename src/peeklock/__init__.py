@@ -5,6 +5,7 @@ demo      `peeklock demo`.
 testing   A broker for tests: in process, or in a thread behind a port.
 server    The broker process: sockets, threads, clock, files.
 pipeline  Spark jobs over the event log and over queues.
+worker    Long work over messages: jobs over blocking connections.
 spark     The Spark data source.
 capture   The process that writes the event log.
 api       The JSON API.

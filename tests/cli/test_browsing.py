@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count as counting
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from peeklock.client import (
     ReceiveMode,
     encode_message,
 )
-from peeklock.client.browsing import PEEK_COUNT, Browser, sequence_number
+from peeklock.client.browsing import PAGE_COUNT, Browser, sequence_number
 from peeklock.client.errors import ServiceBusError
 from peeklock.testing.served import ServedBroker
 
@@ -49,7 +50,7 @@ def put(connection: BlockingConnection, queue: str, *messages: bytes) -> None:
 def served() -> Iterator[ServedBroker]:
     with ServedBroker() as broker:
         administration = Administration.of(ConnectionString.parse(broker.connection_string))
-        for name in ("orders", "followed", "long", "failing"):
+        for name in ("orders", "followed", "long", "near", "far", "failing"):
             administration.create("queue", name, {})
         administration.create("queue", "sessions", {"RequiresSession": True})
         administration.create("topic", "news", {})
@@ -209,10 +210,27 @@ def test_a_search_finds_messages(run: Callable[..., Result], options: list[str],
 def test_a_search_reads_a_long_queue_to_its_end(
     run: Callable[..., Result], connection: BlockingConnection
 ) -> None:
-    count = 3 * PEEK_COUNT + 1
+    count = 3 * PAGE_COUNT + 1
     put(connection, "long", *(encode_message(data=b"%d" % n) for n in range(count)))
     assert numbers(run("search", "long", "--json")) == list(range(1, count + 1))
     assert numbers(run("search", "long", "--text", str(count - 1), "--json")) == [count]
+
+
+@pytest.mark.parametrize(
+    ("queue", "answer_s", "sizes"),
+    [
+        ("near", 0.01, [PAGE_COUNT] * 7),
+        ("far", 0.02, [PAGE_COUNT, 2 * PAGE_COUNT, 4 * PAGE_COUNT]),
+    ],
+)
+def test_pages_are_small_unless_answers_travel_far(
+    connection: BlockingConnection, queue: str, answer_s: float, sizes: list[int]
+) -> None:
+    """A large page is a long turn of the broker's loop, for which its other clients wait."""
+    put(connection, queue, *(encode_message(data=b"%d" % n) for n in range(7 * PAGE_COUNT)))
+    now_s = counting(0.0, answer_s)
+    browser = Browser(connection, queue, clock_s=lambda: next(now_s))
+    assert [len(page) for page in browser.read()] == sizes
 
 
 # Errors

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.chromium import launch, watch
@@ -14,6 +14,8 @@ from tests.explorer.chromium import launch, watch
 CHROMIUM = shutil.which("chromium")
 
 OpenPage = Callable[..., Page]
+
+expect.set_options(timeout=20_000)  # other tests keep the machine busy
 
 
 @pytest.fixture(scope="session")

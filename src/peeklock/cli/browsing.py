@@ -10,6 +10,7 @@ import click
 
 from peeklock.cli.criteria import DEAD_LETTER_REASON, NUMBER, STATE, by_criteria, compiled, state_of
 from peeklock.cli.message_output import FULL, JSON, Output
+from peeklock.cli.options import yield_to_clients
 from peeklock.cli.places import Place, at_a_place
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def search(
     """
     wanted = compiled(session_id=place.session, state=state_of(state), **criteria)
     output = Output(as_json=as_json, full=full)
+    yield_to_clients()
     with place.browser() as browser:
         show(browser, wanted, output, criteria["from_number"] or 0, count, ahead=True)
 
@@ -117,11 +119,11 @@ def show(
     browser: Browser, search: Search, output: Output, number: int, left: int | None, *, ahead: bool
 ) -> None:
     """Show the messages from a number on that match, at most `left`; `ahead`: expect to read many."""
-    from peeklock.client.browsing import PEEK_COUNT, sequence_number
+    from peeklock.client.browsing import PAGE_COUNT, sequence_number
 
     last = search.criteria.to_number
     count = 0
-    first = PEEK_COUNT if ahead or left is None else min(left, PEEK_COUNT)
+    first = PAGE_COUNT if ahead or left is None else min(left, PAGE_COUNT)
     for messages in browser.read(number, first):
         found = search.among(messages)
         if left is None:

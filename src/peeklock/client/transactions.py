@@ -3,8 +3,9 @@
 All links are on one AMQP session: the coordinator's first, then the receiver, whose entity becomes the via
 entity, then the sender to the target. A group of messages is one transaction: declare; the completions and
 the transfers, with its id; discharge, once all of them are accepted provisionally, or else with a roll-back.
-Several transactions are under way, so that the answers of one are waited for while others go on. Source:
-wire contract 6, C12, C13, C34, C48; OASIS AMQP 1.0 part 4.
+Several transactions are under way, so that the answers of one are waited for while others go on. The messages
+of one travel at a time: several in one read would be a long turn of the broker's loop. Source: wire contract
+6, C12, C13, C34, C48; OASIS AMQP 1.0 part 4.
 """
 
 from __future__ import annotations
@@ -118,6 +119,9 @@ class Forwarder(Receiver):
         self._size_max = 0
         self._groups: list[_Group] = []
         """The transactions under way."""
+        self._declared: deque[_Group] = deque()
+        """Those whose messages wait for those of `_enlisting` to be answered."""
+        self._enlisting: _Group | None = None
         self._sent: dict[int, _Answered] = {}
         self._enlisted: dict[int, _Group] = {}
         """By the ids of deliveries whose completion has no answer."""
@@ -279,6 +283,8 @@ class Forwarder(Receiver):
 
     def on_lost(self, error: ServiceBusError) -> None:
         groups, self._groups = self._groups, []
+        self._declared.clear()
+        self._enlisting = None
         self._coordinator.clear()
         self._out.clear()
         self._sent.clear()
@@ -352,7 +358,7 @@ class Forwarder(Receiver):
 
     def _begin(self, group: _Group) -> None:
         group.txn_id, group.commits, group.error = b"", False, None
-        self._ask(group, Declare(), partial(self._declared, group))
+        self._ask(group, Declare(), partial(self._on_declared, group))
 
     def _ask(self, group: _Group, request: Declare | Discharge, answered: _Answered) -> None:
         self._coordinator.queue.append((group, encode_coordination(request), None, answered))
@@ -369,7 +375,7 @@ class Forwarder(Receiver):
                     delivery_id = engine.send(self.channel, outlet.handle, tag, payload, state=state)
                     self._sent[delivery_id] = answered
 
-    def _declared(self, group: _Group, state: DeliveryState | None) -> None:
+    def _on_declared(self, group: _Group, state: DeliveryState | None) -> None:
         if not isinstance(state, Declared):
             self._end(group, self._refusal(state, group.index, self.entity))
             return
@@ -377,6 +383,14 @@ class Forwarder(Receiver):
         if group.error is not None:
             self._discharge(group)
             return
+        self._declared.append(group)
+        self._enlist_next()
+
+    def _enlist_next(self) -> None:
+        """Send the messages of the next transaction, unless those of another one have no answers yet."""
+        if self._enlisting is not None or not self._declared:
+            return
+        group = self._enlisting = self._declared.popleft()
         group.unanswered = 2 * len(group.moved)
         completed = TransactionalState(group.txn_id, ACCEPTED)
         engine = self.connection.engine
@@ -404,6 +418,15 @@ class Forwarder(Receiver):
         if not group.unanswered and group.error is None:
             group.commits = True
             self._discharge(group)
+            self._enlisted_all(group)
+
+    def _enlisted_all(self, group: _Group) -> None:
+        """Go on with the next transaction after this one, or without it."""
+        if self._enlisting is group:
+            self._enlisting = None
+        elif group in self._declared:
+            self._declared.remove(group)
+        self._enlist_next()
 
     def _roll_back(self, group: _Group, error: ServiceBusError) -> None:
         if group.error is None:
@@ -411,6 +434,7 @@ class Forwarder(Receiver):
             self._out.queue = deque(item for item in self._out.queue if item[0] is not group)
             if group.txn_id:
                 self._discharge(group)
+                self._enlisted_all(group)
 
     def _discharge(self, group: _Group) -> None:
         request = Discharge(group.txn_id, fail=not group.commits)

@@ -13,6 +13,7 @@ restore        `peeklock restore`.
 export         `peeklock export`.
 repair         `peeklock check`.
 namespaces     The namespaces of the process.
+workers        Child processes that do long work for clients of the HTTP API.
 net            Listening sockets, AMQP, HTTP and WebSocket connections.
 capture        The event log of one namespace: backlog, limit, figures.
 exporter_process  The process that writes the event logs.

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 
 from peeklock.store.base import (
+    NEVER,
     Batch,
     Blob,
     Definitions,
@@ -149,6 +150,9 @@ class MemoryStore:
 
     def free_bytes(self) -> int | None:
         return None
+
+    def valid_until_s(self) -> float:
+        return NEVER
 
     def reader(self) -> MemoryReader:
         entries = list(map(self._entries.__getitem__, self._keys))

@@ -91,6 +91,9 @@ class FaultyStore:
         """Return `free` if it is set, else the inner store's free space."""
         return self.free if self.free is not None else self._inner.free_bytes()
 
+    def valid_until_s(self) -> float:
+        return self._inner.valid_until_s()
+
     def reader(self) -> StoreReader:
         return self._inner.reader()
 

@@ -210,6 +210,9 @@ class WrappedStore:
     def free_bytes(self) -> int | None:
         return self._inner.free_bytes()
 
+    def valid_until_s(self) -> float:
+        return self._inner.valid_until_s()
+
     def reader(self) -> StoreReader:
         return self._inner.reader()
 

@@ -86,8 +86,10 @@ class Lifecycle:
             for record in records
             if record.is_whole and record.name.lower() not in named
         ]
+        if wanted:
+            self._warn_of_too_many(1 + len(wanted))  # first: what follows may fail for want of files
         await self._serve_all(wanted)
-        if self._process.settings.data is not None and wanted:
+        if wanted:
             self._say_what_fits()
 
     async def _serve_all(self, wanted: Sequence[_Wanted]) -> None:
@@ -141,19 +143,17 @@ class Lifecycle:
             if served.capture is not None:
                 served.capture.start()
 
+    def _warn_of_too_many(self, count: int) -> None:
+        """Warn if the limit of open files does not allow so many namespaces."""
+        if self._process.settings.data is not None and count > namespaces_max():
+            do = "raise the limit of open files (ulimit -n), or no client may be able to connect"
+            log.warning("more namespaces than the limit of open files allows", {**_fits(count), "do": do})
+
     def _say_what_fits(self) -> None:
         """Say how many namespaces the limit of open files allows."""
-        count, fit = len(self._registry), namespaces_max()
-        fields: dict[str, object] = {
-            "namespaces": count,
-            "fit": fit,
-            "open_files_limit": descriptors_max(),
-        }
-        if count > fit:
-            fields["do"] = "raise the limit of open files (ulimit -n), or no client may be able to connect"
-            log.warning("more namespaces than the limit of open files allows", fields)
-        else:
-            log.info("namespaces served", fields)
+        count = len(self._registry)
+        if self._process.settings.data is not None and count <= namespaces_max():
+            log.info("namespaces served", _fits(count))
 
     # While the broker runs
 
@@ -165,6 +165,7 @@ class Lifecycle:
         for config in configs:
             served = self._registry.get(config.namespace)
             if served is None:
+                self._warn_of_too_many(1 + len(self._registry))
                 await self._serve_all([_Wanted(config.namespace, "configured", config.limits, config)])
                 self._say_what_fits()
                 continue
@@ -219,8 +220,8 @@ class Lifecycle:
                 raise
         self._begin(served)
         log.info("namespace made", {"name": name})
-        if self._process.settings.data is not None:
-            self._say_what_fits()
+        self._warn_of_too_many(len(self._registry))
+        self._say_what_fits()
         return served
 
     def _require_no_folder(self, name: str) -> None:
@@ -295,3 +296,7 @@ class Lifecycle:
         """Wait for what is under way."""
         if self._under_way:
             await asyncio.wait(set(self._under_way))
+
+
+def _fits(count: int) -> dict[str, object]:
+    return {"namespaces": count, "fit": namespaces_max(), "open_files_limit": descriptors_max()}

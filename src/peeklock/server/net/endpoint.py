@@ -35,6 +35,9 @@ from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.system.jobs import JobFacts
+from peeklock.server.workers.hub import WorkHub
+from peeklock.server.workers.jobs import Jobs, NoFacts
 from peeklock.store.backup.format import SYSTEM, Role, StoreHead
 from peeklock.store.backup.verifying import key_of
 from peeklock.store.base import StoreReader
@@ -68,12 +71,15 @@ class HttpEndpoint:
     @property
     def hubs(self) -> list[Any]:
         """The requests that wait."""
-        return [hub for hub in (self.context.receives, self.context.api) if hub is not None]
+        found = (self.context.receives, self.context.api, self.context.works)
+        return [hub for hub in found if hub is not None]
 
     def stop(self) -> None:
         """End all waits for messages."""
         for hub in self.hubs:
             hub.stop()
+        if self.context.jobs is not None:
+            self.context.jobs.stop()
 
     def _make_context(self) -> HttpContext:
         served, shared = self._served, self._protocols
@@ -96,10 +102,18 @@ class HttpEndpoint:
                 CountBoard(shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8]),
                 served.history,
                 is_development=not served.authority_manager.asks_for_secret,
+                has_jobs=True,
                 has_event_log=served.settings.capture is not None,
                 has_namespaces=served.is_default,
             ),
+            works=WorkHub(served.name, shared.children, partial(shared.attach, served)),
+            jobs=self._make_jobs(),
         )
+
+    def _make_jobs(self) -> Jobs:
+        served, shared = self._served, self._protocols
+        facts = NoFacts() if served.kind == "throw-away" else JobFacts(shared.process.system, served.name)
+        return Jobs(served.name, shared.children, partial(shared.attach, served), facts, shared.clock.wall_ms)
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
         served = self._served

@@ -14,7 +14,6 @@ import { SendDialog, targetOf } from "./send.js";
 import { CancelDialog, CompleteDialog, DeadLetterDialog, DeferDialog, RescheduleDialog, isActive, isDeferred, isScheduled, isSettled } from "./settle.js";
 import { bodyOfCriteria, criteriaOf } from "./criteria.js";
 
-const CAN_SETTLE = false; // once the API can
 const hasJobs = () => session.value.me.has.jobs;
 
 /** Works on chosen messages: a dialog each, what it takes, and when it is offered. */
@@ -29,13 +28,16 @@ const CHOSEN = [
   { id: "move", label: "Move", icon: "right", takes: isSettled, work: "move", isOffered: hasJobs },
 ];
 
-/** Buttons of what can be done to rows, their dialogs, and their keys. `onDone(numbers, outcome)`. */
-export function RowActions({ entity, shown, rows, onDone, small, what = "the chosen messages" }) {
+/**
+ * Return {buttons, dialog} of what can be done to rows, and offer its keys. `onDone(numbers, outcome)`. The dialog is to
+ * be drawn whether there are rows or not: they leave while it is at work.
+ */
+export function useRowActions({ entity, shown, rows, onDone, small, what = "the chosen messages" }) {
   const [open, setOpen] = useState(null); // {action, rows}
   const [isBusy, setBusy] = useState(false);
   const { subQueue } = nameParts(entity);
   const about = { subQueue, requiresSession: shown.settings.requiresSession };
-  const offered = can("Listen", entity) ? CHOSEN.filter((one) => (CAN_SETTLE || one.id === "receive") && (one.isOffered?.(about) ?? true) && rows.some(one.takes)) : [];
+  const offered = can("Listen", entity) ? CHOSEN.filter((one) => (one.isOffered?.(about) ?? true) && rows.some(one.takes)) : [];
   const names = offered.map((one) => one.id).join();
   const begin = (action) => setOpen({ action, rows });
   const download = async () => {
@@ -50,25 +52,27 @@ export function RowActions({ entity, shown, rows, onDone, small, what = "the cho
   useShortcuts(offered.filter((one) => one.key).map((one) => ({ keys: one.key, name: `${one.label}: ${what}`, run: () => begin(one) })), [rows, names]);
   useCommands(offered.map((one) => ({ name: `${one.label}: ${what}`, icon: one.icon, hint: one.key, run: () => begin(one) })), [rows, names]);
   const close = () => setOpen(null);
-  const drawn = open && (open.action.work
+  const dialog = open && (open.action.work
     ? html`<${JobDialog} work=${open.action.work} entity=${entity} numbers=${open.rows.filter(open.action.takes).map((row) => row.number)} onDone=${() => onDone([], "")} onClose=${close} />`
     : html`<${open.action.Shown} entity=${entity} rows=${open.rows} onDone=${onDone} onClose=${close} />`);
-  return html`
+  const buttons = html`
     ${offered.map((one) => html`<${Button} key=${one.id} small=${small} icon=${one.icon} onClick=${() => begin(one)}>${one.label}<//>`)}
     <${Button} small=${small} icon="download" isBusy=${isBusy} onClick=${download}>Download<//>
-    ${drawn}
   `;
+  return { buttons, dialog };
 }
 
 /** The bar of what can be done to chosen rows. */
 export function ChosenBar({ entity, shown, rows, onDone, onClear }) {
-  useShortcuts([{ keys: "Escape", name: "Choose none", run: onClear }], []);
-  return html`<div class="chosen-bar" role="toolbar" aria-label="Chosen messages">
+  const { buttons, dialog } = useRowActions({ entity, shown, rows, onDone, small: true });
+  useShortcuts(rows.length ? [{ keys: "Escape", name: "Choose none", run: onClear }] : [], [rows.length > 0]);
+  const bar = html`<div class="chosen-bar" role="toolbar" aria-label="Chosen messages">
     <b>${plural(rows.length, "message")} chosen</b>
-    <${RowActions} small entity=${entity} shown=${shown} rows=${rows} onDone=${onDone} />
+    ${buttons}
     <span class="spread"></span>
     <${Button} small kind="quiet" onClick=${onClear}>Choose none<//>
   </div>`;
+  return html`${rows.length > 0 && bar}${dialog}`;
 }
 
 /** Buttons for the whole of an entity: send, and works on all messages that match. */

@@ -5,6 +5,7 @@ import { hexDump } from "../ui/code.js";
 import { Button, Code, Empty, Icon, Refusal, Tabs } from "../ui.js";
 import { bodyBytes, isCut } from "./model.js";
 import { fileName, save } from "./save.js";
+import { indentXml, xmlFault } from "./xml.js";
 
 const KINDS = [
   { id: "json", label: "JSON" },
@@ -22,39 +23,6 @@ function jsonFault(text) {
   } catch (error) {
     return error.message;
   }
-}
-
-/** Return what is wrong with a text as XML; "" = nothing. Nothing in it is executed or loaded. */
-function xmlFault(text) {
-  const fault = new DOMParser().parseFromString(text, "application/xml").querySelector("parsererror");
-  if (fault === null) return "";
-  return (fault.querySelector("div")?.textContent ?? fault.textContent).trim().slice(0, 300);
-}
-
-/** Return well-formed XML with each element on a line of its own, unless it has lines already. */
-export function indentXml(text) {
-  if (/>\s*\n\s*</.test(text)) return text;
-  const tokens = text.match(/<!--[^]*?-->|<!\[CDATA\[[^]*?\]\]>|<[^>]*>|[^<]+/g).filter((token) => token.trim());
-  const opens = (token) => /^<[^/!?]/.test(token) && !token.endsWith("/>");
-  const closes = (token) => token?.startsWith("</");
-  const lines = [];
-  let depth = 0;
-  for (let at = 0; at < tokens.length; at += 1) {
-    let line = tokens[at];
-    if (closes(line)) depth -= 1;
-    const margin = "  ".repeat(Math.max(0, depth));
-    if (opens(line)) {
-      const end = [1, 2].find((after) => closes(tokens[at + after]) && !tokens.slice(at + 1, at + after).some(opens));
-      if (end) {
-        line = tokens.slice(at, at + end + 1).join("");
-        at += end;
-      } else {
-        depth += 1;
-      }
-    }
-    lines.push(margin + line);
-  }
-  return lines.join("\n");
 }
 
 /** Return what a body is: its bytes, its text if it is one, and the form to show first. */

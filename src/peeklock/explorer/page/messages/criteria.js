@@ -70,7 +70,7 @@ function Filter({ value, onChange, help }) {
   const isCurrent = check.text === (value ?? "");
   const where = check.position === undefined ? "" : `, at character ${check.position + 1}`;
   const problem = isCurrent && check.problem ? `${check.problem}${where}` : "";
-  return html`<${Field} label="Filter" mono value=${value ?? ""} onInput=${onChange} problem=${problem} help=${help} placeholder="amount > 100 AND sys.Label = 'order'" autocomplete="off" spellcheck="false" maxlength="1024" />`;
+  return html`<${Field} label="Filter" mono value=${value ?? ""} onInput=${onChange} problem=${problem} help=${help} placeholder="amount > 100 AND sys.Label = 'order'" autocomplete="off" spellcheck=${false} maxlength="1024" />`;
 }
 
 const toggled = (states, state) => (states.includes(state) ? states.filter((one) => one !== state) : [...states, state]);
@@ -79,7 +79,7 @@ const toggled = (states, state) => (states.includes(state) ? states.filter((one)
 export function CriteriaFields({ value, onChange, isDead }) {
   const set = (name) => (text) => onChange({ ...value, [name]: text === "" ? undefined : text });
   const states = value.states ?? [];
-  const text = { autocomplete: "off", spellcheck: "false" };
+  const text = { autocomplete: "off", spellcheck: false };
   const isRareUsed = ["from", "to", "since", "until", "session"].some((name) => value[name]);
   return html`<div class="stack criteria">
     <${Filter} value=${value.filter} onChange=${set("filter")} help="SQL over the properties, as of a rule. sys.Label is the subject." />

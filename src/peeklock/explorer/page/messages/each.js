@@ -76,26 +76,33 @@ export function EachDialog({ title, label, past, left, isDanger, rows, takes, ca
   const control = useRef(new AbortController());
   useEffect(() => () => control.current.abort(), []);
   const [fixed] = useState(able); // what was shown is what is done, whatever changes meanwhile
+  const done = (result) => {
+    onDone(result.done.map((row) => row.number), left);
+    onClose();
+  };
+  const close = () => {
+    if (state.result) done(state.result);
+    else if (state.phase === "ask") onClose();
+  };
   const run = async () => {
     if (state.phase !== "ask" || !isReady || fixed.length === 0) return;
     setState({ phase: "running", count: 0, result: null });
     const result = await runAll(fixed, call, control.current.signal, (count) => setState((before) => ({ ...before, count })));
     const isSmooth = result.failed.length === 0 && !result.stopped && result.rest === 0;
-    onDone(result.done.map((row) => row.number), left);
     if (isSmooth) {
       toast(`${plural(result.done.length, "message")} ${past}`);
-      onClose();
+      done(result);
     } else {
       setState({ phase: "ended", count: fixed.length, result });
     }
   };
   const actions = {
-    ask: html`<${Button} onClick=${onClose}>Cancel<//>
+    ask: html`<${Button} onClick=${close}>Cancel<//>
       <${Button} type="submit" kind=${isDanger ? "danger" : "primary"} disabled=${!isReady || fixed.length === 0}>${label}<//>`,
     running: html`<${Button} icon="stop" onClick=${() => control.current.abort()}>Stop<//>`,
-    ended: html`<${Button} kind="primary" onClick=${onClose}>Close<//>`,
+    ended: html`<${Button} kind="primary" onClick=${close}>Close<//>`,
   }[state.phase];
-  return html`<${Dialog} title=${title} size="small" onClose=${onClose} onSubmit=${run} actions=${actions}>
+  return html`<${Dialog} title=${title} size="small" onClose=${close} onSubmit=${run} actions=${actions}>
     ${state.phase === "ask" &&
     html`<p><b>${plural(fixed.length, "message")}</b>${others > 0 && html`; <span class="warn">${number(others)} of those chosen ${others === 1 ? "stays" : "stay"}: locked, or in another state</span>`}</p>
       <${Which} rows=${fixed} />

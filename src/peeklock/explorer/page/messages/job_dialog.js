@@ -150,7 +150,7 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
       ? html`<${Running} id=${state.job.id} work=${work} />`
       : html`
           <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : group ? html`, those of the group <${Text} value=${group.value} max=${200} />` : isNarrow(criteria) ? ", those that match" : ", all"}.</p>
-          ${work.hasTarget && html`<${Field} label="To" mono value=${target} onInput=${setTarget} placeholder="a queue or a topic" problem=${target.trim() && !isTargetGood ? "This key may not send there." : ""} autocomplete="off" spellcheck="false" autofocus />`}
+          ${work.hasTarget && html`<${Field} label="To" mono value=${target} onInput=${setTarget} placeholder="a queue or a topic" problem=${target.trim() && !isTargetGood ? "This key may not send there." : ""} autocomplete="off" spellcheck=${false} autofocus />`}
           ${work.hasReason && html`<${Field} label="Reason" value=${reason} onInput=${setReason} />`}
           ${!numbers && !group && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} />`}
           <${Field} label="At most per second" inputmode="numeric" value=${perSecond} onInput=${(text) => setPerSecond(text.replace(/\D/g, ""))} help="Empty: as fast as the broker can." />

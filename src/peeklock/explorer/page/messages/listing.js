@@ -11,6 +11,7 @@ const PARTITIONS = 16;
 const PARTITION = 2 ** 48; // numbers of one
 const FOLLOW_MS = 2000;
 const HIDDEN_MS = 20_000; // while the tab is not shown
+const BODY_BYTES = 160; // of each: a list shows no more
 const KEPT = 6; // lists, for the way back
 
 /** The messages of an entity from a number on. `store.value`: {rows, isEnd, isLoading, problem, looked}. */
@@ -37,7 +38,7 @@ class Listing {
   }
 
   peek(from, limit, signal, state) {
-    return api.get(this.path(), { query: { from, limit, state }, signal });
+    return api.get(this.path(), { query: { from, limit, state, bodyBytesMax: BODY_BYTES }, signal });
   }
 
   /** Read the next page. */
@@ -74,7 +75,7 @@ class Listing {
   /** Return the number after a page. A page that was filtered does not show its last number: its cursor does. */
   async nextOf(found, messages, signal) {
     if (!this.filters.state && messages.length > 0) return messages.at(-1).sequenceNumber + 1;
-    const whole = await api.get(this.path(), { query: { cursor: found.next, limit: 1 }, signal });
+    const whole = await api.get(this.path(), { query: { cursor: found.next, limit: 1, bodyBytesMax: 0 }, signal });
     return whole.messages[0]?.sequenceNumber ?? (messages.at(-1)?.sequenceNumber ?? this.next) + 1;
   }
 
@@ -259,7 +260,7 @@ export function useListing(entity, filters, isFollowing) {
 
 /** Return the number of the last message of an entity, found by halving; undefined = there is none. */
 export async function lastNumber(path, signal) {
-  const from = async (number) => (await api.get(path, { query: { from: number, limit: 1 }, signal })).messages[0]?.sequenceNumber;
+  const from = async (number) => (await api.get(path, { query: { from: number, limit: 1, bodyBytesMax: 0 }, signal })).messages[0]?.sequenceNumber;
   let low = await from(0);
   if (low === undefined) return undefined;
   let step = 1024;

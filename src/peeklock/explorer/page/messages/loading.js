@@ -22,7 +22,7 @@ async function entryOf(entity, number, signal) {
 /** Return {message, entry}: `entry` is of the history, null while the message is there. Throws: Problem. */
 export async function loadMessage(entity, number, { bodyBytesMax, hasHistory, signal }) {
   try {
-    const message = await exactly(entityPath(entity, "messages", number), { query: { bodyBytesMax }, signal });
+    const message = await exactly(entityPath(entity, "messages", number), { query: { bodyBytesMax, sections: true }, signal });
     return { message, entry: null };
   } catch (problem) {
     if (problem.status !== 404 || !hasHistory) throw problem;
@@ -34,17 +34,17 @@ export async function loadMessage(entity, number, { bodyBytesMax, hasHistory, si
 
 /** Return the message without its body: its state, lock and deliveries of now; undefined = it is not there. */
 export async function statusOf(entity, number, signal) {
-  const { messages } = await api.get(entityPath(entity, "messages"), { query: { from: number, limit: 1 }, signal });
+  const { messages } = await api.get(entityPath(entity, "messages"), { query: { from: number, limit: 1, bodyBytesMax: 0 }, signal });
   return messages[0]?.sequenceNumber === number ? messages[0] : undefined;
 }
 
 /** Return the number of the next message (`by` = 1) or of the one before (-1); undefined = there is none. */
 export async function neighbour(entity, number, by) {
   const path = entityPath(entity, "messages");
-  if (by > 0) return (await api.get(path, { query: { from: number + 1, limit: 1 } })).messages[0]?.sequenceNumber;
+  if (by > 0) return (await api.get(path, { query: { from: number + 1, limit: 1, bodyBytesMax: 0 } })).messages[0]?.sequenceNumber;
   for (let span = 16; ; span *= 8) {
     const from = Math.max(0, number - span);
-    const { messages } = await api.get(path, { query: { from, limit: 250 } });
+    const { messages } = await api.get(path, { query: { from, limit: 250, bodyBytesMax: 0 } });
     const before = messages.filter((one) => one.sequenceNumber < number);
     if (before.length === 250) return lastBefore(path, before.at(-1).sequenceNumber, number);
     if (before.length) return before.at(-1).sequenceNumber;
@@ -55,7 +55,7 @@ export async function neighbour(entity, number, by) {
 /** Go on page by page to the last message before a number. */
 async function lastBefore(path, known, number) {
   for (;;) {
-    const { messages } = await api.get(path, { query: { from: known + 1, limit: 250 } });
+    const { messages } = await api.get(path, { query: { from: known + 1, limit: 250, bodyBytesMax: 0 } });
     const before = messages.filter((one) => one.sequenceNumber < number);
     if (before.length) known = before.at(-1).sequenceNumber;
     if (before.length < 250) return known;

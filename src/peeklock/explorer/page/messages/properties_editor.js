@@ -13,7 +13,7 @@ function Value({ one, label, onChange }) {
       ${["true", "false"].map((text) => html`<option key=${text} selected=${text === one.value}>${text}</option>`)}
     </select>`;
   }
-  return html`<input class="input mono" aria-label=${label} value=${one.value} spellcheck="false" autocomplete="off" onInput=${(event) => onChange(event.target.value)} />`;
+  return html`<input class="input mono" aria-label=${label} value=${one.value} spellcheck=${false} autocomplete="off" onInput=${(event) => onChange(event.target.value)} />`;
 }
 
 /** Edit properties: `value` is [{name, type, value}]. */
@@ -30,7 +30,7 @@ export function PropertiesEditor({ value, onChange }) {
     ${shown.map((one, at) => {
       const fault = faultOf(one, value);
       return html`<div key=${at} class="property">
-        <input class="input" aria-label=${`Name of property ${at + 1}`} placeholder="name" value=${one.name} spellcheck="false" autocomplete="off" onInput=${(event) => set(at, { name: event.target.value })} />
+        <input class="input" aria-label=${`Name of property ${at + 1}`} placeholder="name" value=${one.name} spellcheck=${false} autocomplete="off" onInput=${(event) => set(at, { name: event.target.value })} />
         <select class="input" aria-label=${`Type of property ${at + 1}`} value=${one.type} onChange=${(event) => setType(at, event.target.value)}>
           ${TYPES.map(([type, text]) => html`<option key=${type} value=${type} selected=${type === one.type}>${text}</option>`)}
         </select>

@@ -58,7 +58,7 @@ function BodyOf({ form, set, fault }) {
     }
   };
   return html`<div class="stack tight">
-    <${Field} label="Body" type="textarea" mono value=${form.body} onInput=${(body) => set({ body })} problem=${fault} spellcheck="false" rows="8" autofocus />
+    <${Field} label="Body" type="textarea" mono value=${form.body} onInput=${(body) => set({ body })} problem=${fault} spellcheck=${false} rows="8" autofocus />
     <div class="row-of">
       <label class="wanted"><span>sent as</span>
         <select class="input" value=${form.form} onChange=${(event) => set({ form: event.target.value })}>
@@ -76,7 +76,7 @@ function Form({ form, set, faults, requiresSession }) {
     <${BodyOf} form=${form} set=${set} fault=${faults.body} />
     <div class="form-grid">
       ${FIELDS.map(
-        ([name, label, help]) => html`<${Field} key=${name} label=${label} help=${name === "sessionId" && requiresSession ? "This entity requires one." : help} value=${form.fields[name] ?? ""} onInput=${setField(name)} problem=${faults[name]} autocomplete="off" spellcheck="false" />`,
+        ([name, label, help]) => html`<${Field} key=${name} label=${label} help=${name === "sessionId" && requiresSession ? "This entity requires one." : help} value=${form.fields[name] ?? ""} onInput=${setField(name)} problem=${faults[name]} autocomplete="off" spellcheck=${false} />`,
       )}
       <${Field} label="Time to live" help="Seconds. Empty: that of the entity." inputmode="decimal" value=${form.fields.timeToLive ?? ""} onInput=${setField("timeToLive")} problem=${faults.timeToLive} />
       <${Field} label="Enqueue at" type="datetime-local" step="1" help="Empty: at once. In your zone." value=${form.fields.scheduledEnqueueTime ?? ""} onInput=${setField("scheduledEnqueueTime")} min=${localTime(Date.now())} />
@@ -126,7 +126,7 @@ export function SendDialog({ entity, initial, original, requiresSession, onSent 
     ${tab === "one" && html`<${Button} type="submit" kind="primary" icon="send" isBusy=${state.isBusy} disabled=${!isAllowed || (isTried && hasFaults)}>${form.copies > 1 ? `Send ${plural(form.copies, "copy", "copies")}` : "Send"}<//>`}
   `;
   return html`<${Dialog} title=${original ? `Edit message ${original.number} and send it` : "Send"} size="large" onClose=${onClose} onSubmit=${send} actions=${actions}>
-    <${Field} label="To" mono value=${target} onInput=${setTarget} autocomplete="off" spellcheck="false" problem=${isAllowed ? "" : "This key may not send there."} />
+    <${Field} label="To" mono value=${target} onInput=${setTarget} autocomplete="off" spellcheck=${false} problem=${isAllowed ? "" : "This key may not send there."} />
     ${!original && html`<${Tabs} items=${TABS} current=${tab} onChoose=${setTab} label="What to send" />`}
     <div role=${original ? undefined : "tabpanel"} aria-label=${original ? undefined : TABS.find((one) => one.id === tab).label} class="stack">
       ${tab === "file"

@@ -92,7 +92,7 @@ export default function Connections() {
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
     ${!all && !problem && html`<${Loading} />`}
     ${all && html`<div class="toolbar">
-        <input id="connection-search" class="input search" type="search" placeholder="Search  /" aria-label="Search connections" autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)} />
+        <input id="connection-search" class="input search" type="search" placeholder="Search  /" aria-label="Search connections" autocomplete="off" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)} />
         <span class="faint" role="status">${rows.length === all.length ? plural(all.length, "connection") : `${number(rows.length)} of ${plural(all.length, "connection")}`}</span>
       </div>
       <${Table} label="Connections" rows=${rows} rowKey=${(row) => row.id} columns=${columns} sort=${{ key: "rate", isDown: true }} onOpen=${setOpen} empty=${none} />`}

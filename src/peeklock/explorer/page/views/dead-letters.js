@@ -34,7 +34,7 @@ function By({ kind, text, onChange }) {
   return html`<div class="chips" role="group" aria-label="Group by">
       ${BYS.map(([key, title]) => html`<button key=${key} type="button" class="chip" aria-pressed=${kind === key ? "true" : "false"} onClick=${() => onChange(key, text)}>${title}</button>`)}
     </div>
-    ${kind !== "reason" && html`<input class="input search mono" aria-label=${kind === "property" ? "Name of the property" : "JSON path"} placeholder=${PLACEHOLDERS[kind]} value=${text} autocomplete="off" spellcheck="false" onInput=${(event) => onChange(kind, event.target.value)} />`}`;
+    ${kind !== "reason" && html`<input class="input search mono" aria-label=${kind === "property" ? "Name of the property" : "JSON path"} placeholder=${PLACEHOLDERS[kind]} value=${text} autocomplete="off" spellcheck=${false} onInput=${(event) => onChange(kind, event.target.value)} />`}`;
 }
 
 /** How much of all a group is. */

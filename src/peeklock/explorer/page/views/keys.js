@@ -98,7 +98,7 @@ function Add({ onClose, onDone }) {
   };
   const actions = html`<${Button} onClick=${onClose}>Cancel<//><${Button} type="submit" kind="primary" disabled=${!isReady} isBusy=${state.isBusy}>Make the key<//>`;
   return html`<${Dialog} title="New key" size="small" onClose=${onClose} onSubmit=${add} actions=${actions}>
-    <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck="false" help="Programs name it in their connection string." />
+    <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck=${false} help="Programs name it in their connection string." />
     <fieldset class="fieldset">
       <legend>Rights</legend>
       <${Field} type="checkbox" label="Send" value=${rights.has("Send")} disabled=${rights.has("Manage")} onInput=${(isOn) => toggle("Send", isOn)} help="Send and schedule messages." />

@@ -35,11 +35,11 @@ function Properties({ rows, onChange }) {
     ${rows.map((row) => {
       const wrong = row.text || row.type !== "string" ? wrongIn(row) : "";
       return html`<div class="value-row" key=${row.id}>
-        <input class="input mono" aria-label="Name of the property" placeholder="name" value=${row.name} spellcheck="false" autocomplete="off" onInput=${(event) => change(row.id, { name: event.target.value })} />
+        <input class="input mono" aria-label="Name of the property" placeholder="name" value=${row.name} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { name: event.target.value })} />
         <select class="input" aria-label="Type of the property" value=${row.type} onChange=${(event) => change(row.id, { type: event.target.value })}>
           ${TYPES.map(([type, name]) => html`<option key=${type} value=${type} selected=${type === row.type}>${name}</option>`)}
         </select>
-        <input class="input mono" aria-label="Value of the property" placeholder="value" value=${row.text} disabled=${row.type === "null"} aria-invalid=${wrong ? "true" : undefined} spellcheck="false" autocomplete="off" onInput=${(event) => change(row.id, { text: event.target.value })} />
+        <input class="input mono" aria-label="Value of the property" placeholder="value" value=${row.text} disabled=${row.type === "null"} aria-invalid=${wrong ? "true" : undefined} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { text: event.target.value })} />
         <${IconButton} icon="trash" label=${`Remove the property ${row.name}`} onClick=${() => onChange(rows.filter((one) => one.id !== row.id))} />
         ${wrong && html`<div class="field-problem" role="alert">${wrong}</div>`}
       </div>`;
@@ -50,7 +50,7 @@ function Properties({ rows, onChange }) {
 
 function Typed({ texts, onTexts, rows, onRows }) {
   return html`<div class="form-grid">
-      ${FIELDS.map(([member, title]) => html`<${Field} key=${member} label=${title} mono value=${texts[member]} onInput=${(text) => onTexts({ ...texts, [member]: text })} autocomplete="off" spellcheck="false" />`)}
+      ${FIELDS.map(([member, title]) => html`<${Field} key=${member} label=${title} mono value=${texts[member]} onInput=${(text) => onTexts({ ...texts, [member]: text })} autocomplete="off" spellcheck=${false} />`)}
     </div>
     <${Properties} rows=${rows} onChange=${onRows} />
     <p class="faint">Rules look at properties alone: the body decides nothing.</p>`;
@@ -60,7 +60,7 @@ function Picked({ entity, onEntity, sequenceNumber, onNumber }) {
   const { list } = useCounts(can("Manage"));
   const names = useMemo(() => (list ?? []).filter((one) => one.kind !== "topic").flatMap((one) => [one.name, ...(one.deadLetter ? [`${one.name}/$deadletterqueue`] : [])]).slice(0, 1000), [list]);
   return html`<div class="form-grid">
-    <${Field} label="Entity" mono list="match-entities" value=${entity} onInput=${onEntity} placeholder="orders, or events/subscriptions/audit" autocomplete="off" spellcheck="false" help="Where the message is now: a queue, another subscription, a dead-letter queue." />
+    <${Field} label="Entity" mono list="match-entities" value=${entity} onInput=${onEntity} placeholder="orders, or events/subscriptions/audit" autocomplete="off" spellcheck=${false} help="Where the message is now: a queue, another subscription, a dead-letter queue." />
     <${Field} label="Sequence number" mono inputmode="numeric" value=${sequenceNumber} onInput=${onNumber} autocomplete="off" />
     <datalist id="match-entities">${names.map((name) => html`<option key=${name} value=${name}></option>`)}</datalist>
   </div>`;

@@ -4,19 +4,20 @@ import { refreshCounts } from "../counts.js";
 import { EntityPage, nameParts } from "../entity.js";
 import { useLoad } from "../hooks.js";
 import { html, useMemo, useState } from "../lib.js";
-import { RowActions } from "../messages/actions.js";
+import { useRowActions } from "../messages/actions.js";
 import { Body } from "../messages/body.js";
 import { formOf } from "../messages/compose.js";
 import { ApplicationProperties, Death, Ids, Left, Origin, Times } from "../messages/facts.js";
 import { loadMessage, neighbour, statusOf } from "../messages/loading.js";
 import { isCut, rowOf } from "../messages/model.js";
+import { Sections, typesOf } from "../messages/sections.js";
 import { SendDialog, targetOf } from "../messages/send.js";
 import { State } from "../messages/table.js";
 import { go, href } from "../router.js";
 import { can, session } from "../session.js";
 import { Button, IconButton, LinkButton, Loading, Refusal, toast, useShortcuts } from "../ui.js";
 
-const BODY_BYTES = undefined; // shown at first
+const BODY_BYTES = 256 * 1024; // shown at first
 const STATUS_MS = 3000;
 
 /** What changes while a message is looked at. */
@@ -92,6 +93,7 @@ function Shown({ entity, number, shown, reloadEntity }) {
     reloadEntity();
     refreshCounts();
   };
+  const { buttons, dialog } = useRowActions({ entity, shown, rows, onDone, what: "this message" });
   if (message === undefined) {
     return html`<${Steps} entity=${entity} number=${number} />
       ${problem ? html`<${Refusal} problem=${problem} onRetry=${reload} />` : html`<${Loading} />`}`;
@@ -105,8 +107,9 @@ function Shown({ entity, number, shown, reloadEntity }) {
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
     <div class="toolbar" role="toolbar" aria-label="Actions">
       ${canEdit && html`<${Button} icon="edit" onClick=${edit}>Edit and send<//>`}
-      ${rows.length > 0 && html`<${RowActions} entity=${entity} shown=${shown} rows=${rows} what="this message" onDone=${onDone} />`}
+      ${rows.length > 0 && buttons}
     </div>
+    ${dialog}
     <${Left} entry=${entry} />
     <${Death} message=${message} isDead=${subQueue !== ""} />
     <${Origin} message=${message} />
@@ -115,9 +118,10 @@ function Shown({ entity, number, shown, reloadEntity }) {
       <div class="stack">
         <${Times} message=${message} />
         <${Ids} message=${message} />
-        <${ApplicationProperties} message=${message} />
+        <${ApplicationProperties} message=${message} typed=${typesOf(message)} />
       </div>
     </div>
+    <${Sections} message=${message} />
     ${isEditing && html`<${SendDialog} entity=${entity} initial=${isEditing} original=${{ entity, number }} requiresSession=${shown.settings.requiresSession} onSent=${onDone} onClose=${() => setEditing(null)} />`}
   `;
 }

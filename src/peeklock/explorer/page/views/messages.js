@@ -60,7 +60,7 @@ function Wanted({ label, value, onValue, numeric, width }) {
       value=${text}
       inputmode=${numeric ? "numeric" : undefined}
       autocomplete="off"
-      spellcheck="false"
+      spellcheck=${false}
       onInput=${(event) => setText(numeric ? event.target.value.replace(/\D/g, "") : event.target.value)}
     />
   </label>`;
@@ -159,7 +159,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
   return html`
     <${Filters} ...${{ shown, subQueue, query, set, onNewest, isFollowing, setFollowing, left, setLeft: (value) => set({ left: value === "now" ? undefined : value }) }} />
     ${state.problem && html`<${Refusal} problem=${state.problem} onRetry=${reload} />`}
-    ${picked.length > 0 && html`<${ChosenBar} entity=${entity} shown=${shown} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />`}
+    <${ChosenBar} entity=${entity} shown=${shown} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />
     <div class="fill" ref=${box}>
       <${MessageTable} key=${JSON.stringify(filters)} rows=${rows} columns=${columns} chosen=${chosen} onChoose=${setChosen} onEnd=${onEnd} onSee=${onSee} empty=${empty} />
       <${Foot} state=${{ ...state, goOn: () => set({ from: String(listing.next) }) }} rows=${rows} chosen=${chosen} />

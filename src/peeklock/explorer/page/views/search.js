@@ -88,9 +88,10 @@ function Found({ entity, shown, criteria, state }) {
     if (outcome) setGone(new Map([...gone, ...picked.filter((row) => ids.has(row.number)).map((row) => [keyOf(row), outcome])]));
     setChosen(NONE);
   };
-  const bar = picked.length > 0 &&
-    (entities.size === 1
-      ? html`<${ChosenBar} entity=${picked[0].entity} shown=${shown ?? { settings: {} }} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />`
+  const target = entities.size ? picked[0].entity : (entity ?? "");
+  const bar =
+    (entities.size <= 1
+      ? html`<${ChosenBar} entity=${target} shown=${shown ?? { settings: {} }} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />`
       : html`<div class="chosen-bar"><b>${plural(picked.length, "message")} chosen</b><span class="faint">They are of ${plural(entities.size, "entity", "entities")}: choose those of one to act on them.</span></div>`);
   const empty = state.phase === "running" ? html`<${Empty} title="Nothing found yet" icon="search" />` : html`<${Empty} title="No message matches" icon="search">${number(state.end?.examined ?? 0)} were looked at.<//>`;
   return html`${bar}

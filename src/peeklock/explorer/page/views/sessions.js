@@ -121,7 +121,7 @@ function EditState({ entity, id, state, onClose, onDone }) {
       <button type="button" class="chip" aria-pressed=${form === "base64" ? "true" : "false"} onClick=${() => change("base64")}>Base64</button>
       ${form === "text" && text.trim() && html`<span class="faint">${isJson(text) ? "It is JSON." : "It is not JSON."}</span>`}
     </div>
-    <${Field} type="textarea" label="State" mono rows="12" value=${text} onInput=${setText} problem=${wrong} spellcheck="false" autofocus />
+    <${Field} type="textarea" label="State" mono rows="12" value=${text} onInput=${setText} problem=${wrong} spellcheck=${false} autofocus />
     ${problem && html`<${Refusal} problem=${problem} />`}
   <//>`;
 }
@@ -221,7 +221,7 @@ function Listed({ entity, query }) {
   return html`<div class="panes">
     <div class="stack">
       <form class="toolbar" onSubmit=${openTyped}>
-        <input id="session-search" class="input search" type="search" placeholder="Search, or an id and Enter  /" aria-label="Search sessions" autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)} />
+        <input id="session-search" class="input search" type="search" placeholder="Search, or an id and Enter  /" aria-label="Search sessions" autocomplete="off" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)} />
         <span class="faint" role="status">${value.hasMore ? `${number(value.ids.length)} and more` : plural(value.ids.length, "session")}</span>
       </form>
       ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
