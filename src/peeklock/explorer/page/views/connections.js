@@ -29,7 +29,7 @@ const columnsFor = (close) => [
   { key: "links", title: "Links", value: (row) => row.links.length, cell: (row) => html`<span title=${does(row)} class=${row.links.length ? "count" : "count none"}>${number(row.links.length)}</span>`, width: 72, align: "end", drop: 5, isDownFirst: true },
   { key: "rate", title: "Rate", value: (row) => row.rate, cell: (row) => html`<${Rate} value=${row.rate} />`, width: 84, align: "end", drop: 2, isDownFirst: true },
   { key: "age", title: "Open for", value: (row) => row.ageSeconds, cell: (row) => age(row.openedAt), width: 100, align: "end", drop: 6, isDownFirst: true },
-  { key: "close", title: "", cell: (row) => html`<${IconButton} icon="close" label=${`Close connection ${row.id}`} onClick=${() => close(row)} />`, width: 52, align: "end" },
+  { key: "close", title: html`<span class="offscreen">Close</span>`, cell: (row) => html`<${IconButton} icon="close" label=${`Close connection ${row.id}`} onClick=${() => close(row)} />`, width: 52, align: "end" },
 ];
 
 const LINK_COLUMNS = [

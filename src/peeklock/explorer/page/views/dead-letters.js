@@ -45,7 +45,7 @@ const Value = ({ value }) => (value === "(none)" ? html`<span class="faint">with
 function groupColumns(total, onAct, mayAct) {
   const columns = [
     { key: "value", title: "Group", value: (row) => row.value, cell: (row) => html`<${Value} value=${row.value} />`, minWidth: 130, grow: 3 },
-    { key: "share", title: "", cell: (row) => html`<${Share} count=${row.count} of=${total} />`, width: 110, drop: 5 },
+    { key: "share", title: html`<span class="offscreen">Share</span>`, cell: (row) => html`<${Share} count=${row.count} of=${total} />`, width: 110, drop: 5 },
     { key: "count", title: "Messages", value: (row) => row.count, cell: (row) => html`<${Count} value=${row.count} tone="bad" />`, width: 92, align: "end", isDownFirst: true },
     { key: "repeated", title: "Failed again", value: (row) => row.repeated, cell: (row) => (row.repeated ? html`<${Badge} tone="warn">${number(row.repeated)}<//>` : html`<span class="count none">0</span>`), width: 104, align: "end", drop: 2, isDownFirst: true },
     { key: "oldest", title: "Oldest", value: (row) => row.oldest, cell: (row) => html`<${Time} value=${row.oldest} isAge />`, width: 118, align: "end", drop: 3 },
@@ -54,7 +54,7 @@ function groupColumns(total, onAct, mayAct) {
   if (mayAct) {
     columns.push({
       key: "act",
-      title: "",
+      title: html`<span class="offscreen">Actions</span>`,
       cell: (row) => html`<span class="row-of tight end">
         <${IconButton} icon="upload" label=${`Send back the group ${visibleText(row.value)}`} onClick=${() => onAct("resubmit", row)} />
         <${IconButton} icon="trash" label=${`Drop the group ${visibleText(row.value)}`} onClick=${() => onAct("purge", row)} />

@@ -109,7 +109,7 @@ function Add({ onClose, onDone }) {
   <//>`;
 }
 
-export default function Keys() {
+function Kept() {
   const { value, problem, reload } = useLoad((signal) => page("GET", KEYS, { signal }), [], { everyMs: 15_000 });
   const [act, setAct] = useState(null); // {name: "add" | "rotate" | "remove", rule}
   const close = () => setAct(null);
@@ -128,4 +128,9 @@ export default function Keys() {
     ${act?.name === "rotate" && html`<${Rotate} rule=${act.rule} onClose=${close} onDone=${reload} />`}
     ${act?.name === "remove" && html`<${Remove} rule=${act.rule} rules=${value.keys} onClose=${close} onDone=${reload} />`}
   <//>`;
+}
+
+export default function Keys() {
+  if (!session.value.me.isDevelopment) return html`<${Kept} />`;
+  return html`<${Page} title="Keys"><${Empty} title="No keys here" icon="keys">In development mode clients need no secret. Start the broker with <code>--auth sas</code> for keys of its own.<//><//>`;
 }
