@@ -1,5 +1,5 @@
 // Who is connected, and what each does.
-import { html, useMemo, useState } from "../lib.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { page } from "../api.js";
 import { age, number, plural, rate } from "../format.js";
 import { useLoad, useSettled } from "../hooks.js";
@@ -74,16 +74,23 @@ function Close({ row, onClose, onDone }) {
   <//>`;
 }
 
-export default function Connections() {
+export default function Connections({ query }) {
   const { value, problem, reload } = useLoad((signal) => page("GET", "connections", { signal }), [], { everyMs: EVERY_MS });
   const [text, setText] = useState("");
   const [open, setOpen] = useState(null); // a row
   const [closing, setClosing] = useState(null);
+  const isNamedShown = useRef(false); // the connection that the address names is opened once
   const wanted = useSettled(text.trim().toLowerCase(), 80);
   const columns = useMemo(() => columnsFor(setClosing), []);
   const all = value?.connections;
   const rows = useMemo(() => (all ?? []).filter((row) => !wanted || wordsOf(row).includes(wanted)), [all, wanted]);
   useShortcuts([{ keys: "/", name: "Search the table", run: () => document.getElementById("connection-search").focus() }]);
+  useEffect(() => {
+    const named = !isNamedShown.current && query.id && all?.find((row) => String(row.id) === query.id);
+    if (!named) return;
+    isNamedShown.current = true;
+    setOpen(named);
+  }, [all]);
   const now = open && all?.find((row) => row.id === open.id);
   const none = wanted
     ? html`<${Empty} title="No connection matches" icon="search"><button type="button" class="link" onClick=${() => setText("")}>Show all</button><//>`
