@@ -68,6 +68,8 @@ def test_each_change_has_its_event(broker: Broker) -> None:
     (event,) = broker.events
     assert (event.type, event.session_id, event.size_bytes) == (EventType.SESSION_STATE_SET, "a", 3)
     assert (event.reason, event.link_name) == ("by request", None)
+    broker.do(replace(broker, b"one", "new"))
+    assert broker.events[-1].session_id == "new"
 
 
 def test_what_cannot_be_set_is_refused(broker: Broker) -> None:

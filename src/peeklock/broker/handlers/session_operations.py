@@ -107,6 +107,8 @@ class SessionOperations:
         queue.accessed_at_ms = out.now_ms
         if found.state is not None or command.state is not None:
             session = sessions.named(command.session_id)
+            if found.is_empty:
+                session.text = command.session_id
             sessions.set_state(session, command.state, out, command.session_id)
         out.effects.append(do.Done(command.reply_to))
 
