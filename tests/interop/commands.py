@@ -66,7 +66,7 @@ def messages(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "later" in run("search", queue, "--state", "scheduled").output
     run("peek", queue, "--dead-letter")
     assert "new one" in followed(run, queue, monkeypatch).output
-    assert "nearest" in run("send", f"{queue}x", "lost", status=1).output
+    assert f"did you mean '{queue}'" in run("send", f"{queue}x", "lost", status=1).output
     run("queues", "delete", queue, "--yes")
 
 
