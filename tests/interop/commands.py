@@ -81,7 +81,7 @@ def put_right(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch, folder: Pat
     assert "cold" in run("dead-letters", "groups", queue).output
     number = json.loads(run("dead-letters", "list", queue, "--count", "1", "--json").output)["sequenceNumber"]
     assert "cold" in run("dead-letters", "show", queue, str(number)).output
-    sent = run("dead-letters", "resubmit", queue, "--to", str(number + 1)).output
+    sent = run("dead-letters", "resubmit", queue, "--to-number", str(number + 1)).output
     assert "Exactly once" in sent
     assert sent.endswith(f"2 messages sent to {queue}\n")
     assert run("dead-letters", "drop", queue, "--yes").output.startswith("2 messages removed")

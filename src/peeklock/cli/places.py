@@ -207,6 +207,8 @@ class Place:
         from peeklock.client.errors import ServiceBusError
         from peeklock.client.requests import AdministrationError
 
+        if self.is_sub_queue:
+            return False
         try:
             found = Administration.of(self.given.settings()).entity(self.path)
         except (AdministrationError, ServiceBusError, OSError):
