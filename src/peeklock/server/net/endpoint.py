@@ -182,6 +182,7 @@ class HttpEndpoint:
                 "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
             ),
             Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
+            Page("/$api/v1/connection-string", Access.MANAGE, namespaces.connect),
             Page("/$api/v1/config", Access.MANAGE, config.show),
             Page("/$api/v1/keys", Access.MANAGE, keys.show),
             Page("/$api/v1/keys/", Access.MANAGE, keys.add, "PUT"),
