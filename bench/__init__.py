@@ -30,6 +30,7 @@ command line and the wire; `stages`, `calls` and `micro_*` call its packages.
 
 By hand, with `python -m bench.NAME`
     backup         a back-up beside clients, and a restore
+    postgres       the store in PostgreSQL against SQLite
     stages         CPU time of a message, stage by stage
     calls          Python calls of a message
     micro_amqp     the AMQP engine; micro_broker: the core; micro_store: engine and store

@@ -91,7 +91,7 @@ def backup(
     with reported(StoreError, OutputFailed, BrokerError):
         _require_apart(data, target)
         base = None if since is None else read_backup(since)
-        progress = _Progress("backed up")
+        progress = Progress("backed up")
         with _terminated_in_order(), _output(target) as file:
             taken = back_up(
                 _stores(data, control, namespace),
@@ -232,7 +232,7 @@ def restore(files: tuple[Path, ...], data: Path | None, namespace: str | None, d
                     click.echo(f"{name}: up to batch {source.last.end.last_no:,}, of {source.taken_at}")
             click.echo("all of it was read: whole")
             return
-        progress = _Progress("restored")
+        progress = Progress("restored")
         done = restore_into(sources, data, time.time_ns() // 1_000_000, progress.add)
         progress.end()
     for name, restored in done.items():
@@ -249,7 +249,7 @@ def _restored(restored: Restored) -> str:
     )
 
 
-class _Progress:
+class Progress:
     """A line on a terminal that says how far it is."""
 
     def __init__(self, done: str) -> None:

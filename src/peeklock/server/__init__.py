@@ -10,6 +10,7 @@ storage        The store, opened or rescued at start.
 backup         `peeklock backup`.
 backup_asked   `peeklock backup` of a broker in memory.
 restore        `peeklock restore`.
+copying        `peeklock copy`.
 export         `peeklock export`.
 repair         `peeklock check`.
 namespaces     The namespaces of the process.

@@ -55,6 +55,12 @@ class Database:
         """Where it is, without user and password."""
         return self.connections.shown
 
+    def names(self) -> list[str]:
+        """Return the names of all stores, sorted. Raises: StoreError."""
+        with self.connections.lent() as link, store_errors(f"list the stores in {self.shown}"):
+            rows = link.db.execute("SELECT name FROM peeklock.lease ORDER BY name").fetchall()
+            return [name for (name,) in rows]
+
     def has(self, name: str) -> bool:
         """Return whether there is a store of this name. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"look for the store '{name}' in {self.shown}"):
