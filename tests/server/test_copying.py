@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from peeklock.broker.vocabulary.changes import Change, EntityStored, FactStored
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.cli import main
+from peeklock.demo.broker import program
 from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.store.base import Batch, StoreUnfinished
 from peeklock.store.encoding import event_rows
@@ -149,3 +151,37 @@ def test_a_copy_that_was_interrupted_is_no_store(data: Path, url: str) -> None:
 
     asyncio.run(check())
     assert "is not empty" in refused("copy", "--from", data, "--to", url)
+
+
+def test_a_database_is_backed_up_while_a_broker_runs(tmp_path: Path, data: Path, url: str) -> None:
+    assert run("copy", "--from", data, "--to", url).exit_code == 0
+
+    def back_up(*arguments: str) -> str:
+        command = [program(), "backup", "--store", url, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+    async def check() -> None:
+        with closing(database_of(url)) as database:
+            store = PostgresStore(database, "default")
+            await store.open()
+            said = await asyncio.to_thread(back_up, "--to", str(tmp_path / "file"))
+            assert "the default namespace 'bank': all, up to batch 3" in said
+            assert "the namespace 'Shop': all, up to batch 3" in said
+            await store.commit(Batch(4, [], {101: [b"new"]}))
+            since = ("--since", str(tmp_path / "file"), "--to", str(tmp_path / "next"))
+            said = await asyncio.to_thread(back_up, *since)
+            assert "the default namespace 'bank': an increment, from batch 4 to 4" in said
+            await store.close()
+
+    asyncio.run(check())
+    result = run("restore", tmp_path / "file", tmp_path / "next", "--data", tmp_path / "restored")
+    assert result.exit_code == 0, result.output
+    for folder in FOLDERS:
+        assert "no damage found" in run("check", tmp_path / "restored" / folder).output
+
+
+def test_a_back_up_of_a_wrong_database_is_refused(tmp_path: Path, url: str) -> None:
+    said = refused("backup", "--store", url, "--to", tmp_path / "file")
+    assert "has no stores of a broker: check the URL" in said
+    assert "does not begin with postgresql://" in refused("backup", "--store", "x", "--to", tmp_path / "file")
+    assert not (tmp_path / "file").exists()

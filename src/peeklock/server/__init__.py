@@ -9,6 +9,7 @@ follow         Notices that a file has changed.
 storage        The store, opened or rescued at start.
 backup         `peeklock backup`.
 backup_asked   `peeklock backup` of a broker in memory.
+backup_database  `peeklock backup` of a PostgreSQL database.
 restore        `peeklock restore`.
 copying        `peeklock copy`.
 export         `peeklock export`.

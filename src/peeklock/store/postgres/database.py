@@ -57,9 +57,7 @@ class Database:
 
     def names(self) -> list[str]:
         """Return the names of all stores, sorted. Raises: StoreError."""
-        with self.connections.lent() as link, store_errors(f"list the stores in {self.shown}"):
-            rows = link.db.execute("SELECT name FROM peeklock.lease ORDER BY name").fetchall()
-            return [name for (name,) in rows]
+        return store_names(self.connections)
 
     def has(self, name: str) -> bool:
         """Return whether there is a store of this name. Raises: StoreError."""
@@ -89,3 +87,10 @@ class Database:
         for pool in (self.writers, self.readers):
             pool.stop()
         self.connections.close()
+
+
+def store_names(connections: Connections) -> list[str]:
+    """Return the names of all stores of a database, sorted. Raises: StoreError."""
+    with connections.lent() as link, store_errors(f"list the stores in {connections.shown}"):
+        rows = link.db.execute("SELECT name FROM peeklock.lease ORDER BY name").fetchall()
+        return [name for (name,) in rows]
