@@ -185,3 +185,21 @@ def test_a_back_up_of_a_wrong_database_is_refused(tmp_path: Path, url: str) -> N
     assert "has no stores of a broker: check the URL" in said
     assert "does not begin with postgresql://" in refused("backup", "--store", "x", "--to", tmp_path / "file")
     assert not (tmp_path / "file").exists()
+
+
+def test_a_database_is_checked_as_a_folder_is(data: Path, url: str, postgres: PostgresServer) -> None:
+    """Req: R-03."""
+    assert run("copy", "--from", data, "--to", url).exit_code == 0
+    result = run("check", "--store", url)
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("no damage found\n")
+    assert "store 'namespace/shop' in postgresql://" in result.output
+    name = url.rpartition("/")[2]
+    postgres.execute("UPDATE peeklock.body SET data = set_byte(data, 60, 7) WHERE no = 100", name)
+    postgres.execute("DELETE FROM peeklock.journal WHERE no = 3", name)
+    result = run("check", "--store", url)
+    assert result.exit_code == 1
+    assert "body row 100 fails the checksum" in result.output
+    assert "the journal ends with batch 2, and 3 was acknowledged" in result.output
+    assert run("check", "--store", "x").exit_code == 2
+    assert run("check").exit_code == 2

@@ -14,6 +14,7 @@ restore        `peeklock restore`.
 copying        `peeklock copy`.
 export         `peeklock export`.
 repair         `peeklock check`.
+check_database  `peeklock check` of a PostgreSQL database.
 namespaces     The namespaces of the process.
 net            Listening sockets, AMQP, HTTP and WebSocket connections.
 capture        The event log of one namespace: backlog, limit, figures.
