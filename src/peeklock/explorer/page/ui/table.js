@@ -210,7 +210,7 @@ export function Table(props) {
       <div role="rowgroup" class="table-rows" style=${{ height: `${sorted.length * ROW_PX}px` }}>
         ${sorted.slice(first, end).map((row, at) => drawRow(row, first + at))}
       </div>
-      ${sorted.length === 0 && empty}
+      ${sorted.length === 0 && empty && html`<div role="rowgroup"><div role="row"><div role="gridcell">${empty}</div></div></div>`}
     </div>
   </div>`;
 }
