@@ -56,27 +56,24 @@ def wait_for_job(broker: ExploredBroker) -> dict[str, Any]:
     return dict(job)
 
 
-@pytest.mark.parametrize(
-    ("fields", "found"),
-    [
-        ({"Filter": "n >= 1490"}, 10),
-        ({"Body_contains": "Line 77"}, 11),
-        ({"Regular_expression": "Line 1[0-4]9[^0-9]"}, 5),
-        ({"JSON_path": "$.n > 1494"}, 5),
-        ({"Filter": "n < 100", "Body_contains": "Line 5"}, 11),
-        ({"Body_contains": "nowhere"}, 0),
-    ],
+CRITERIA = (
+    ({"Filter": "n >= 1490"}, 10),
+    ({"Body_contains": "Line 77"}, 11),
+    ({"Regular_expression": "Line 1[0-4]9[^0-9]", "JSON_path": "$.n > 110"}, 4),
+    ({"Filter": "n < 10", "Body_contains": "nowhere"}, 0),
 )
-def test_each_criterion_finds_what_it_should(
-    queues: ExploredBroker, open_page: OpenPage, fields: dict[str, str], found: int
-) -> None:
+"""What is typed, and how many messages it finds."""
+
+
+def test_each_criterion_finds_what_it_should(queues: ExploredBroker, open_page: OpenPage) -> None:
     page = open_page(queues.url)
-    search(page, queues.at("entities/long/search"), **fields)
-    what = "1 message" if found == 1 else f"{found} messages"
-    expect(page.locator(".table-foot")).to_have_text(f"{what} found in 1,500")
-    expect(page.locator(".table-rows > .row")).to_have_count(found)
+    for fields, found in CRITERIA:
+        page.goto(queues.url)
+        search(page, queues.at("entities/long/search"), **fields)
+        expect(page.locator(".table-foot")).to_have_text(f"{found} messages found in 1,500")
+        expect(page.locator(".table-rows > .row")).to_have_count(found)
     page.reload()
-    expect(page.locator(".table-foot")).to_have_text(f"{what} found in 1,500")
+    expect(page.locator(".table-foot")).to_have_text("0 messages found in 1,500")
 
 
 def test_all_entities_are_searched_with_their_dead_letters(
