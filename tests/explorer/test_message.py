@@ -61,7 +61,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExploredBroker]
         yield started
 
 
-FORMS = (
+FORMS: tuple[tuple[str, dict[str, str], str, str], ...] = (
     ('{"a":1.50,"b":[]}', {}, "JSON", '"a": 1.50,'),
     ("<a><b>1</b><c/></a>", {}, "XML", "  <b>1</b>"),
     ("plain", {}, "Text", "plain"),
