@@ -13,6 +13,9 @@ from tests.explorer.chromium import launch, watch
 
 CHROMIUM = shutil.which("chromium")
 
+TEXT_MAX = 2000
+"""Characters of a page that a failure shows."""
+
 OpenPage = Callable[..., Page]
 
 expect.set_options(timeout=20_000)  # other tests keep the machine busy
@@ -53,5 +56,7 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
 
     yield opened
     for context in contexts:
+        for page in context.pages:  # pytest shows it if the test fails
+            print(page.url, page.locator("body").inner_text()[:TEXT_MAX], sep="\n")
         context.close()
     assert faults == []

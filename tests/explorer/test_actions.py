@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.conftest import OpenPage
-from tests.explorer.test_sign_in import connection_string
+from tests.explorer.signing import connection_string
 from tests.kept_keys import KeptKeys
 
 pytestmark = pytest.mark.page

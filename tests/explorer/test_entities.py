@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.conftest import OpenPage
+from tests.explorer.places import faults_in_both_themes
 
 pytestmark = pytest.mark.page
 
@@ -256,3 +257,20 @@ def test_a_form_outlives_a_restart_of_the_broker(broker: ExploredBroker, open_pa
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("group", name="Changes")).to_be_hidden()
     assert settings_of(broker, "reminders")["maxDeliveryCount"] == 4
+
+
+def test_the_dialogs_are_for_everybody(broker: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_rules(open_page, broker)
+    page.get_by_role("button", name="New rule").click()
+    page.get_by_role("button", name="Correlation filter").click()
+    page.get_by_role("button", name="Add a property").click()
+    assert faults_in_both_themes(page) == []
+    page.get_by_role("button", name="SQL filter").click()
+    page.get_by_label("Filter", exact=True).fill("a = = 1")
+    expect(page.locator(".place")).to_be_visible()
+    assert faults_in_both_themes(page) == []
+    page.keyboard.press("Escape")
+    page.evaluate("location.hash = '#/entities/letters/settings'")
+    page.get_by_label("Maximum delivery count").fill("8")
+    page.get_by_role("button", name="Delete").click()
+    assert faults_in_both_themes(page) == []

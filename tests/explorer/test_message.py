@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from uuid import UUID
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.page
 
 SCRIPT = "<img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
 BIDI = "left \u202e right"
+LOG_S_MAX = 30.0
+"""The event log is written in intervals."""
 GONE = "404 (Not Found)"
 """Chromium tells the console that a message is not there any more."""
 
@@ -49,8 +52,10 @@ def send_encoded(broker: ExploredBroker, payload: bytes, entity: str = "letters"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExploredBroker]:
-    """Return a broker that takes large messages."""
-    with ExploredBroker(tmp_path_factory.mktemp("broker"), ["--tier=premium"]) as started:
+    """Return a broker that takes large messages, and keeps an event log."""
+    folder = tmp_path_factory.mktemp("broker")
+    options = ["--tier=premium", f"--capture={folder / 'log'}", "--capture-interval=1"]
+    with ExploredBroker(folder, options) as started:
         large = {"kind": "queue", "settings": {"maxMessageSizeKilobytes": 102_400}}
         started.api("PUT", "entities/large", large)
         yield started
@@ -158,6 +163,26 @@ def test_a_dead_letter_says_why_and_where_from(broker: ExploredBroker, open_page
     death = page.get_by_role("region", name="Why it is a dead letter")
     expect(death).to_contain_text("NoStock")
     expect(death).to_contain_text("nothing is left")
+
+
+def test_the_life_of_a_message_is_told(broker: ExploredBroker, open_page: OpenPage) -> None:
+    (number,) = broker.send("orders", [{"body": "a life"}])
+    broker.dead_letter("orders", [("TheEnd", "of it")])
+    page = open_page(broker.at(f"entities/orders/messages/{number}"), expected=(GONE,))
+    page.get_by_role("button", name="Show what happened to it").click()
+    life = page.get_by_role("region", name="Life")
+    expect(life).to_contain_text("The log has")
+    expect(life.get_by_role("button", name="Look again")).to_be_visible()
+    ends_at = time.monotonic() + LOG_S_MAX
+    while "TheEnd" not in life.inner_text() and time.monotonic() < ends_at:
+        life.get_by_role("button", name="Look again").click()
+        page.wait_for_timeout(500)
+    assert [kind for kind in ("enqueued", "delivered", "dead lettered") if kind in life.inner_text()] == [
+        "enqueued",
+        "delivered",
+        "dead lettered",
+    ]
+    expect(life.get_by_role("link", name=f"orders/$deadletterqueue, message {number}")).to_be_visible()
 
 
 def test_a_lock_is_seen_while_it_lasts(broker: ExploredBroker, open_page: OpenPage) -> None:

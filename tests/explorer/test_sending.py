@@ -111,7 +111,6 @@ def test_copies_are_scheduled_with_ids_of_their_own(queues: ExploredBroker, open
     page.get_by_label("Enqueue at").fill("2099-01-02T12:00:00")
     page.get_by_label("Copies").fill("450")
     send(page)
-    expect(page.locator(".table-foot")).to_contain_text("250 listed")
     assert queues.api("GET", "entities/copies")["counts"]["scheduled"] == 450
     first = held(queues, "copies")[0]
     assert first["messageId"] == "copy-1"

@@ -47,7 +47,7 @@ function Navigation({ current, isOpen, onClose }) {
           class="nav-item"
           href=${href(route.path)}
           onClick=${onClose}
-          aria-current=${current?.view === route.view ? "page" : undefined}
+          aria-current=${current?.view === route.view && current.path[0] === route.path[0] ? "page" : undefined}
         >
           <${Icon} name=${route.icon} /><span>${route.title}</span>
         </a>`,

@@ -7,10 +7,12 @@ import { makeStore, useStore } from "./store.js";
 const EVERY_MS = 2000;
 const HIDDEN_MS = 20_000; // while the tab is not shown
 export const SAMPLES = 60; // of a rate
+export const TRAIL = 30; // of those of an entity
+const NO_TRAIL = []; // of all that are idle
 
 const empty = () => ({ list: null, totals: null, rates: { received: [], delivered: [], completed: [] }, problem: null });
 
-/** `list`: an entry for each entity, with `rates`; null = not known yet. `rates`: of the namespace, newest last. */
+/** `list`: an entry for each entity, with `rates`, and a `trail` of what came and left; null = not known yet. `rates`: of the namespace, newest last. */
 const counts = makeStore(empty());
 
 let users = 0;
@@ -27,31 +29,31 @@ const rateOf = (now, before, seconds) => (seconds > 0 && before !== undefined ? 
 function noted(next, before, seconds) {
   const rates = {};
   for (const name of ["received", "delivered", "completed"]) rates[name] = rateOf(next[name], before?.[name], seconds);
-  return { ...next, rates };
+  const busy = rates.received + rates.delivered;
+  const trail = busy || before?.trail.some(Boolean) ? [...before.trail, busy].slice(-TRAIL) : NO_TRAIL;
+  return { ...next, rates, trail };
 }
 
 function take(answer) {
-  const now = Date.parse(answer.at);
-  const seconds = atMs ? (now - atMs) / 1000 : 0;
+  const readMs = Date.parse(answer.at);
+  const seconds = atMs ? (readMs - atMs) / 1000 : 0;
   if (version !== undefined && answer.version === version && seconds <= 0) return;
   const next = new Map(answer.isWhole ? [] : entries);
   for (const [name, entry] of next) {
-    const { received, delivered, completed } = entry.rates;
-    if (received || delivered || completed) next.set(name, noted(entry, entry, seconds));
+    if (entry.trail.length || entry.rates.completed) next.set(name, noted(entry, entry, seconds));
   }
   for (const entry of answer.entities) next.set(entry.name, noted(entry, entries.get(entry.name), seconds));
   for (const name of answer.removed ?? []) next.delete(name);
   const rates = { ...counts.value.rates };
   if (seconds > 0) {
-    for (const name of Object.keys(rates)) {
-      let sum = 0;
-      for (const entry of next.values()) if (entry.kind !== "topic" || name === "received") sum += entry.rates[name];
-      rates[name] = [...rates[name], sum].slice(-SAMPLES);
+    for (const [name, before] of Object.entries(rates)) {
+      const now = rateOf(answer.totals[name], counts.value.totals?.[name], seconds);
+      rates[name] = [...before, now].slice(-SAMPLES);
     }
   }
   entries = next;
   version = answer.version;
-  atMs = now;
+  atMs = readMs;
   counts.set({ list: [...entries.values()].sort(byName), totals: answer.totals, rates, problem: null });
 }
 

@@ -1,9 +1,10 @@
 // The table of entities, for the overview and for the subscriptions of a topic.
 import { html } from "./lib.js";
+import { TRAIL } from "./counts.js";
 import { bytes, rate } from "./format.js";
 import { go, href } from "./router.js";
 import { nameParts } from "./entity.js";
-import { Badge, Count, Icon, Table, Text, Time } from "./ui.js";
+import { Badge, Count, Icon, Spark, Table, Text, Time } from "./ui.js";
 
 const ratesIn = (row) => row.rates.received;
 const ratesOut = (row) => row.rates.delivered;
@@ -26,6 +27,7 @@ const COLUMNS = [
   { key: "scheduled", title: "Scheduled", value: (row) => row.scheduled, cell: (row) => html`<${Count} value=${row.scheduled} />`, width: 104, align: "end", drop: 5, isDownFirst: true },
   { key: "in", title: "In", value: ratesIn, cell: (row) => html`<${Rate} value=${ratesIn(row)} />`, width: 84, align: "end", drop: 4, isDownFirst: true },
   { key: "out", title: "Out", value: ratesOut, cell: (row) => html`<${Rate} value=${ratesOut(row)} />`, width: 84, align: "end", drop: 4, isDownFirst: true },
+  { key: "trail", title: "Last minute", cell: (row) => row.trail.length > 0 && html`<${Spark} values=${row.trail} count=${TRAIL} label="What came and left" />`, width: 96, drop: 7 },
   { key: "oldest", title: "Oldest", value: (row) => row.oldestEnqueuedTime, cell: (row) => html`<${Time} value=${row.oldestEnqueuedTime} isAge />`, width: 124, align: "end", drop: 3 },
   { key: "size", title: "Size", value: (row) => row.sizeBytes, cell: (row) => html`<span class=${row.sizeBytes ? "count" : "count none"}>${bytes(row.sizeBytes)}</span>`, width: 92, align: "end", drop: 6, isDownFirst: true },
 ];

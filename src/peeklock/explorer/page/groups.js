@@ -33,5 +33,5 @@ export function useGroups(entity, by) {
     return () => control.abort();
   }, [entity, key, turn]);
   const isCurrent = state.found?.key === key;
-  return { ...state, found: isCurrent ? state.found : null, reload: () => setTurn(turn + 1) };
+  return { ...state, found: isCurrent ? state.found : null, reload: () => setTurn((before) => before + 1) };
 }

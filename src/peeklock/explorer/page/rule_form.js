@@ -115,7 +115,7 @@ function Expression({ label, help, value, onInput, problem, position, placeholde
     area.setSelectionRange(at, at + 1);
   };
   return html`<div class="expression" ref=${box}>
-    <${Field} type="textarea" mono label=${label} help=${help} value=${value} onInput=${onInput} problem=${problem} rows=${rows} placeholder=${placeholder} spellcheck="false" autocomplete="off" />
+    <${Field} type="textarea" mono label=${label} help=${help} value=${value} onInput=${onInput} problem=${problem} rows=${rows} placeholder=${placeholder} spellcheck=${false} autocomplete="off" />
     ${problem && position && html`<${Place} text=${value} position=${position} onGo=${go} />`}
   </div>`;
 }
@@ -128,11 +128,11 @@ function Values({ title, what, rows, onChange }) {
     ${rows.map((row) => {
       const wrong = row.text || row.type !== "string" ? wrongIn(row) : "";
       return html`<div class="value-row" key=${row.id}>
-        <input class="input mono" aria-label=${`Name of the ${what}`} placeholder="name" value=${row.name} spellcheck="false" autocomplete="off" onInput=${(event) => change(row.id, { name: event.target.value })} />
+        <input class="input mono" aria-label=${`Name of the ${what}`} placeholder="name" value=${row.name} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { name: event.target.value })} />
         <select class="input" aria-label=${`Type of the ${what}`} value=${row.type} onChange=${(event) => change(row.id, { type: event.target.value })}>
           ${TYPES.map(([type, name]) => html`<option key=${type} value=${type} selected=${type === row.type}>${name}</option>`)}
         </select>
-        <input class="input mono" aria-label=${`Value of the ${what}`} placeholder="value" value=${row.text} disabled=${row.type === "null"} aria-invalid=${wrong ? "true" : undefined} spellcheck="false" autocomplete="off" onInput=${(event) => change(row.id, { text: event.target.value })} />
+        <input class="input mono" aria-label=${`Value of the ${what}`} placeholder="value" value=${row.text} disabled=${row.type === "null"} aria-invalid=${wrong ? "true" : undefined} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { text: event.target.value })} />
         <${IconButton} icon="trash" label=${`Remove the ${what} ${row.name}`} onClick=${() => onChange(rows.filter((one) => one.id !== row.id))} />
         ${wrong && html`<div class="field-problem" role="alert">${wrong}</div>`}
       </div>`;
@@ -149,7 +149,7 @@ export function RuleFields({ form, onChange, checked, isNew }) {
   const bad = checked.found && !checked.found.isGood ? checked.found : null;
   const problemOf = (member) => (bad?.member === member ? bad.problem : "");
   return html`
-    ${isNew && html`<${Field} label="Name of the rule" mono value=${form.name} onInput=${(name) => set({ name })} autocomplete="off" spellcheck="false" autofocus />`}
+    ${isNew && html`<${Field} label="Name of the rule" mono value=${form.name} onInput=${(name) => set({ name })} autocomplete="off" spellcheck=${false} autofocus />`}
     <div class="chips" role="group" aria-label="Kind of filter">
       ${KINDS.map(([kind, name]) => html`<button key=${kind} type="button" class="chip" aria-pressed=${form.kind === kind ? "true" : "false"} onClick=${() => set({ kind })}>${name}</button>`)}
     </div>
@@ -168,7 +168,7 @@ export function RuleFields({ form, onChange, checked, isNew }) {
     ${form.kind === "correlation" &&
     html`<p class="faint">A message must have all of it, exactly. An empty field is not compared.</p>
       <div class="form-grid">
-        ${FIELDS.map(([member, title]) => html`<${Field} key=${member} label=${title} mono value=${form.texts[member]} onInput=${(text) => set({ texts: { ...form.texts, [member]: text } })} autocomplete="off" spellcheck="false" />`)}
+        ${FIELDS.map(([member, title]) => html`<${Field} key=${member} label=${title} mono value=${form.texts[member]} onInput=${(text) => set({ texts: { ...form.texts, [member]: text } })} autocomplete="off" spellcheck=${false} />`)}
       </div>
       <${Values} title="Application properties" what="property" rows=${form.properties} onChange=${(properties) => set({ properties })} />
       ${problemOf("filter") && html`<p class="field-problem" role="alert">${problemOf("filter")}</p>`}`}

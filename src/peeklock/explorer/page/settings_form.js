@@ -114,7 +114,7 @@ function Setting({ setting, value, onInput, disabled, note }) {
   if (type === "boolean") return html`<${Field} ...${shared} type="checkbox" value=${!!value} onInput=${onInput} />`;
   if (type === "status") return html`<${Field} ...${shared} type="select" options=${STATUSES} value=${value} onInput=${onInput} />`;
   if (type === "number") return html`<${Field} ...${shared} type="number" min="1" step="1" value=${value} onInput=${onInput} />`;
-  if (type === "entity") return html`<${Field} ...${shared} mono list="forward-targets" autocomplete="off" spellcheck="false" value=${value} onInput=${(text) => onInput(text || undefined)} />`;
+  if (type === "entity") return html`<${Field} ...${shared} mono list="forward-targets" autocomplete="off" spellcheck=${false} value=${value} onInput=${(text) => onInput(text || undefined)} />`;
   return html`<${Field} ...${shared} type="textarea" rows="2" maxlength="1024" value=${value} onInput=${(text) => onInput(text || undefined)} />`;
 }
 

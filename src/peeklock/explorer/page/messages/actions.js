@@ -24,8 +24,8 @@ const CHOSEN = [
   { id: "receive", label: "Receive", icon: "lock", takes: isDeferred, Shown: ReceiveDialog, isOffered: ({ requiresSession }) => !requiresSession },
   { id: "reschedule", label: "Move the schedule", icon: "clock", takes: isScheduled, Shown: RescheduleDialog },
   { id: "cancel", label: "Cancel the schedule", icon: "trash", takes: isScheduled, Shown: CancelDialog },
-  { id: "resubmit", label: "Send back", icon: "send", takes: isSettled, work: "resubmit", isOffered: ({ subQueue }) => subQueue && hasJobs() },
-  { id: "move", label: "Move", icon: "right", takes: isSettled, work: "move", isOffered: hasJobs },
+  { id: "resubmit", label: "Send back", icon: "send", takes: isActive, work: "resubmit", isOffered: ({ subQueue }) => subQueue && hasJobs() },
+  { id: "move", label: "Move", icon: "right", takes: isActive, work: "move", isOffered: hasJobs },
 ];
 
 /**

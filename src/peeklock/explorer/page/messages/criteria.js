@@ -75,8 +75,8 @@ function Filter({ value, onChange, help }) {
 
 const toggled = (states, state) => (states.includes(state) ? states.filter((one) => one !== state) : [...states, state]);
 
-/** The fields. `value`: criteria; `isDead`: whether a reason is asked for; `more`: whether the rare ones are open. */
-export function CriteriaFields({ value, onChange, isDead }) {
+/** The fields. `value`: criteria; `isDead`: whether a reason is asked for; `states`: those to choose from. */
+export function CriteriaFields({ value, onChange, isDead, states: offered = STATES }) {
   const set = (name) => (text) => onChange({ ...value, [name]: text === "" ? undefined : text });
   const states = value.states ?? [];
   const text = { autocomplete: "off", spellcheck: false };
@@ -90,11 +90,13 @@ export function CriteriaFields({ value, onChange, isDead }) {
       ${isDead && html`<${Field} label="Dead-letter reason" value=${value.deadLetterReason ?? ""} onInput=${set("deadLetterReason")} ...${text} />`}
     </div>
     <div class="toolbar">
-      <div class="chips" role="group" aria-label="States">
-        ${STATES.map(
+      ${offered.length > 1 &&
+      html`<div class="chips" role="group" aria-label="States">
+        <span class="field-label" aria-hidden="true">States</span>
+        ${offered.map(
           (state) => html`<button key=${state} type="button" class="chip" aria-pressed=${states.includes(state) ? "true" : "false"} onClick=${() => onChange({ ...value, states: toggled(states, state) })}>${state}</button>`,
         )}
-      </div>
+      </div>`}
       ${(value.text || value.regex) && html`<${Field} label="Upper and lower case alike" type="checkbox" value=${value.ignoreCase === true} onInput=${(isOn) => onChange({ ...value, ignoreCase: isOn || undefined })} />`}
     </div>
     <details open=${isRareUsed}>

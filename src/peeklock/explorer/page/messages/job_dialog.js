@@ -8,17 +8,18 @@ import { can } from "../session.js";
 import { Button, Dialog, Field, LinkButton, Progress, Refusal, Text } from "../ui.js";
 import { Which } from "./each.js";
 import { CriteriaFields, bodyOfCriteria, isNarrow } from "./criteria.js";
-import { rowOf } from "./model.js";
+import { STATES, rowOf } from "./model.js";
 
+const ACTIVE = ["active"];
 const POLL_MS = 500;
 
-/** Works: name -> title, the button, what is done, and what else is asked. */
+/** Works: name -> title, the button, what is done, which states it takes, and what else is asked. */
 export const WORKS = {
-  purge: { title: "Delete messages", label: "Delete", past: "deleted", isDanger: true, note: "Deleted messages are gone. There is no way back." },
-  move: { title: "Move messages", label: "Move", past: "moved", hasTarget: true },
-  resubmit: { title: "Send back", label: "Send back", past: "sent back", hasTarget: true, note: "Each is sent to where it came from, without the reason of its death, and leaves the dead letters." },
-  deadLetter: { title: "Dead-letter messages", label: "Dead-letter", past: "dead-lettered", hasReason: true },
-  cancel: { title: "Cancel scheduled messages", label: "Cancel the messages", past: "cancelled", isDanger: true, note: "Cancelled messages are gone. There is no way back." },
+  purge: { title: "Delete messages", label: "Delete", past: "deleted", states: STATES, isDanger: true, note: "Deleted messages are gone. There is no way back." },
+  move: { title: "Move messages", label: "Move", past: "moved", states: ACTIVE, hasTarget: true },
+  resubmit: { title: "Send back", label: "Send back", past: "sent back", states: ACTIVE, hasTarget: true, note: "Each is sent to where it came from, without the reason of its death, and leaves the dead letters." },
+  deadLetter: { title: "Dead-letter messages", label: "Dead-letter", past: "dead-lettered", states: ACTIVE, hasReason: true },
+  cancel: { title: "Cancel scheduled messages", label: "Cancel the messages", past: "cancelled", states: ["scheduled"], isDanger: true, note: "Cancelled messages are gone. There is no way back." },
 };
 
 /** Count what a job would do: {examined, of} while it counts, then {count, states, examples, guarantee}. */
@@ -73,14 +74,14 @@ function useJob(id) {
   return state;
 }
 
-const STATES = { running: "At work", stopped: "Stopped", interrupted: "Interrupted: the broker or the key went", done: "Done", failed: "Failed" };
+const JOB_STATES = { running: "At work", stopped: "Stopped", interrupted: "Interrupted: the broker or the key went", done: "Done", failed: "Failed" };
 
 function Running({ id, work }) {
   const { job, problem } = useJob(id);
   if (!job) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Progress} label="Starting" note="Starting" />`;
   const known = job.of ?? (job.left === undefined ? undefined : job.done + job.left);
   return html`<div class="stack" role="status">
-    <${Progress} label=${work.title} done=${job.done} of=${known} note=${`${STATES[job.state]}${job.state === "running" && job.perSecond ? `, ${rate(job.perSecond)}` : ""}`} />
+    <${Progress} label=${work.title} done=${job.done} of=${known} note=${`${JOB_STATES[job.state]}${job.state === "running" && job.perSecond ? `, ${rate(job.perSecond)}` : ""}`} />
     ${job.state === "done" && html`<p><b>${plural(job.done, "message")} ${work.past}.</b></p>`}
     ${job.problem && html`<p class="note warn">${typeof job.problem === "string" ? job.problem : job.problem.detail}</p>`}
     ${job.state === "running" && html`<p class="faint">The broker goes on when this tab is closed.</p>`}
@@ -88,14 +89,14 @@ function Running({ id, work }) {
   </div>`;
 }
 
-function Preview({ preview, past }) {
+function Preview({ preview, past, entity }) {
   const { progress, found, problem } = preview;
   if (problem) return html`<${Refusal} problem=${problem} />`;
   if (!found) return html`<${Progress} label="Counting" done=${progress?.examined} of=${progress?.of} note="Counting what would be ${past}" />`;
   const states = Object.entries(found.states ?? {}).filter(([, count]) => count > 0);
   return html`<div class="note stack">
     <p><b>${plural(found.count, "message")}</b> will be ${past}${states.length > 1 ? html` <span class="faint">(${states.map(([state, count]) => `${number(count)} ${state}`).join(", ")})</span>` : ""}.</p>
-    ${found.count > 0 && html`<${Which} rows=${(found.examples ?? []).map((message) => rowOf(message))} />`}
+    ${found.count > 0 && html`<${Which} rows=${(found.examples ?? []).map((message) => rowOf(message, entity))} />`}
     ${found.guarantee && html`<p class="faint">${found.guarantee}</p>`}
   </div>`;
 }
@@ -118,7 +119,7 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
     work: name,
     entity,
     to: work.hasTarget ? target.trim() : undefined,
-    criteria: bodyOfCriteria(criteria),
+    criteria: bodyOfCriteria({ ...criteria, states: criteria.states?.filter((state) => work.states.includes(state)) }),
     numbers,
     group,
     reason: work.hasReason && reason ? reason : undefined,
@@ -149,12 +150,12 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
     ${state.job
       ? html`<${Running} id=${state.job.id} work=${work} />`
       : html`
-          <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : group ? html`, those of the group <${Text} value=${group.value} max=${200} />` : isNarrow(criteria) ? ", those that match" : ", all"}.</p>
+          <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : group ? html`, those of the group <${Text} value=${group.value} max=${200} />` : isNarrow(criteria) ? ", those that match" : ", all"}${work.states.length === 1 ? `, if ${work.states[0]}` : ""}.</p>
           ${work.hasTarget && html`<${Field} label="To" mono value=${target} onInput=${setTarget} placeholder="a queue or a topic" problem=${target.trim() && !isTargetGood ? "This key may not send there." : ""} autocomplete="off" spellcheck=${false} autofocus />`}
           ${work.hasReason && html`<${Field} label="Reason" value=${reason} onInput=${setReason} />`}
-          ${!numbers && !group && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} />`}
+          ${!numbers && !group && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
           <${Field} label="At most per second" inputmode="numeric" value=${perSecond} onInput=${(text) => setPerSecond(text.replace(/\D/g, ""))} help="Empty: as fast as the broker can." />
-          ${isTargetGood && html`<${Preview} preview=${preview} past=${work.past} />`}
+          ${isTargetGood && html`<${Preview} preview=${preview} past=${work.past} entity=${entity} />`}
           ${work.note && html`<p class="note warn">${work.note}</p>`}
         `}
     ${state.problem && html`<${Refusal} problem=${state.problem} />`}

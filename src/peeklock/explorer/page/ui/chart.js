@@ -21,6 +21,13 @@ function line(values, count, width, height, top) {
   return parts.join("");
 }
 
+/** The same as an area down to the ground; only for values without gaps. */
+function area(values, count, width, height, top) {
+  if (values.length < 2 || values.includes(null)) return "";
+  const start = point(((count - values.length) * width) / Math.max(1, count - 1));
+  return `${line(values, count, width, height, top)}V${height - 1}H${start}Z`;
+}
+
 const topOf = (all) => {
   const most = Math.max(1, ...all.flat().filter((value) => value !== null));
   const scale = 10 ** Math.floor(Math.log10(most));
@@ -65,7 +72,12 @@ export function Chart({ label, series, count = 60, height = 72, format = short, 
     >
       <path class="chart-grid" d=${`M0 ${height - 1}H${width}M0 3H${width}M0 ${height / 2}H${width}`} />
       ${width > 0 &&
-      series.map((one) => html`<path key=${one.name} class=${`chart-line ${one.tone}`} d=${line(one.values, count, width, height, top)} />`)}
+      series.map(
+        (one) => html`<g key=${one.name} class=${one.tone}>
+          <path class="chart-area" d=${area(one.values, count, width, height, top)} />
+          <path class="chart-line" d=${line(one.values, count, width, height, top)} />
+        </g>`,
+      )}
       ${at !== null && html`<path class="chart-cursor" d=${`M${point((at / (count - 1)) * width)} 0V${height}`} />`}
     </svg>
     <div class="chart-foot"><span>${span && `last ${span}`}</span><span>top ${format(top)}</span></div>
@@ -76,6 +88,9 @@ export function Chart({ label, series, count = 60, height = 72, format = short, 
 export function Spark({ values, count = 30, tone = "accent", label }) {
   const top = Math.max(1, ...values);
   return html`<svg class="spark" width="72" height="18" viewBox="0 0 72 18" role="img" aria-label=${label}>
-    <path class=${`chart-line ${tone}`} d=${line(values, count, 72, 18, top)} />
+    <g class=${tone}>
+      <path class="chart-area" d=${area(values, count, 72, 18, top)} />
+      <path class="chart-line" d=${line(values, count, 72, 18, top)} />
+    </g>
   </svg>`;
 }

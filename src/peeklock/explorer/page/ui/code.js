@@ -73,13 +73,14 @@ export function hexDump(bytes, max = 65_536) {
 
 /**
  * Text with line numbers. `language`: "json" (indented unless `isRaw`), "xml", "text"; nothing in it is executed, and
- * characters that mislead are escaped. `label` names it for screen readers; `noCopy`: without the copy button.
+ * characters that mislead are escaped. `label` names it for screen readers; `noCopy`: without the copy button;
+ * `isPlain`: without line numbers; `isProgram`: lines are not wrapped.
  */
-export function Code({ text, language = "text", isRaw, label = "Text", noCopy, isPlain }) {
+export function Code({ text, language = "text", isRaw, label = "Text", noCopy, isPlain, isProgram }) {
   const [isWhole, setWhole] = useState(false);
   const shown = useMemo(() => (language === "json" && !isRaw ? indentJson(text) : text), [text, language, isRaw]);
   const cut = isWhole ? shown : shown.slice(0, CHARACTERS_MAX);
-  const all = cut.split("\n");
+  const all = cut.replace(/\n$/, "").split("\n");
   const lines = isWhole ? all : all.slice(0, LINES_MAX);
   const isCut = cut.length < shown.length || lines.length < all.length;
   const paint = (line) => {
@@ -90,7 +91,7 @@ export function Code({ text, language = "text", isRaw, label = "Text", noCopy, i
   const drawn = useMemo(() => lines.map((line, at) => html`<div key=${at} class="code-line">${paint(line)}${"\n"}</div>`), [shown, isWhole, language]);
   return html`<div class="code">
     ${!noCopy && html`<div class="code-tools"><${Copy} text=${text} label=${`Copy: ${label}`} /></div>`}
-    <pre class=${isPlain ? "plain" : "numbered"} tabindex="0" role="region" aria-label=${label} dir="ltr">${drawn}</pre>
+    <pre class=${`${isPlain ? "plain" : "numbered"} ${isProgram ? "program" : ""}`} tabindex="0" role="region" aria-label=${label} dir="ltr">${drawn}</pre>
     ${isCut &&
     html`<div class="code-more">
       <${Button} small onClick=${() => setWhole(true)}>Show all ${number(shown.length)} characters<//>

@@ -45,6 +45,7 @@ export function Table(props) {
   const scroller = useRef(null);
   const [view, setView] = useState({ top: 0, height: 600 });
   const [current, setCurrent] = useState(null); // key of the row with the focus
+  const wanted = useRef(null); // the same, before it is drawn: keys can come faster
   const isFocusWanted = useRef(false);
 
   const sorted = useMemo(() => {
@@ -83,6 +84,7 @@ export function Table(props) {
 
   const places = useMemo(() => new Map(sorted.map((row, at) => [rowKey(row), at])), [sorted]);
   const place = places.get(current) ?? -1;
+  const move = (by) => moveTo((places.get(wanted.current) ?? -1) + by);
   const moveTo = (next) => {
     if (sorted.length === 0) return;
     const at = Math.max(0, Math.min(sorted.length - 1, next));
@@ -92,10 +94,11 @@ export function Table(props) {
     if (top < element.scrollTop) element.scrollTop = top;
     if (bottom > element.scrollTop + element.clientHeight - head) element.scrollTop = bottom - element.clientHeight + head;
     isFocusWanted.current = true;
-    setCurrent(rowKey(sorted[at]));
+    wanted.current = rowKey(sorted[at]);
+    setCurrent(wanted.current);
   };
   useEffect(() => {
-    if (!isFocusWanted.current || current === null) return;
+    if (!isFocusWanted.current || current !== wanted.current) return;
     const element = scroller.current.querySelector('[data-current="true"]');
     if (element) {
       isFocusWanted.current = false;
@@ -104,26 +107,30 @@ export function Table(props) {
   });
 
   const latest = useRef(null);
-  latest.current = { moveTo, place };
+  latest.current = { move };
   useShortcuts(
     [
-      { keys: "j", name: "Next row", run: () => latest.current.moveTo(latest.current.place + 1) },
-      { keys: "k", name: "Previous row", run: () => latest.current.moveTo(latest.current.place - 1) },
+      { keys: "j", name: "Next row", run: () => latest.current.move(1) },
+      { keys: "k", name: "Previous row", run: () => latest.current.move(-1) },
       { keys: "Enter", name: "Open the row" },
       ...(chosen ? [{ keys: "x", name: "Choose the row" }] : []),
     ],
     [!!chosen],
   );
 
+  const take = (key) => {
+    wanted.current = key;
+    setCurrent(key);
+  };
   const toggle = (key) => {
     const next = new Set(chosen);
     if (!next.delete(key)) next.add(key);
     onChoose(next);
   };
-  const press = (event, row, at) => {
+  const press = (event, row) => {
     if (event.target !== event.currentTarget && /^(A|BUTTON|INPUT)$/.test(event.target.tagName)) return;
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: Math.floor(view.height / ROW_PX) - 2, PageUp: 2 - Math.floor(view.height / ROW_PX) };
-    if (event.key in steps) moveTo(at + steps[event.key]);
+    if (event.key in steps) move(steps[event.key]);
     else if (event.key === "Home") moveTo(0);
     else if (event.key === "End") moveTo(sorted.length - 1);
     else if ((event.key === "Enter" || event.key === "o") && onOpen) onOpen(row);
@@ -163,8 +170,8 @@ export function Table(props) {
       tabindex=${isCurrent ? 0 : -1}
       data-current=${key === current ? "true" : "false"}
       style=${{ gridTemplateColumns: template, transform: `translateY(${at * ROW_PX}px)` }}
-      onFocus=${(event) => event.target === event.currentTarget && setCurrent(key)}
-      onKeyDown=${(event) => press(event, row, at)}
+      onFocus=${(event) => event.target === event.currentTarget && take(key)}
+      onKeyDown=${(event) => press(event, row)}
       onClick=${(event) => click(event, row)}
     >
       ${chosen &&
@@ -203,7 +210,7 @@ export function Table(props) {
       <div role="rowgroup" class="table-rows" style=${{ height: `${sorted.length * ROW_PX}px` }}>
         ${sorted.slice(first, end).map((row, at) => drawRow(row, first + at))}
       </div>
-      ${sorted.length === 0 && empty}
+      ${sorted.length === 0 && empty && html`<div role="rowgroup"><div role="row"><div role="gridcell">${empty}</div></div></div>`}
     </div>
   </div>`;
 }

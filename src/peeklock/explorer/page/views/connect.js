@@ -44,7 +44,11 @@ function ConnectionString({ keys }) {
       <${Button} small icon=${isShown ? "hidden" : "eye"} onClick=${() => setShown(!isShown)}>${isShown ? "Hide the key" : "Show the key"}<//>
       <${Copy} text=${text} label="Copy the connection string">Copy<//>
     </div>
-    <p class="faint">Every port takes AMQP, AMQP over WebSocket, HTTP and TLS: this address works for all of them.</p>
+    <p class="faint">
+      ${location.port
+        ? "Every port takes AMQP, AMQP over WebSocket, HTTP and TLS: this address works for all of them."
+        : "Clients connect to port 5671 of this host, and with AMQP over WebSocket to port 443."}
+    </p>
   </section>`;
 }
 
@@ -58,7 +62,7 @@ function Snippets() {
       <p>Install it:</p>
       <${Code} text=${shown.install} label="Installation" isPlain />
       <p>Set the variable <code>SERVICEBUS_CONNECTION_STRING</code>, then send a message and receive it:</p>
-      <${Code} text=${shown.code} label=${`Program in ${shown.label}`} />
+      <${Code} text=${shown.code} label=${`Program in ${shown.label}`} isProgram />
     </div>
   </section>`;
 }

@@ -1,5 +1,5 @@
 // Who is connected, and what each does.
-import { html, useMemo, useState } from "../lib.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { page } from "../api.js";
 import { age, number, plural, rate } from "../format.js";
 import { useLoad, useSettled } from "../hooks.js";
@@ -29,7 +29,7 @@ const columnsFor = (close) => [
   { key: "links", title: "Links", value: (row) => row.links.length, cell: (row) => html`<span title=${does(row)} class=${row.links.length ? "count" : "count none"}>${number(row.links.length)}</span>`, width: 72, align: "end", drop: 5, isDownFirst: true },
   { key: "rate", title: "Rate", value: (row) => row.rate, cell: (row) => html`<${Rate} value=${row.rate} />`, width: 84, align: "end", drop: 2, isDownFirst: true },
   { key: "age", title: "Open for", value: (row) => row.ageSeconds, cell: (row) => age(row.openedAt), width: 100, align: "end", drop: 6, isDownFirst: true },
-  { key: "close", title: "", cell: (row) => html`<${IconButton} icon="close" label=${`Close connection ${row.id}`} onClick=${() => close(row)} />`, width: 52, align: "end" },
+  { key: "close", title: html`<span class="offscreen">Close</span>`, cell: (row) => html`<${IconButton} icon="close" label=${`Close connection ${row.id}`} onClick=${() => close(row)} />`, width: 52, align: "end" },
 ];
 
 const LINK_COLUMNS = [
@@ -74,16 +74,23 @@ function Close({ row, onClose, onDone }) {
   <//>`;
 }
 
-export default function Connections() {
+export default function Connections({ query }) {
   const { value, problem, reload } = useLoad((signal) => page("GET", "connections", { signal }), [], { everyMs: EVERY_MS });
   const [text, setText] = useState("");
   const [open, setOpen] = useState(null); // a row
   const [closing, setClosing] = useState(null);
+  const isNamedShown = useRef(false); // the connection that the address names is opened once
   const wanted = useSettled(text.trim().toLowerCase(), 80);
   const columns = useMemo(() => columnsFor(setClosing), []);
   const all = value?.connections;
   const rows = useMemo(() => (all ?? []).filter((row) => !wanted || wordsOf(row).includes(wanted)), [all, wanted]);
   useShortcuts([{ keys: "/", name: "Search the table", run: () => document.getElementById("connection-search").focus() }]);
+  useEffect(() => {
+    const named = !isNamedShown.current && query.id && all?.find((row) => String(row.id) === query.id);
+    if (!named) return;
+    isNamedShown.current = true;
+    setOpen(named);
+  }, [all]);
   const now = open && all?.find((row) => row.id === open.id);
   const none = wanted
     ? html`<${Empty} title="No connection matches" icon="search"><button type="button" class="link" onClick=${() => setText("")}>Show all</button><//>`
@@ -92,7 +99,7 @@ export default function Connections() {
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
     ${!all && !problem && html`<${Loading} />`}
     ${all && html`<div class="toolbar">
-        <input id="connection-search" class="input search" type="search" placeholder="Search  /" aria-label="Search connections" autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)} />
+        <input id="connection-search" class="input search" type="search" placeholder="Search  /" aria-label="Search connections" autocomplete="off" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)} />
         <span class="faint" role="status">${rows.length === all.length ? plural(all.length, "connection") : `${number(rows.length)} of ${plural(all.length, "connection")}`}</span>
       </div>
       <${Table} label="Connections" rows=${rows} rowKey=${(row) => row.id} columns=${columns} sort=${{ key: "rate", isDown: true }} onOpen=${setOpen} empty=${none} />`}

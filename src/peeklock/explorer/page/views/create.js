@@ -78,8 +78,8 @@ export default function Create({ query }) {
       <${Kind} kind=${kind} onKind=${setKind} />
       <section class="card" aria-label="Its name">
         <div class="form-grid wide">
-          ${kind === "subscription" && html`<${Field} label="Topic" mono value=${topic} onInput=${setTopic} list="topics" autocomplete="off" spellcheck="false" />`}
-          <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck="false" help=${NAMES} />
+          ${kind === "subscription" && html`<${Field} label="Topic" mono value=${topic} onInput=${setTopic} list="topics" autocomplete="off" spellcheck=${false} />`}
+          <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck=${false} help=${NAMES} />
         </div>
         <${Topics} />
       </section>

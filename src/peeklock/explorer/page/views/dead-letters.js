@@ -10,6 +10,7 @@ import { JobDialog } from "../messages/job_dialog.js";
 import { go, href } from "../router.js";
 import { can, session } from "../session.js";
 import { Badge, Button, Code, Count, Dialog, Empty, IconButton, LinkButton, Loading, Page, Progress, Refusal, Table, Text, Time, useShortcuts } from "../ui.js";
+import { visibleText } from "../ui/text.js";
 
 const BYS = [
   ["reason", "Reason"],
@@ -33,7 +34,7 @@ function By({ kind, text, onChange }) {
   return html`<div class="chips" role="group" aria-label="Group by">
       ${BYS.map(([key, title]) => html`<button key=${key} type="button" class="chip" aria-pressed=${kind === key ? "true" : "false"} onClick=${() => onChange(key, text)}>${title}</button>`)}
     </div>
-    ${kind !== "reason" && html`<input class="input search mono" aria-label=${kind === "property" ? "Name of the property" : "JSON path"} placeholder=${PLACEHOLDERS[kind]} value=${text} autocomplete="off" spellcheck="false" onInput=${(event) => onChange(kind, event.target.value)} />`}`;
+    ${kind !== "reason" && html`<input class="input search mono" aria-label=${kind === "property" ? "Name of the property" : "JSON path"} placeholder=${PLACEHOLDERS[kind]} value=${text} autocomplete="off" spellcheck=${false} onInput=${(event) => onChange(kind, event.target.value)} />`}`;
 }
 
 /** How much of all a group is. */
@@ -44,7 +45,7 @@ const Value = ({ value }) => (value === "(none)" ? html`<span class="faint">with
 function groupColumns(total, onAct, mayAct) {
   const columns = [
     { key: "value", title: "Group", value: (row) => row.value, cell: (row) => html`<${Value} value=${row.value} />`, minWidth: 130, grow: 3 },
-    { key: "share", title: "", cell: (row) => html`<${Share} count=${row.count} of=${total} />`, width: 110, drop: 5 },
+    { key: "share", title: html`<span class="offscreen">Share</span>`, cell: (row) => html`<${Share} count=${row.count} of=${total} />`, width: 110, drop: 5 },
     { key: "count", title: "Messages", value: (row) => row.count, cell: (row) => html`<${Count} value=${row.count} tone="bad" />`, width: 92, align: "end", isDownFirst: true },
     { key: "repeated", title: "Failed again", value: (row) => row.repeated, cell: (row) => (row.repeated ? html`<${Badge} tone="warn">${number(row.repeated)}<//>` : html`<span class="count none">0</span>`), width: 104, align: "end", drop: 2, isDownFirst: true },
     { key: "oldest", title: "Oldest", value: (row) => row.oldest, cell: (row) => html`<${Time} value=${row.oldest} isAge />`, width: 118, align: "end", drop: 3 },
@@ -53,13 +54,14 @@ function groupColumns(total, onAct, mayAct) {
   if (mayAct) {
     columns.push({
       key: "act",
-      title: "",
+      title: html`<span class="offscreen">Actions</span>`,
       cell: (row) => html`<span class="row-of tight end">
-        <${IconButton} icon="upload" label=${`Send back the group ${row.value}`} onClick=${() => onAct("resubmit", row)} />
-        <${IconButton} icon="trash" label=${`Drop the group ${row.value}`} onClick=${() => onAct("purge", row)} />
+        <${IconButton} icon="upload" label=${`Send back the group ${visibleText(row.value)}`} onClick=${() => onAct("resubmit", row)} />
+        <${IconButton} icon="trash" label=${`Drop the group ${visibleText(row.value)}`} onClick=${() => onAct("purge", row)} />
       </span>`,
       width: 92,
       align: "end",
+      drop: 1, // the group's own dialog offers it too
     });
   }
   return columns;
@@ -199,7 +201,7 @@ function useAllGroups(names) {
     Promise.all(Array.from({ length: AT_ONCE }, work));
     return () => control.abort();
   }, [key, turn]);
-  return { ...state, reload: () => setTurn(turn + 1) };
+  return { ...state, reload: () => setTurn((before) => before + 1) };
 }
 
 const ALL_COLUMNS = [
@@ -246,12 +248,14 @@ function All() {
   const total = (list ?? []).reduce((sum, one) => sum + one.deadLetter + one.transferDeadLetter, 0);
   return html`
     <div class="toolbar">
-      <span class="faint" role="status">${plural(total, "dead letter")} in ${plural(queues.length, "entity", "entities")}${queues.length > names.length ? `: the ${number(names.length)} with the most are shown` : ""}</span>
-      <div class="spread"></div>
+      <div class="group-progress wide">
+        ${isDone
+          ? html`<span class="faint" role="status">${plural(total, "dead letter")} in ${plural(queues.length, "entity", "entities")}${queues.length > names.length ? `: the ${number(names.length)} with the most are shown` : ""}</span>`
+          : html`<${Progress} label="Counting" done=${state.done} of=${names.length} note="Reading the reasons, entity by entity" />`}
+      </div>
       <${Button} icon="refresh" onClick=${() => (setNames(queues.slice(0, ENTITIES_MAX)), state.reload())}>Count again<//>
     </div>
     ${state.problem && html`<${Refusal} problem=${state.problem} />`}
-    <div class="group-progress">${!isDone && html`<${Progress} label="Counting" done=${state.done} of=${names.length} note="Reading the reasons, entity by entity" />`}</div>
     <${Table} label="Reasons" rows=${state.groups} rowKey=${(row) => row.value} columns=${ALL_COLUMNS} sort=${{ key: "count", isDown: true }} onOpen=${setOpen}
       empty=${isDone ? html`<${Empty} title="No dead letters" icon="check">Nothing has failed in this namespace.<//>` : html`<${Loading} />`} />
     ${open && html`<${Where} group=${open} onClose=${() => setOpen(null)} />`}

@@ -127,7 +127,7 @@ function Detail({ id }) {
   const all = ofAll(job);
   const remaining = job.state === "running" && job.perSecond > 0 && all !== undefined ? (all - job.done) / job.perSecond : undefined;
   const items = [
-    ["Of", html`<a href=${href(["entities", job.entity])}><${Text} value=${job.entity} /></a>`],
+    ["Of", html`<a href=${href(["entities", job.entity, "messages"])}><${Text} value=${job.entity} /></a>`],
     ["To", job.to && html`<a href=${href(["entities", job.to])}><${Text} value=${job.to} /></a>`],
     ["Started by", html`<${Text} value=${job.by || "anybody: the broker asks for no key"} />`],
     ["Started", html`<${Time} value=${job.createdAt} />`],
@@ -135,7 +135,7 @@ function Detail({ id }) {
     ["Guarantee", job.guarantee],
     ["Id", html`<${Text} value=${job.id} mono />`],
   ];
-  const note = job.state === "running" ? [job.perSecond !== undefined && rate(job.perSecond), remaining !== undefined && `about ${number(Math.ceil(remaining))} s left`].filter(Boolean).join(", ") || "Beginning" : STATES[job.state]?.[1];
+  const note = job.state === "running" ? [job.perSecond > 0 && rate(job.perSecond), remaining !== undefined && `about ${number(Math.ceil(remaining))} s left`].filter(Boolean).join(", ") || "Beginning" : STATES[job.state]?.[1];
   const title = html`${workName(job)} <${State} job=${job} />`;
   return html`<${Page} title=${title} name=${`Job: ${workName(job)}`} above=${html`<${Crumbs} />`}>
     <div class="stack cards-of">

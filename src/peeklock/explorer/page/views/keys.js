@@ -98,7 +98,7 @@ function Add({ onClose, onDone }) {
   };
   const actions = html`<${Button} onClick=${onClose}>Cancel<//><${Button} type="submit" kind="primary" disabled=${!isReady} isBusy=${state.isBusy}>Make the key<//>`;
   return html`<${Dialog} title="New key" size="small" onClose=${onClose} onSubmit=${add} actions=${actions}>
-    <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck="false" help="Programs name it in their connection string." />
+    <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck=${false} help="Programs name it in their connection string." />
     <fieldset class="fieldset">
       <legend>Rights</legend>
       <${Field} type="checkbox" label="Send" value=${rights.has("Send")} disabled=${rights.has("Manage")} onInput=${(isOn) => toggle("Send", isOn)} help="Send and schedule messages." />
@@ -109,7 +109,7 @@ function Add({ onClose, onDone }) {
   <//>`;
 }
 
-export default function Keys() {
+function Kept() {
   const { value, problem, reload } = useLoad((signal) => page("GET", KEYS, { signal }), [], { everyMs: 15_000 });
   const [act, setAct] = useState(null); // {name: "add" | "rotate" | "remove", rule}
   const close = () => setAct(null);
@@ -128,4 +128,9 @@ export default function Keys() {
     ${act?.name === "rotate" && html`<${Rotate} rule=${act.rule} onClose=${close} onDone=${reload} />`}
     ${act?.name === "remove" && html`<${Remove} rule=${act.rule} rules=${value.keys} onClose=${close} onDone=${reload} />`}
   <//>`;
+}
+
+export default function Keys() {
+  if (!session.value.me.isDevelopment) return html`<${Kept} />`;
+  return html`<${Page} title="Keys"><${Empty} title="No keys here" icon="keys">In development mode clients need no secret. Start the broker with <code>--auth sas</code> for keys of its own.<//><//>`;
 }

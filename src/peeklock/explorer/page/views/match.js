@@ -1,8 +1,8 @@
 // "Why did it not arrive?": a message against the rules of a topic.
-import { html, useMemo, useState } from "../lib.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { api, entityPath } from "../api.js";
 import { useCounts } from "../counts.js";
-import { EntityPage } from "../entity.js";
+import { EntityPage, nameParts } from "../entity.js";
 import { plural } from "../format.js";
 import { go, href } from "../router.js";
 import { can } from "../session.js";
@@ -20,6 +20,7 @@ const FIELDS = [
   ["replyToSessionId", "Reply to session id"],
   ["contentType", "Content type"],
 ];
+const PAGE = 100; // subscriptions
 const TYPES = [
   ["string", "text"],
   ["number", "number"],
@@ -34,11 +35,11 @@ function Properties({ rows, onChange }) {
     ${rows.map((row) => {
       const wrong = row.text || row.type !== "string" ? wrongIn(row) : "";
       return html`<div class="value-row" key=${row.id}>
-        <input class="input mono" aria-label="Name of the property" placeholder="name" value=${row.name} spellcheck="false" autocomplete="off" onInput=${(event) => change(row.id, { name: event.target.value })} />
+        <input class="input mono" aria-label="Name of the property" placeholder="name" value=${row.name} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { name: event.target.value })} />
         <select class="input" aria-label="Type of the property" value=${row.type} onChange=${(event) => change(row.id, { type: event.target.value })}>
           ${TYPES.map(([type, name]) => html`<option key=${type} value=${type} selected=${type === row.type}>${name}</option>`)}
         </select>
-        <input class="input mono" aria-label="Value of the property" placeholder="value" value=${row.text} disabled=${row.type === "null"} aria-invalid=${wrong ? "true" : undefined} spellcheck="false" autocomplete="off" onInput=${(event) => change(row.id, { text: event.target.value })} />
+        <input class="input mono" aria-label="Value of the property" placeholder="value" value=${row.text} disabled=${row.type === "null"} aria-invalid=${wrong ? "true" : undefined} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { text: event.target.value })} />
         <${IconButton} icon="trash" label=${`Remove the property ${row.name}`} onClick=${() => onChange(rows.filter((one) => one.id !== row.id))} />
         ${wrong && html`<div class="field-problem" role="alert">${wrong}</div>`}
       </div>`;
@@ -49,7 +50,7 @@ function Properties({ rows, onChange }) {
 
 function Typed({ texts, onTexts, rows, onRows }) {
   return html`<div class="form-grid">
-      ${FIELDS.map(([member, title]) => html`<${Field} key=${member} label=${title} mono value=${texts[member]} onInput=${(text) => onTexts({ ...texts, [member]: text })} autocomplete="off" spellcheck="false" />`)}
+      ${FIELDS.map(([member, title]) => html`<${Field} key=${member} label=${title} mono value=${texts[member]} onInput=${(text) => onTexts({ ...texts, [member]: text })} autocomplete="off" spellcheck=${false} />`)}
     </div>
     <${Properties} rows=${rows} onChange=${onRows} />
     <p class="faint">Rules look at properties alone: the body decides nothing.</p>`;
@@ -59,7 +60,7 @@ function Picked({ entity, onEntity, sequenceNumber, onNumber }) {
   const { list } = useCounts(can("Manage"));
   const names = useMemo(() => (list ?? []).filter((one) => one.kind !== "topic").flatMap((one) => [one.name, ...(one.deadLetter ? [`${one.name}/$deadletterqueue`] : [])]).slice(0, 1000), [list]);
   return html`<div class="form-grid">
-    <${Field} label="Entity" mono list="match-entities" value=${entity} onInput=${onEntity} placeholder="orders, or events/subscriptions/audit" autocomplete="off" spellcheck="false" help="Where the message is now: a queue, another subscription, a dead-letter queue." />
+    <${Field} label="Entity" mono list="match-entities" value=${entity} onInput=${onEntity} placeholder="orders, or events/subscriptions/audit" autocomplete="off" spellcheck=${false} help="Where the message is now: a queue, another subscription, a dead-letter queue." />
     <${Field} label="Sequence number" mono inputmode="numeric" value=${sequenceNumber} onInput=${onNumber} autocomplete="off" />
     <datalist id="match-entities">${names.map((name) => html`<option key=${name} value=${name}></option>`)}</datalist>
   </div>`;
@@ -67,16 +68,16 @@ function Picked({ entity, onEntity, sequenceNumber, onNumber }) {
 
 const Mark = ({ isGood }) => html`<span class=${isGood ? "mark good" : "mark"}><${Icon} name=${isGood ? "check" : "close"} /><span class="offscreen">${isGood ? "matches" : "does not match"}</span></span>`;
 
-function Subscription({ topic, one }) {
-  const path = `${topic}/subscriptions/${one.name}`;
-  return html`<section class="card" aria-label=${`Subscription ${one.name}`}>
+function Subscription({ one }) {
+  const { subscription } = nameParts(one.name);
+  return html`<section class="card" aria-label=${`Subscription ${subscription}`}>
     <div class="card-head">
-      <h3><a href=${href(["entities", path])}><${Text} value=${one.name} /></a></h3>
+      <h3><a href=${href(["entities", one.name])}><${Text} value=${subscription} /></a></h3>
       <${Badge} tone=${one.isMatched ? "good" : "bad"}>${one.isMatched ? "gets it" : "does not get it"}<//>
       <div class="spread"></div>
-      ${can("Manage", path) && html`<a href=${href(["entities", path, "rules"])}>Rules</a>`}
+      ${can("Manage", one.name) && html`<a href=${href(["entities", one.name, "rules"])}>Rules</a>`}
     </div>
-    ${one.reason && html`<p class="note warn"><${Text} value=${one.reason} /></p>`}
+    ${one.note && html`<p class="note warn"><${Text} value=${one.note} /></p>`}
     ${one.rules.length === 0
       ? html`<p class="faint">It has no rules, so it gets no messages.</p>`
       : html`<ul class="verdicts">
@@ -85,20 +86,26 @@ function Subscription({ topic, one }) {
   </section>`;
 }
 
-function Verdict({ topic, subscriptions }) {
+function Verdict({ found, onMore }) {
+  const { note, subscriptions, next } = found;
   const [which, setWhich] = useState("all");
+  const top = useRef(null);
+  useEffect(() => top.current.scrollIntoView({ block: "nearest" }), []);
   const matched = subscriptions.filter((one) => one.isMatched).length;
   const kinds = [["all", "All", subscriptions.length], ["no", "Do not get it", subscriptions.length - matched], ["yes", "Get it", matched]];
   const shown = subscriptions.filter((one) => which === "all" || one.isMatched === (which === "yes"));
-  return html`<div class="stack" role="status">
-    <div class="toolbar">
-      <h2>${matched === 0 ? "No subscription gets it" : `${plural(matched, "subscription")} of ${subscriptions.length} ${matched === 1 ? "gets" : "get"} it`}</h2>
+  const of = next ? `the first ${subscriptions.length}` : subscriptions.length;
+  return html`<div class="stack">
+    <div class="toolbar" ref=${top}>
+      <h2 role="status">${matched === 0 ? `No subscription${next ? ` of the first ${subscriptions.length}` : ""} gets it` : `${plural(matched, "subscription")} of ${of} ${matched === 1 ? "gets" : "get"} it`}</h2>
       <div class="chips" role="group" aria-label="Which subscriptions">
         ${kinds.map(([key, title, count]) => html`<button key=${key} type="button" class="chip" aria-pressed=${which === key ? "true" : "false"} onClick=${() => setWhich(key)}>${title} <span class="faint">${count}</span></button>`)}
       </div>
     </div>
-    ${shown.map((one) => html`<${Subscription} key=${one.name} topic=${topic} one=${one} />`)}
+    ${note && html`<p class="note warn"><${Text} value=${note} /></p>`}
+    ${shown.map((one) => html`<${Subscription} key=${one.name} one=${one} />`)}
     ${subscriptions.length === 0 && html`<${Empty} title="No subscriptions" icon="subscription">Messages sent to this topic are dropped.<//>`}
+    ${next && html`<div><${Button} onClick=${onMore}>More subscriptions<//></div>`}
   </div>`;
 }
 
@@ -110,9 +117,7 @@ function Form({ topic, query }) {
   const [sequenceNumber, setNumber] = useState(query.number ?? "");
   const [state, setState] = useState({ isBusy: false, problem: null, found: null });
   const isReady = isPicked ? entity.trim() !== "" && /^\d+$/.test(sequenceNumber.trim()) : !rows.some((row) => row.name !== "" && wrongIn(row));
-  const ask = async (event) => {
-    event?.preventDefault();
-    if (!isReady || state.isBusy) return;
+  const ask = async (before) => {
     setState({ ...state, isBusy: true, problem: null });
     const given = Object.fromEntries(Object.entries(texts).filter(([, text]) => text));
     const properties = valuesOf(rows);
@@ -120,14 +125,19 @@ function Form({ topic, query }) {
     const body = isPicked ? { entity: entity.trim(), number: Number(sequenceNumber) } : { message };
     if (isPicked) go(["entities", topic, "match"], { from: entity.trim(), number: sequenceNumber.trim() }, { replace: true });
     try {
-      const { subscriptions } = await api.post(entityPath(topic, "match"), { body });
-      setState({ isBusy: false, problem: null, found: subscriptions });
+      const found = await api.post(entityPath(topic, "match"), { body, query: { limit: PAGE, cursor: before?.next } });
+      const all = [...(before?.subscriptions ?? []), ...found.subscriptions];
+      setState({ isBusy: false, problem: null, found: { ...found, subscriptions: all } });
     } catch (problem) {
       setState({ isBusy: false, problem, found: null });
     }
   };
+  const submit = (event) => {
+    event.preventDefault();
+    if (isReady && !state.isBusy) ask();
+  };
   return html`
-    <form class="card" onSubmit=${ask} novalidate>
+    <form class="card" onSubmit=${submit} novalidate>
       <div class="chips" role="group" aria-label="Which message">
         <button type="button" class="chip" aria-pressed=${isPicked ? "false" : "true"} onClick=${() => setPicked(false)}>A message typed in</button>
         <button type="button" class="chip" aria-pressed=${isPicked ? "true" : "false"} onClick=${() => setPicked(true)}>A message that is somewhere</button>
@@ -137,8 +147,8 @@ function Form({ topic, query }) {
         : html`<${Typed} texts=${texts} onTexts=${setTexts} rows=${rows} onRows=${setRows} />`}
       <div><${Button} type="submit" kind="primary" icon="filter" disabled=${!isReady} isBusy=${state.isBusy}>Hold it against the rules<//></div>
     </form>
-    ${state.problem && html`<${Refusal} problem=${state.problem} onRetry=${ask} />`}
-    ${state.found && html`<${Verdict} topic=${topic} subscriptions=${state.found} />`}
+    ${state.problem && html`<${Refusal} problem=${state.problem} onRetry=${() => ask()} />`}
+    ${state.found && html`<${Verdict} found=${state.found} onMore=${() => ask(state.found)} />`}
   `;
 }
 

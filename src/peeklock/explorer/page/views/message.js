@@ -8,6 +8,7 @@ import { useRowActions } from "../messages/actions.js";
 import { Body } from "../messages/body.js";
 import { formOf } from "../messages/compose.js";
 import { ApplicationProperties, Death, Ids, Left, Origin, Times } from "../messages/facts.js";
+import { Life } from "../messages/life.js";
 import { loadMessage, neighbour, statusOf } from "../messages/loading.js";
 import { isCut, rowOf } from "../messages/model.js";
 import { Sections, typesOf } from "../messages/sections.js";
@@ -121,6 +122,7 @@ function Shown({ entity, number, shown, reloadEntity }) {
         <${ApplicationProperties} message=${message} typed=${typesOf(message)} />
       </div>
     </div>
+    <${Life} entity=${entity} number=${number} />
     <${Sections} message=${message} />
     ${isEditing && html`<${SendDialog} entity=${entity} initial=${isEditing} original=${{ entity, number }} requiresSession=${shown.settings.requiresSession} onSent=${onDone} onClose=${() => setEditing(null)} />`}
   `;

@@ -95,9 +95,9 @@ function Create({ onClose, onMade }) {
       <button type="button" class="chip" aria-pressed=${isThrowAway ? "true" : "false"} onClick=${() => setThrowAway(true)}>Throw-away, for tests</button>
     </div>
     <p class="faint">${isThrowAway ? "It is in memory alone, and ends when nobody has used it for the time of its lease." : "It has a store and keys of its own, and is there after a restart."}</p>
-    <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck="false" help=${isThrowAway ? "Letters, digits and -. Empty: the broker makes one up." : "Letters, digits and -: it is part of host names."} />
+    <${Field} label="Name" mono value=${name} onInput=${setName} autofocus autocomplete="off" spellcheck=${false} help=${isThrowAway ? "Letters, digits and -. Empty: the broker makes one up." : "Letters, digits and -: it is part of host names."} />
     ${isThrowAway && html`<${DurationField} label="Lease" value=${lease} onInput=${setLease} help="How long it stays without being used." />`}
-    <${Field} type="textarea" label="Configuration (optional)" mono value=${config} onInput=${setConfig} spellcheck="false" placeholder='{"UserConfig": {"Namespaces": [{"Name": "…", "Queues": [{"Name": "orders"}]}]}}' help="A Config.json, of which the first namespace counts." />
+    <${Field} type="textarea" label="Configuration (optional)" mono value=${config} onInput=${setConfig} spellcheck=${false} placeholder='{"UserConfig": {"Namespaces": [{"Name": "…", "Queues": [{"Name": "orders"}]}]}}' help="A Config.json, of which the first namespace counts." />
     ${state.problem && html`<${Refusal} problem=${state.problem} />`}
   <//>`;
 }

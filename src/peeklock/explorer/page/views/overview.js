@@ -31,7 +31,7 @@ function sumOf(list) {
 }
 
 function Health() {
-  const { value, problem } = useLoad(health, [], { everyMs: 5000 });
+  const { value, problem } = useLoad(health, [], { everyMs: 10_000 });
   if (!value) return html`<div class="health">${problem && html`<${Badge} tone="bad">not reached<//>`}</div>`;
   const isGood = value.status === "ok" && !problem;
   return html`<div class="health" aria-label="Health" role="group">
@@ -120,8 +120,8 @@ function Figures({ list, rates }) {
     <${Stat} label="Scheduled" value=${short(sum.scheduled)} />
     <${Stat} label="Oldest message" value=${sum.oldest ? age(sum.oldest) : "–"} />
     <${Stat} label="Size" value=${bytes(sum.sizeBytes)} />
-    <div class="figure-chart"><${Chart} label="Messages" series=${series} count=${SAMPLES} format=${rate} span="2 min" height=${56} /></div>
-    <div class="figure-chart"><${Chart} label="Settled" series=${done} count=${SAMPLES} format=${rate} span="2 min" height=${56} /></div>
+    <div class="figure-chart"><${Chart} label="Messages" series=${series} count=${SAMPLES} format=${rate} span="2 min" height=${60} /></div>
+    <div class="figure-chart"><${Chart} label="Settled" series=${done} count=${SAMPLES} format=${rate} span="2 min" height=${60} /></div>
   </section>`;
 }
 

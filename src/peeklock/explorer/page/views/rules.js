@@ -88,7 +88,7 @@ function Listed({ entity }) {
   const shown = isWhole ? found : found.slice(0, SHOWN_AT_FIRST);
   return html`
     <div class="toolbar">
-      ${value.length > 5 && html`<input class="input search" type="search" placeholder="Search" aria-label="Search rules" autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)} />`}
+      ${value.length > 5 && html`<input class="input search" type="search" placeholder="Search" aria-label="Search rules" autocomplete="off" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)} />`}
       <span class="faint" role="status">${plural(value.length, "rule")}: a message comes once for each that matches and has an action, and once for all others that match.</span>
       <div class="spread"></div>
       <${LinkButton} icon="filter" href=${href(["entities", nameParts(entity).topic, "match"])}>Why did it not arrive?<//>

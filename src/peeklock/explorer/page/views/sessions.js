@@ -121,7 +121,7 @@ function EditState({ entity, id, state, onClose, onDone }) {
       <button type="button" class="chip" aria-pressed=${form === "base64" ? "true" : "false"} onClick=${() => change("base64")}>Base64</button>
       ${form === "text" && text.trim() && html`<span class="faint">${isJson(text) ? "It is JSON." : "It is not JSON."}</span>`}
     </div>
-    <${Field} type="textarea" label="State" mono rows="12" value=${text} onInput=${setText} problem=${wrong} spellcheck="false" autofocus />
+    <${Field} type="textarea" label="State" mono rows="12" value=${text} onInput=${setText} problem=${wrong} spellcheck=${false} autofocus />
     ${problem && html`<${Refusal} problem=${problem} />`}
   <//>`;
 }
@@ -155,8 +155,8 @@ function Messages({ entity, id }) {
 
 function Holder({ holder }) {
   if (!holder) return "a receiver";
-  const id = holder.connection ?? holder.connectionId;
-  return html`<${Text} value=${holder.identity || "a receiver"} />${id !== undefined && html` <span class="faint">on connection</span> ${can("Manage") ? html`<a href=${href(["connections"], { open: id })}>${id}</a>` : id}`}`;
+  const { connection, identities } = holder;
+  return html`<${Text} value=${identities.join(", ") || "a receiver"} /> <span class="faint">on connection</span> ${can("Manage") ? html`<a href=${href(["connections"], { id: connection })}>${connection}</a>` : connection}`;
 }
 
 function Details({ entity, id }) {
@@ -181,9 +181,9 @@ function Details({ entity, id }) {
       <div class="card-head">
         <h2>State</h2>
         <div class="spread"></div>
-        ${can("Listen", entity) && html`<${Button} small icon="edit" onClick=${() => setOpen("edit")}>${state ? "Edit" : "Set"}<//>${state && html`<${Button} small kind="danger" icon="trash" onClick=${() => setOpen("clear")}>Clear<//>`}`}
+        ${can("Listen", entity) && !held && html`<${Button} small icon="edit" onClick=${() => setOpen("edit")}>${state ? "Edit" : "Set"}<//>${state && html`<${Button} small kind="danger" icon="trash" onClick=${() => setOpen("clear")}>Clear<//>`}`}
       </div>
-      ${held && html`<p class="faint">Its holder may have read the state already, and may set it again.</p>`}
+      ${held && html`<p class="faint">While a receiver holds the session, its state is the receiver's own.</p>`}
       ${state ? html`<${State} state=${state} />` : html`<p class="faint">None is set.</p>`}
     </section>
     <section class="card" aria-label="Messages">
@@ -221,7 +221,7 @@ function Listed({ entity, query }) {
   return html`<div class="panes">
     <div class="stack">
       <form class="toolbar" onSubmit=${openTyped}>
-        <input id="session-search" class="input search" type="search" placeholder="Search, or an id and Enter  /" aria-label="Search sessions" autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)} />
+        <input id="session-search" class="input search" type="search" placeholder="Search, or an id and Enter  /" aria-label="Search sessions" autocomplete="off" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)} />
         <span class="faint" role="status">${value.hasMore ? `${number(value.ids.length)} and more` : plural(value.ids.length, "session")}</span>
       </form>
       ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
