@@ -11,7 +11,7 @@ from peeklock.api.exchange import Answer, ApiExchange, Ask, Steer
 from peeklock.api.instants import read_instant
 from peeklock.api.model import COUNT, INSTANT, SEQUENCE_NUMBER, STATES, VALUES, ttl_ms
 from peeklock.api.schema import Schema, record, ref
-from peeklock.api.table import Call, Operation, entity_of, node_of
+from peeklock.api.table import PATH_PARAMETERS, Call, Operation, Parameter, entity_of, node_of
 from peeklock.api.works import ENTITY, STREAM, count_of, require_messages, streamed
 from peeklock.auth.rights import Grant, Right, within
 from peeklock.broker.vocabulary.commands import LookUp
@@ -300,10 +300,12 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
         exchange = call.exchange
         grant = exchange.own_grant()
         by, path = grant.name, grant.path
+        asked = node_of(call.given["entity"]).path if "entity" in call.given else ""
 
         def sees(job: Mapping[str, Any]) -> bool:
             is_own = Right.MANAGE in grant.rights or job["by"] == by
-            return is_own and within(job["entity"].lower(), path)
+            entity = job["entity"].lower()
+            return is_own and within(entity, path) and within(entity, asked)
 
         def grants(job: Mapping[str, Any]) -> tuple[Grant, ...]:
             source = node_of(job["entity"])
@@ -316,11 +318,14 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
     return handle
 
 
+_ENTITY = Parameter(
+    "entity", PATH_PARAMETERS["entity"].schema, "Only jobs of this entity, or of one below its path."
+)
 _OWN = "Manage sees all jobs of what the token is for; any other right sees those of the same key."
 
 
 def _operation(name: str, method: str, path: str, summary: str, do: str, **more: Any) -> Operation:
-    return Operation(name, method, path, summary, None, _steered(do), _OWN, **more)
+    return Operation(name, method, path, summary, None, _steered(do), _OWN, query=(_ENTITY,), **more)
 
 
 OPERATIONS = (

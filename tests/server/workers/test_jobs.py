@@ -84,6 +84,8 @@ def test_dead_letters_are_sent_back_by_group(client: Client, connection: Blockin
     assert (properties["again"], properties["peeklock-resubmits"]) == (1, 1)
     assert "DeadLetterReason" not in properties
     assert client.ask("GET", "/jobs")[1]["jobs"][0]["id"] == job["id"]
+    assert client.ask("GET", "/jobs?entity=orders")[1]["jobs"][0]["id"] == job["id"]
+    assert client.ask("GET", "/jobs?entity=repaired")[1]["jobs"] == []
     assert client.ask("POST", f"/jobs/{job['id']}/resume")[0] == 409
     assert client.ask("DELETE", f"/jobs/{job['id']}")[0] == 204
     assert client.ask("GET", f"/jobs/{job['id']}")[0] == 404
