@@ -114,8 +114,55 @@ def test_a_session_is_shown_with_its_state_while_a_link_holds_it(broker: ApiBrok
     found = broker.ok("GET", "/entities/s/sessions/a")
     assert found["state"] == {"body": "half done"}
     assert found["lockedUntil"] == "2024-01-01T00:01:00.000Z"
+    assert found["holder"] == {"connection": 0, "identities": []}
     broker.ask(lambda reply_to: SetSessionState(Address("s"), "a", b"\xff", reply_to))
     assert broker.ok("GET", "/entities/s/sessions/a")["state"] == {"bodyBase64": "/w=="}
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"state": "half dön"}, {"body": "half dön"}),
+        ({"state": ""}, {"body": ""}),
+        ({"stateBase64": "/w=="}, {"bodyBase64": "/w=="}),
+    ],
+)
+@pytest.mark.parametrize("session", ["a", "new", "b%2Fc", ""])
+def test_the_state_of_a_free_session_is_set_and_cleared(
+    broker: ApiBroker, session: str, given: Any, shown: Any
+) -> None:
+    """Req: G-03."""
+    broker.create_queue("s", requires_session=True)
+    send(broker, "s", {"sessionId": "a"})
+    where = f"/entities/s/sessions/{session}"
+    assert broker.http("PUT", f"{where}/state", given).status == 204
+    assert broker.ok("GET", where)["state"] == shown
+    assert broker.http("DELETE", f"{where}/state").status == 204
+    assert "state" not in broker.ok("GET", where)
+
+
+def test_the_state_of_a_held_session_is_left_to_its_holder() -> None:
+    broker = ApiBroker({"identities_of": lambda number: [f"key of {number}"]})
+    broker.create_queue("s", requires_session=True)
+    link = LinkId(5, 1)
+    broker.offer(
+        [OpenReceiver(link, Address("s"), ReceiveMode.PEEK_LOCK, SessionRequest("a", 0), "reader")],
+    )
+    for method, body in (("PUT", {"state": "x"}), ("DELETE", None)):
+        refused = broker.http(method, "/entities/s/sessions/a/state", body)
+        assert (refused.status, refused.problem) == (409, "session-cannot-be-locked")
+    holder = broker.ok("GET", "/entities/s/sessions/a")["holder"]
+    assert holder == {"connection": 5, "link": "reader", "identities": ["key of 5"]}
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"state": "a", "stateBase64": "YQ=="}, {"stateBase64": "?"}, {"state": 1}]
+)
+def test_a_bad_state_is_refused(broker: ApiBroker, body: Any) -> None:
+    broker.create_queue("s", requires_session=True)
+    assert broker.http("PUT", "/entities/s/sessions/a/state", body).problem == "argument-invalid"
+    large = {"state": "x" * 300_000}
+    assert broker.http("PUT", "/entities/s/sessions/a/state", large).status == 413
 
 
 # Searches

@@ -58,6 +58,8 @@ def status(broker: ApiBroker, name: str, method: str, target: str, path: str = "
         ("GET", "/entities/q/messages", {"root", "reader", "of-q"}),
         ("GET", "/entities/q%2F$deadletterqueue/messages", {"root", "reader", "of-q"}),
         ("DELETE", "/entities/q/messages", {"root", "reader", "of-q"}),
+        ("PUT", "/entities/q/sessions/s/state", {"root", "reader", "of-q"}),
+        ("DELETE", "/entities/q/sessions/s/state", {"root", "reader", "of-q"}),
         ("POST", "/entities/q/match", {"root", "reader", "of-q"}),
         ("POST", "/entities/q/locks", {"root", "reader", "of-q"}),
         ("DELETE", "/entities/q/messages/1", {"root", "reader", "writer", "of-q"}),

@@ -81,6 +81,21 @@ def test_rules_are_listed_in_pages_and_removed(broker: ApiBroker) -> None:
     assert (refused.status, refused.problem) == (404, "rule-not-found")
 
 
+def test_a_page_of_large_rules_is_cut(broker: ApiBroker) -> None:
+    large = {"correlation": {"properties": {f"p{number}": "x" * 600 for number in range(100)}}}
+    for number in range(20):
+        broker.ok("PUT", f"{RULES}/r{number:02}", {"filter": large})
+    names, cursor, pages = [], "", 0
+    while True:
+        page = broker.ok("GET", f"{RULES}?limit=250{cursor}")
+        names += [rule["name"] for rule in page["rules"]]
+        pages += 1
+        if "next" not in page:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert (len(names), pages) == (21, 2)
+
+
 def test_a_subscription_is_made_with_a_first_rule(broker: ApiBroker) -> None:
     path = segment("t/subscriptions/other")
     broker.ok("PUT", f"/entities/{path}", {"rule": {"name": "first", "filter": {"sql": "n = 1"}}})

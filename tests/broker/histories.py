@@ -42,12 +42,13 @@ from peeklock.broker.vocabulary.descriptions import (
 )
 from peeklock.broker.vocabulary.extension_commands import (
     DeleteMatching,
+    ReplaceSessionState,
     Reset,
     SearchMessages,
     SettleByNumber,
     ShiftScheduled,
 )
-from peeklock.broker.vocabulary.message import Message, Routing
+from peeklock.broker.vocabulary.message import Message, MessageState, Routing
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Commit, Driver, HandOut, ReadRows, Reclaim
 from peeklock.engine.engine import Engine
@@ -416,6 +417,10 @@ class Scene:
         disposition = self.random.choice([*Disposition])
         self.offer(SettleByNumber(self.reply_to(), self.where(queue), number, disposition, "seen"))
 
+    def edit_state(self) -> None:
+        state = self.random.choice([None, b"x" * self.random.randint(0, 300)])
+        self.offer(ReplaceSessionState(self.address(), self.random.choice("pqrP"), state, self.reply_to()))
+
     def enlist(self) -> None:
         command = self.random.choice([self.sending, self.settling])()
         if command is None or not self.enlisted:
@@ -470,6 +475,8 @@ class Scene:
         queue = self.random.choice(self.queues())
         session_id = self.random.choice([None, "s"])
         found = [m for m in queue.all_messages() if session_id is None or m.session_id == session_id]
+        if queue.fan_out is not None:  # the others are on their way to the subscriptions
+            found = [message for message in found if message.state is MessageState.SCHEDULED]
         near = self.random.choice([m.sequence_number for m in found] or [0])
         start = SequenceNumber(near + self.random.randint(-1, 1))
         command = ask.Peek(self.where(queue), start, 5, LOTS, self.reply_to(), session_id)
@@ -526,6 +533,7 @@ class Scene:
             (1, self.look_everywhere),
             (1, self.shift),
             (2, self.settle_by_number),
+            (0.5, self.edit_state),
             (1, lambda: self.create(self.random.randint(1, len(NAMES) + 3 * len(self.topics)))),
             (16 if self.topics else 0, self.change_rules),
             (0.5, self.drop),

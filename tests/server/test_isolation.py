@@ -143,6 +143,7 @@ def test_no_operation_of_one_does_anything_in_the_other(two: tuple[Owner, Owner]
         "putRule": {"filter": {"sql": "1=0"}},
         "changeMessage": {"to": "deadLetter"},
         "matchMessage": {"message": {"body": "from a"}},
+        "setSessionState": {"state": "from a"},
         "checkRule": {"filter": {"sql": "1=0"}},
         "shiftScheduled": {"by": -1e9},
     }

@@ -48,6 +48,8 @@ class ApiContext:
     """None = it has no counts."""
     history: History | None = None
     """None = it is off."""
+    identities_of: Callable[[int], list[str]] = lambda connection_id: []
+    """Returns the names of the keys and roles of an AMQP connection."""
     is_development: bool = False
     """Whether clients need no secret."""
     has_event_log: bool = False

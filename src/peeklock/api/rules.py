@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 from peeklock.api.definitions import BODY_BYTES_MAX, entity_path
 from peeklock.api.entities import CURSOR, LIMIT
 from peeklock.api.exchange import Answer, Ask, answer_json, done, from_cursor, to_cursor
+from peeklock.api.messages import PAGE_BYTES_MAX
 from peeklock.api.rule_json import read_action, read_filter, read_rule, rule_json
 from peeklock.api.schema import Schema, page, record, ref
 from peeklock.api.table import Call, Operation
 from peeklock.auth.rights import Right
-from peeklock.broker.entities.validation import check_rule_size
+from peeklock.broker.entities.validation import check_rule_size, rule_bytes
 from peeklock.broker.vocabulary.commands import AddRule, ListRules, RemoveRule, UpdateRule
 from peeklock.broker.vocabulary.descriptions import RuleDescription
 from peeklock.broker.vocabulary.effects import RulesFound
@@ -50,9 +52,12 @@ def list_rules(call: Call) -> Answer:
         (skip,) = from_cursor(call.given["cursor"], int)
 
     def render(effect: RulesFound) -> Answer:
-        found: dict[str, Any] = {"rules": [rule_json(rule) for rule in effect.rules]}
-        if effect.more:
-            found["next"] = to_cursor(skip + len(effect.rules))
+        sizes = accumulate(rule_bytes(rule) for rule in effect.rules)
+        fitting = max(sum(size <= PAGE_BYTES_MAX for size in sizes), 1)
+        shown = effect.rules[:fitting]
+        found: dict[str, Any] = {"rules": [rule_json(rule) for rule in shown]}
+        if effect.more or len(shown) < len(effect.rules):
+            found["next"] = to_cursor(skip + len(shown))
         return answer_json(found)
 
     return Ask(exchange, ListRules(path, skip, limit, exchange.reply_to), render)

@@ -150,28 +150,43 @@ def _section(payload: bytes, start: int, names: tuple[str, ...] | None) -> dict[
 
 def value_json(value: Any) -> dict[str, Any]:
     """Return a decoded value with its type."""
-    kind = _WRAPPED[type(value)]
-    shown: Any = value
-    match value:
-        case types.Timestamp():
-            shown = write_instant(value) or str(int(value))
-        case bool() | None:
-            pass
-        case int():
-            shown = int(value) if abs(value) <= EXACT_MAX else str(int(value))
-        case float():
-            shown = float(value) if math.isfinite(value) else str(float(value))
-        case types.Decimal32() | types.Decimal64() | types.Decimal128():
-            shown = str(number_of(value))
-        case bytes():
-            shown = base64.b64encode(value).decode()
-        case str() | UUID():
-            shown = str(value)
-        case list():
-            shown = [value_json(item) for item in value]
-        case dict():
-            shown = [[value_json(key), value_json(item)] for key, item in value.items()]
-        case types.Described():
-            descriptor = value_json(value.descriptor)
-            return {"type": kind, "descriptor": descriptor, "value": value_json(value.value)}
-    return {"type": kind, "value": shown}
+    kind = type(value)
+    if kind is types.Described:
+        described = {"descriptor": value_json(value.descriptor), "value": value_json(value.value)}
+        return {"type": _WRAPPED[kind], **described}
+    show = _SHOWN.get(kind)
+    return {"type": _WRAPPED[kind], "value": value if show is None else show(value)}
+
+
+def _integer(value: int) -> int | str:
+    return int(value) if -EXACT_MAX <= value <= EXACT_MAX else str(int(value))
+
+
+def _float(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def _decimal(value: Any) -> str:
+    return str(number_of(value))
+
+
+def _list(value: list[Any]) -> list[dict[str, Any]]:
+    return [value_json(item) for item in value]
+
+
+_SHOWN: Mapping[type, Callable[[Any], Any]] = {
+    types.ULong: _integer,
+    types.Long: _integer,
+    types.Timestamp: lambda value: write_instant(value) or str(int(value)),
+    types.Float: _float,
+    float: _float,
+    types.Decimal32: _decimal,
+    types.Decimal64: _decimal,
+    types.Decimal128: _decimal,
+    UUID: str,
+    bytes: lambda value: base64.b64encode(value).decode(),
+    list: _list,
+    types.Array: _list,
+    dict: lambda value: [[value_json(key), value_json(item)] for key, item in value.items()],
+}
+"""How values are shown that JSON has not as they are."""

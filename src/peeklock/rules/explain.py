@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from peeklock.rules.ast import And, Comparison, NamedProperty, Node, Predicate, Property, children, unparse
-from peeklock.rules.compiled import FIELDS, compile_filter
+from peeklock.rules.compiled import FIELDS, CompiledFilter, compile_filter
 from peeklock.rules.errors import EvaluationError, RuleError
 from peeklock.rules.expression import (
     SPELLED,
@@ -27,6 +27,7 @@ from peeklock.rules.filters import CorrelationFilter, Filter, SqlFilter, Value
 from peeklock.rules.parser import parse_filter
 from peeklock.rules.predicate import compile_condition
 from peeklock.rules.subject import Subject
+from peeklock.rules.terms import compile_terms
 from peeklock.rules.values import Truth, equal, in_utc, kind
 
 SHOWN_MAX = 80
@@ -50,8 +51,13 @@ class Explanation(NamedTuple):
 
 def explain(filter: Filter, subject: Subject) -> Explanation:
     """Explain what a filter makes of a message."""
+    tree: Predicate | None = None
     try:
-        compiled = compile_filter(filter, stored=True)
+        if isinstance(filter, SqlFilter):  # the tree is used again, and parsing is most of the work
+            tree = parse_filter(filter.expression)
+            compiled = CompiledFilter(compile_terms(tree, bind(filter.parameters)))
+        else:
+            compiled = compile_filter(filter, stored=True)
     except RuleError as failure:
         return Explanation(False, f"The filter is not valid: {failure.what}", is_error=True)
     try:
@@ -65,7 +71,8 @@ def explain(filter: Filter, subject: Subject) -> Explanation:
     if isinstance(filter, CorrelationFilter):
         return Explanation(is_matched, _of_correlation(filter, subject))
     assert isinstance(filter, SqlFilter)
-    return Explanation(is_matched, _of_sql(filter, subject, is_matched=is_matched))
+    assert tree is not None
+    return Explanation(is_matched, _of_sql(tree, bind(filter.parameters), subject, is_matched=is_matched))
 
 
 # Correlation filters
@@ -104,9 +111,7 @@ def _difference(name: str, wanted: Value, found: Value | None, subject: Subject)
 # SQL filters
 
 
-def _of_sql(filter: SqlFilter, subject: Subject, *, is_matched: bool) -> str:
-    tree = parse_filter(filter.expression)
-    parameters = bind(filter.parameters)
+def _of_sql(tree: Predicate, parameters: Parameters, subject: Subject, *, is_matched: bool) -> str:
     if is_matched:
         return f"{_condition(tree)} is true{_because(tree, parameters, subject)}."
     for term in tree.terms if isinstance(tree, And) else (tree,):

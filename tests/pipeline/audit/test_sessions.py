@@ -10,7 +10,7 @@ from peeklock.pipeline.audit.checks import Check
 from peeklock.pipeline.audit.facts import Facts, Known
 from peeklock.pipeline.audit.log import order_of
 from peeklock.pipeline.audit.packing import NONE
-from peeklock.pipeline.audit.sessions import ACTIVE, BY_LINK, LOCKED, SESSION_KIND, judge_sessions
+from peeklock.pipeline.audit.sessions import ACTIVE, BY_LINK, BY_REQUEST, LOCKED, SESSION_KIND, judge_sessions
 
 CARTS = 7
 """The key of the place `carts`."""
@@ -87,3 +87,13 @@ def test_the_holder_before_the_log_is_unknown() -> None:
     restarted = [{**row, "epoch": 3} for row in HELD[3:]]
     assert [check for check, *_ in found(restarted, late)] == [Check.SESSION_SHARED]
     assert [check for check, *_ in found(HELD[3:], facts())] == [Check.SESSION_SHARED]
+
+
+def test_a_state_is_set_by_request_where_nobody_holds_the_session() -> None:
+    edited = event(6, "session_state_set", flags=BY_REQUEST)
+    assert found([*HELD, edited], facts()) == []
+    assert found([edited], facts()) == []
+    assert found([*HELD[:3], event(3, "session_state_set", flags=BY_REQUEST)], facts()) == [
+        (Check.SESSION_SHARED, None, 3)
+    ]
+    assert found([*HELD, event(6, "session_state_set")], facts()) == [(Check.SESSION_SHARED, None, 6)]

@@ -363,8 +363,8 @@ def _check_rights(where: str, rights: tuple[str, ...]) -> None:
         raise ArgumentInvalid(f"{where} has Manage: it needs Send and Listen as well")
 
 
-def check_rule_size(rule: RuleDescription) -> None:
-    """Check the size of a rule's values: pages of rules are built in memory. Raises: ArgumentInvalid."""
+def rule_bytes(rule: RuleDescription) -> int:
+    """Return about the size of a rule's names and values."""
     pairs: list[tuple[str, object]] = []
     if isinstance(rule.filter, SqlFilter | CorrelationFilter):
         pairs += [(each.name, getattr(rule.filter, each.name)) for each in dataclasses.fields(rule.filter)]
@@ -373,9 +373,12 @@ def check_rule_size(rule: RuleDescription) -> None:
     if rule.action is not None:
         pairs += [("action", rule.action.expression), *rule.action.parameters]
         pairs += [("", given.text) for given in rule.action.as_given if given]
-    size_bytes = sum(
-        len(name) + (len(value) if isinstance(value, str | bytes) else 16) for name, value in pairs
-    )
+    return sum(len(name) + (len(value) if isinstance(value, str | bytes) else 16) for name, value in pairs)
+
+
+def check_rule_size(rule: RuleDescription) -> None:
+    """Check the size of a rule's values: pages of rules are built in memory. Raises: ArgumentInvalid."""
+    size_bytes = rule_bytes(rule)
     if size_bytes > RULE_BYTES_MAX:
         raise ArgumentInvalid(
             f"the names and values of rule '{rule.name}' take {size_bytes} bytes, at most "

@@ -32,6 +32,7 @@ from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.errors import ServiceBusError
 from peeklock.broker.vocabulary.extension_commands import (
     DeleteMatching,
+    ReplaceSessionState,
     Reset,
     SearchMessages,
     SettleByNumber,
@@ -105,6 +106,7 @@ class Handlers:
             ask.LoseBodies: (self.bodies.lose_bodies, cannot_fail),
             ask.RenewSessionLock: (sessions.renew_session, _fail),
             ask.GetSessionState: (sessions.get_session_state, _fail),
+            ReplaceSessionState: (sessions.replace_session_state, _fail),
             ask.ShowSession: (sessions.show_session, _fail),
             ask.SetSessionState: (sessions.set_session_state, _fail),
             ask.ListSessions: (sessions.list_sessions, _fail),

@@ -15,7 +15,9 @@ from peeklock.broker.vocabulary.errors import (
     InvalidOperation,
     LowSpace,
     MessageSizeExceeded,
+    SessionCannotBeLocked,
 )
+from peeklock.broker.vocabulary.extension_commands import ReplaceSessionState
 from peeklock.broker.vocabulary.message import MessageView
 
 _ByLockToken = ask.Complete | ask.Abandon | ask.Defer | ask.DeadLetter | ask.Release
@@ -93,6 +95,23 @@ class SessionOperations:
         sessions.set_state(session, command.state, out)
         out.effects.append(do.Done(command.reply_to))
 
+    def replace_session_state(self, command: ReplaceSessionState, out: Outcome) -> None:
+        queue, sessions = with_sessions(self._entities, command.address)
+        found = sessions.get(command.session_id) or MessageSession(command.session_id)
+        if found.lock is not None:
+            raise SessionCannotBeLocked(
+                f"session '{command.session_id}' of '{queue.name}' is held by a receiver, which alone can "
+                f"set its state"
+            )
+        require_state(self._entities, self._shared, queue, found, command.state)
+        queue.accessed_at_ms = out.now_ms
+        if found.state is not None or command.state is not None:
+            session = sessions.named(command.session_id)
+            if found.is_empty:
+                session.text = command.session_id
+            sessions.set_state(session, command.state, out, command.session_id)
+        out.effects.append(do.Done(command.reply_to))
+
     def refused_session_lock(self, command: ask.Command, out: Outcome) -> None:
         """Note that a command was refused for a lost session lock, which is a use of the session."""
         asked = command.command if isinstance(command, ask.Enlist) else command
@@ -121,6 +140,8 @@ class SessionOperations:
                 found.deferred,
                 found.scheduled,
                 None if state is None else MessageView(state, None, 0, 0, None, state.state, None),
+                lock.receiver.link.connection_id if lock is not None and held else 0,
+                lock.receiver.name if lock is not None and held else None,
             )
         )
 

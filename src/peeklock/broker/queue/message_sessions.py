@@ -98,7 +98,7 @@ class MessageSessions:
     def stored(self, message: Message) -> None:
         """Add a new message, with the highest position or scheduled."""
         assert message.session_id is not None
-        session = self._session(message.session_id)
+        session = self.named(message.session_id)
         if message.session_id == session.text:
             message.session_id = session.text  # one object for all its messages
         else:
@@ -139,7 +139,7 @@ class MessageSessions:
             session.returned.clear()
             self.available.pop(session.key, None)
 
-    def _session(self, session_id: str) -> MessageSession:
+    def named(self, session_id: str) -> MessageSession:
         key = folded(session_id)
         session = self._by_key.get(key)
         if session is None:
@@ -193,7 +193,7 @@ class MessageSessions:
                 f"The requested session '{request.session_id}' of '{self._queue.name}' cannot be accepted. "
                 f"The cursor '{known.cursor.name}' holds messages of it."
             )
-        session = self._session(request.session_id)
+        session = self.named(request.session_id)
         self.available.pop(session.key, None)
         self._grant(session, receiver, request.session_id, out)
 
@@ -443,17 +443,19 @@ class MessageSessions:
 
     # States
 
-    def set_state(self, session: MessageSession, state: bytes | None, out: Outcome) -> None:
-        """Replace the state of a session that is held; None clears it (G-03)."""
+    def set_state(
+        self, session: MessageSession, state: bytes | None, out: Outcome, session_id: str | None = None
+    ) -> None:
+        """Replace the state of a session; None clears it (G-03). `session_id`: of one that nobody holds."""
         out.session(EventType.SESSION_STATE_SET, self._queue, session, len(state or b""))
         if session.state is not None:
             self.states.remove(session.state, out)
             session.state = None
         if state is not None:
-            assert session.lock is not None
-            session.state = self.states.put(
-                session.lock.session_id, state, self._queue.shared.wall.instant_ms(out.now_ms), out
-            )
+            spelled = session_id or session.text if session.lock is None else session.lock.session_id
+            at_ms = self._queue.shared.wall.instant_ms(out.now_ms)
+            session.state = self.states.put(spelled, state, at_ms, out)
+        self._forget_if_empty(session)
 
     def lose_state(self, session: MessageSession, out: Outcome) -> None:
         """Clear the state of a session, held or not: it cannot be read."""
@@ -465,7 +467,7 @@ class MessageSessions:
     def restore_state(self, record: Message) -> None:
         """Add a stored state, the oldest first: of several spellings the last one counts."""
         assert record.session_id is not None
-        session = self._session(record.session_id)
+        session = self.named(record.session_id)
         if session.state is not None:
             self.states.replaced.append(session.state)
         session.state = record

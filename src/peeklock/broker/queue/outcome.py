@@ -276,7 +276,7 @@ class Outcome:
     def session(
         self, kind: EventType, queue: MessageQueue, session: MessageSession, size_bytes: int = 0
     ) -> None:
-        """Record an event of a session that is held; see `Recorder.session`."""
+        """Record an event of a session; see `Recorder.session`."""
         if self._recorder is not None:
             self._recorder.session(kind, queue, session, size_bytes)
 

@@ -15,7 +15,7 @@ from peeklock.broker.queue.timers import FAR_MS, TimerKey
 from peeklock.broker.vocabulary import events
 from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken, SequenceNumber
 from peeklock.broker.vocabulary.descriptions import KINDS, Description
-from peeklock.broker.vocabulary.events import Event, EventTuple, EventType
+from peeklock.broker.vocabulary.events import BY_REQUEST, Event, EventTuple, EventType
 
 if TYPE_CHECKING:
     from peeklock.amqp.messaging import Sections
@@ -219,9 +219,13 @@ class Recorder:
     def session(
         self, kind: EventType, queue: MessageQueue, session: MessageSession, size_bytes: int = 0
     ) -> None:
-        """Record an event of a session that is held; `size_bytes` is that of its new state."""
+        """Record an event of a session; `size_bytes` is that of its new state. Only this is set for one that
+        is not held."""
         lock = session.lock
-        assert lock is not None
+        if lock is None:
+            event = self._other(kind, queue.queue_id, queue.name)
+            self._add(event._replace(session_id=session.text, size_bytes=size_bytes, reason=BY_REQUEST))
+            return
         receiver = lock.receiver
         self._add(
             self._other(kind, queue.queue_id, queue.name)._replace(

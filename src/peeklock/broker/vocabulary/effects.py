@@ -207,6 +207,10 @@ class SessionShown:
     scheduled: int
     state: MessageView | None
     """Its body is the state; None = not set."""
+    connection_id: int = 0
+    """Of the receiver that holds it; 0 = not held."""
+    link_name: str | None = None
+    """Of that receiver, on the wire."""
 
 
 @dataclass(slots=True)

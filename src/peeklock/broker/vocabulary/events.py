@@ -72,6 +72,7 @@ class EventType(IntEnum):
     SESSION_RENEWED = 21
     SESSION_RELEASED = 22
     SESSION_STATE_SET = 23
+    """With the `reason` `by request` nobody held the session."""
     ENTITY_PRESENT = 24
     """Recorded for each entity at the start of an epoch; `reason` is its settings, as JSON."""
     ENTITY_CREATED = 25
@@ -101,7 +102,7 @@ class EventType(IntEnum):
 
 
 BY_REQUEST = "by request"
-"""`reason` of DEFERRED without a receiver."""
+"""`reason` of DEFERRED and SESSION_STATE_SET without a receiver."""
 
 NUMBERED_AHEAD = "numbered ahead"
 """`reason` of SCHEDULED after NUMBER_ISSUED."""

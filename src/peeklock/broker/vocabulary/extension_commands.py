@@ -159,6 +159,17 @@ class SettleByNumber:
 
 
 @dataclass(slots=True)
+class ReplaceSessionState:
+    """Set the state of a session that nobody holds; None clears it -> Done. SessionCannotBeLocked: a receiver
+    holds the session."""
+
+    address: Address
+    session_id: str
+    state: bytes | None
+    reply_to: ReplyTo
+
+
+@dataclass(slots=True)
 class ShiftScheduled:
     """-> ScheduledShifted: shift the times of scheduled messages, which keep their numbers. All or none:
     MessageNotFound if a number is not scheduled (any more)."""
@@ -184,5 +195,6 @@ class Reset:
 
 ExtensionCommand: TypeAlias = (
     TakeCursor | ClaimMessages | ReadClaim | CommitClaims | ReleaseCursor | ListCursors | SearchMessages |
-    DeleteMatching | SettleByNumber | ShiftScheduled | Reset
+    DeleteMatching | SettleByNumber | ReplaceSessionState |
+    ShiftScheduled | Reset
 )  # fmt: skip

@@ -31,7 +31,7 @@ from peeklock.pipeline.audit.log import INDEX_BITS, NUMBERED_AHEAD, SUB_QUEUE, L
 from peeklock.pipeline.audit.numbers import RUN_BITS
 from peeklock.pipeline.audit.packing import NONE, Numbers, Truths
 from peeklock.pipeline.audit.segments import Segment, digest, mixed
-from peeklock.pipeline.audit.sessions import ACTIVE, BY_LINK, HOLDS, LOCKED, SESSION_KIND
+from peeklock.pipeline.audit.sessions import ACTIVE, BY_LINK, BY_REQUEST, HOLDS, LOCKED, SESSION_KIND
 
 LIVES, SESSIONS, BATCHES, IDS, TRANSACTIONS, COPIES = (
     "lives", "sessions", "batches", "ids", "transactions", "copies",
@@ -242,6 +242,7 @@ class _Events:
         links = segment.look_up("link_name", _text_digest, 0)
         flags = by_link * BY_LINK + segment.is_any("state_before", "active") * ACTIVE
         flags += segment.has("lock_token") * LOCKED
+        flags += segment.is_any("reason", "by request") * BY_REQUEST
         columns = {
             "place": self.place,
             "session": session,

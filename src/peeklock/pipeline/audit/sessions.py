@@ -32,8 +32,8 @@ _KINDS = (
     *_SETTLES,
 )  # fmt: skip
 SESSION_KIND = {name: number for number, name in enumerate(_KINDS, start=1)}
-BY_LINK, ACTIVE, LOCKED = 1, 2, 4
-"""Flags: it has a link; its message was active; it has a lock token."""
+BY_LINK, ACTIVE, LOCKED, BY_REQUEST = 1, 2, 4, 8
+"""Flags: it has a link; its message was active; it has a lock token; nobody held the session."""
 
 
 def judge_sessions(columns: Mapping[str, Numbers], facts: Mapping[int, Facts]) -> list[Fault]:
@@ -151,7 +151,9 @@ def _codes(rows: _Sessions) -> Numbers:
     stranger = ~held & (has_lock | ~rows.excusable)
     stranger |= held & rows.has(BY_LINK) & (rows.holder[lock] != rows.holder)
     over = held & (rows.until_ms[lock] != NONE) & (rows.at_ms != NONE) & (rows.at_ms >= rows.until_ms[lock])
-    put(rows.is_any(*_BY_HOLDER) & (stranger | over), Check.SESSION_SHARED)
+    by_request = rows.is_any("session_state_set") & rows.has(BY_REQUEST)
+    put(by_request & held, Check.SESSION_SHARED)
+    put(rows.is_any(*_BY_HOLDER) & (stranger | over) & ~by_request, Check.SESSION_SHARED)
     put(rows.is_any(*_SETTLES) & rows.has(LOCKED) & over, Check.LOCK_ENDED)
     delivered = rows.is_any("delivered") & rows.has(ACTIVE)
     put(delivered & _overtaken(rows, delivered), Check.SESSION_ORDER)

@@ -102,6 +102,7 @@ class HttpEndpoint:
             api_context=ApiContext(
                 CountBoard(shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8]),
                 served.history,
+                self._identities_of,
                 is_development=not served.authority_manager.asks_for_secret,
                 has_jobs=True,
                 has_event_log=served.settings.capture is not None,
@@ -124,6 +125,10 @@ class HttpEndpoint:
         served, shared = self._served, self._protocols
         facts = NoFacts() if served.kind == "throw-away" else JobFacts(shared.process.system, served.name)
         return Jobs(served.name, shared.children, partial(shared.attach, served), facts, shared.clock.wall_ms)
+
+    def _identities_of(self, connection_id: int) -> list[str]:
+        connection = self._served.connections.get(connection_id)
+        return [] if connection is None else connection.view().identities
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
         served = self._served
@@ -177,6 +182,7 @@ class HttpEndpoint:
                 "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
             ),
             Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
+            Page("/$api/v1/connection-string", Access.MANAGE, namespaces.connect),
             Page("/$api/v1/config", Access.MANAGE, config.show),
             Page("/$api/v1/keys", Access.MANAGE, keys.show),
             Page("/$api/v1/keys/", Access.MANAGE, keys.add, "PUT"),
