@@ -224,7 +224,9 @@ def test_a_job_ends_with_its_key_and_is_resumed_with_another(tmp_path: Path) -> 
         assert job["by"] == "worker"
         assert reader.ask("GET", f"/jobs/{job['id']}")[0] == 404
         assert reader.ask("GET", "/jobs")[1] == {"jobs": []}
+        assert reader.ask("POST", "/search", {})[0] == 403
         wait(root, job, lambda found: found["done"] > 10)
+        assert of_kind(reader.events("/search", {"entity": "repaired", "limit": 1}), "found")
         assert root.ask("DELETE", "/keys/worker")[0] == 200
         stopped = wait(root, job)
         assert stopped["state"] == "stopped"
