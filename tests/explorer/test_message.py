@@ -99,7 +99,7 @@ def test_a_body_of_many_megabytes_is_cut_and_downloaded_whole(
     page = open_page(place)
     expect(page.get_by_text("The first 256 KiB of 4.8 MiB are shown.")).to_be_visible()
     with page.expect_download() as begun:
-        page.get_by_role("region", name="Body").get_by_role("button", name="Download").click()
+        page.get_by_role("region", name="Body of the message").get_by_role("button", name="Download").click()
     assert begun.value.path().read_bytes() == body
     page.get_by_role("button", name="Show all of it").click()
     expect(page.get_by_text("The first 256 KiB")).to_be_hidden()

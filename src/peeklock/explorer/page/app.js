@@ -28,10 +28,12 @@ function load(name) {
 /** Return the component of a view, undefined while it loads, or an Error. */
 function useView(name) {
   const [, redraw] = useState(0);
+  const view = views.get(name);
   useEffect(() => {
-    if (name && !views.has(name)) load(name).then(() => redraw((turn) => turn + 1));
+    // It may have come since this was drawn: then it is drawn again at once.
+    if (name && view === undefined) load(name).then(() => redraw((turn) => turn + 1));
   }, [name]);
-  return views.get(name);
+  return view;
 }
 
 const isOffered = (route) => !route.right || can(route.right);
