@@ -75,6 +75,20 @@ def test_a_key_is_made_hidden_shown_rotated_and_removed(broker: ExploredBroker, 
     assert "reports" not in keys_of(broker)
 
 
+def test_who_rotates_the_own_key_stays_signed_in(broker: ExploredBroker, open_page: OpenPage) -> None:
+    key = new_key(broker, "admin", "Send,Listen,Manage")
+    page = open_signed_in(open_page, broker, "keys", key)
+    shown = page.get_by_role("region", name=f"Key {key}")
+    shown.get_by_role("button", name="Rotate").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("The page goes on with the new one")
+    dialog.get_by_label("Replace both keys").check()
+    dialog.get_by_role("button", name="Replace both keys").click()
+    expect(dialog).to_have_count(0)
+    page.evaluate("location.hash = '#/namespaces'")
+    expect(page.get_by_role("region", name="Namespace sbemulatorns")).to_be_visible()
+
+
 def test_what_the_rights_do_not_allow_is_not_offered(broker: ExploredBroker, open_page: OpenPage) -> None:
     key = new_key(broker, "listener", "Listen")
     page = open_signed_in(open_page, broker, "entities/orders/settings", key)
@@ -111,7 +125,7 @@ def test_a_job_stops_with_the_key_of_who_started_it_and_goes_on_for_another_one(
     page = open_signed_in(open_page, broker, "entities/orders/dead-letters", key, expected=("401",))
     page.get_by_role("button", name="Send back…").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("At most per second").fill("2")
+    dialog.get_by_label("At most per second").fill("3")
     dialog.get_by_role("button", name="Send back 12").click()
     expect(dialog).to_contain_text("The broker goes on when this tab is closed.")
     broker.api("DELETE", f"keys/{key}")
