@@ -18,6 +18,7 @@ command line and the wire; `stages`, `calls` and `micro_*` call its packages.
     over_http      HTTP compared with AMQP
     transports     TLS and WebSocket
     entities       many entities
+    many_namespaces  many namespaces of one process
     capture        the event log
     spark          the Spark source beside Spark's Kafka source (spark_sources, in an environment of its own)
     crowd, floods  many connections, hostile peers
@@ -30,11 +31,14 @@ command line and the wire; `stages`, `calls` and `micro_*` call its packages.
 
 By hand, with `python -m bench.NAME`
     backup         a back-up beside clients, and a restore
+    beside         what other clients wait while commands read and move messages; search: searches by peeks
+    workers        searches and jobs of the HTTP API, and what other clients wait beside them
     stages         CPU time of a message, stage by stage
     calls          Python calls of a message
     micro_amqp     the AMQP engine; micro_broker: the core; micro_store: engine and store
     micro_rules    rules; micro_topics: sends to topics; rule_mix: their filters
     spark_browse   a batch read; spark_stream: a stream; spark_jobs: audit, metrics, sink
+    many_logs      what the exporter takes for many event logs
     three_loops    three ways to send over a slow path
 """
 

@@ -7,9 +7,9 @@ import time
 
 from bench.flood import KINDS, flood
 from bench.floods import without_pause
-from bench.loadgen import idle_connections, offered
+from bench.loadgen import Endpoint, idle_connections, offered
 from bench.run import MB, Run
-from bench.systems import Peeklock, rss_bytes
+from bench.systems import rss_bytes
 
 OFFERED = 500
 """Messages a second of the client that must not be affected."""
@@ -29,7 +29,7 @@ def crowd(run: Run) -> None:
         before = rss_bytes(endpoint.pid)
         with idle_connections(endpoint, "bench", count), idle_connections(endpoint, "bench", count, "-E"):
             after = rss_bytes(endpoint.pid)
-            p99 = _p99_us(broker, 2 if run.quick else 8)
+            p99 = p99_us(endpoint, 2 if run.quick else 8)
         run.results.add(name, "resident memory", "MB", broker.name, after / MB, aim=400)
         run.results.add(name, "a connection", "kB", broker.name, (after - before) / (2 * count) / 1000)
         run.results.add(name, "p99 send to accepted", "us", broker.name, p99)
@@ -50,9 +50,9 @@ def _coming_again(run: Run, seconds: int) -> None:
             broker.start()
             quiet, flooded = [], []
             for _ in range(run.rounds):
-                quiet.append(_p99_us(broker, seconds))
+                quiet.append(p99_us(broker.endpoint(), seconds))
                 with flood(broker.endpoint(), kind, AT_ONCE) as found:
-                    flooded.append(_p99_us(broker, seconds))
+                    flooded.append(p99_us(broker.endpoint(), seconds))
             name = f"flood of {kind.replace('_', ' ')}"
             run.results.add(name, "connections", "1/s", broker.name, found["connections"] / found["seconds"])
             run.results.add(name, "p99 without it", "us", broker.name, statistics.median(quiet))
@@ -69,9 +69,9 @@ def _coming_again(run: Run, seconds: int) -> None:
             broker.stop()
 
 
-def _p99_us(broker: Peeklock, seconds: int) -> float:
+def p99_us(endpoint: Endpoint, seconds: int) -> float:
     """Return the 99th percentile from the intended time of a send to its answer, over so many seconds."""
-    with offered(broker.endpoint(), "bench", OFFERED, seconds + 5) as offer:
+    with offered(endpoint, "bench", OFFERED, seconds + 5) as offer:
         time.sleep(seconds)
     return offer.load.latency_us["p99"]
 

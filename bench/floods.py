@@ -122,7 +122,7 @@ def measure(endpoint: Endpoint, seconds: float, attack: Attack | None = None, pe
         offer = stack.enter_context(offered(endpoint, GOOD, OFFERED, int(seconds) + 60))
         health = stack.enter_context(_watched_health(endpoint.port))
         if attack is not None:
-            sent = stack.enter_context(_flooded(endpoint, attack, peers))
+            sent = stack.enter_context(flooded(endpoint, attack, peers))
         time.sleep(seconds)
     latency_us = offer.load.latency_us
     return Figures(latency_us["p99.9"] / 1000, latency_us["max"] / 1000, offer.load.refused, health, sent)
@@ -185,8 +185,8 @@ def flood_command(endpoint: Endpoint, attack: Attack, peers: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def _flooded(endpoint: Endpoint, attack: Attack, peers: int) -> Iterator[dict[str, Any]]:
-    """Run the peers while the body runs; the dict has their report at the end."""
+def flooded(endpoint: Endpoint, attack: Attack, peers: int) -> Iterator[dict[str, Any]]:
+    """Run peers while the body runs; the dict has their report at the end."""
     found: dict[str, Any] = {}
     with subprocess.Popen(
         flood_command(endpoint, attack, peers),

@@ -19,6 +19,7 @@ from bench.delay import delayed_path
 from bench.disk import fsync_us
 from bench.entities import ADMINISTRATION
 from bench.loadgen import LoadFailed, drive, idle_connections
+from bench.many_namespaces import SCENARIOS as NAMESPACES
 from bench.over_http import SCENARIOS as OVER_HTTP
 from bench.queue_kinds import SCENARIOS as QUEUE_KINDS
 from bench.recording import SCENARIOS as RECORDING
@@ -266,6 +267,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     **SPARK,
     **TRANSPORTS,
     **CROWD,
+    **NAMESPACES,
     **ADMINISTRATION,
     **OVER_HTTP,
 }

@@ -315,6 +315,11 @@ def rss_bytes(pid: int, *, peak: bool = False) -> int:
     return int(found[1]) * 1024
 
 
+def threads(pid: int) -> int:
+    """Return how many threads a process has."""
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
 def cpu_s(pid: int) -> float:
     """Return the CPU time of a process, in steps of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

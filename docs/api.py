@@ -75,13 +75,14 @@ def _operation(operation: Operation) -> Iterator[str]:
 
 
 def _right(operation: Operation) -> str:
-    if operation.right is None:
+    right = operation.right
+    if right is None:
         return "any"
     if "{entity}" in operation.path:
         rights = [right.value for right in (operation.right, operation.or_right) if right is not None]
         return f"{' or '.join(rights)} on the entity"
-    if any(parameter.name == "entity" for parameter in operation.query):
-        return f"Manage on the namespace; with `entity`, {operation.right.value} on that"
+    if operation.finds_entity is not None or any(each.name == "entity" for each in operation.query):
+        return f"Manage on the namespace; with `entity`, {right.value} on that"
     return "Manage on the namespace"
 
 

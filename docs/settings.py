@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 
 from docs.generated import GeneratedPage
-from peeklock.cli.settings_table import SETTINGS, Setting
+from peeklock.cli.setting import Setting
+from peeklock.cli.settings_table import SETTINGS
 
 
 def _tables() -> Iterator[str]:

@@ -36,8 +36,8 @@ COUNTED = (PYTHON, "-m", "tests.cost")
 """Command prefix that prints the CPU time of the step as its last line."""
 
 PYTEST = (*MODULE, "pytest", "-q")
-CORE = "not interop and not kill and not simulation and not spark and not long and not soak"
-LONG_CORE = "long and not interop and not kill and not simulation and not spark"
+CORE = "not page and not interop and not kill and not simulation and not spark and not long and not soak"
+LONG_CORE = "long and not page and not interop and not kill and not simulation and not spark"
 SPARK = "spark and not long and not soak"
 
 SILENCE_S_MAX = 600.0
@@ -64,6 +64,7 @@ LOGS = "{logs}"
 FOLDERS = {
     "simulation": ("tests/simulation",),
     "kill": ("tests/kill", "tests/capture", "tests/soak"),
+    "page": ("tests/explorer",),
     "interop": ("tests/interop", "tests/admin", "tests/demo"),
     "spark": ("tests/demo", "tests/pipeline", "tests/spark", "tests/client"),  # the longest test first
     "long": ("tests/deploy", "tests/server", "tests/store", "tests/broker", "tests/fuzz", "tests/docs"),
@@ -128,6 +129,7 @@ WAITING = (
         (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "kill and not spark", *FOLDERS["kill"]),
         80,
     ),
+    Step("explorer page", (*PYTEST, "-m", "page and not long", *FOLDERS["page"]), 90),
     Step(
         "simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", *FOLDERS["simulation"]), 20
     ),

@@ -101,6 +101,7 @@ class AskedBroker(InProcessBroker):
         """Apply the commands of waiting requests, and take the answers that are ready."""
         self.offer(self.requests.take_commands())
         for number, response in self.requests.take_ended():
+            assert isinstance(response, Response)
             self.answers[number] = shown(response)
 
     def token(self, key_name: str = DEVELOPMENT_KEY_NAME, key: str = DEVELOPMENT_KEY, path: str = "") -> str:

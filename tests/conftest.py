@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.spark_session import spark as spark  # a fixture for all suites
+from tests.postgres_server import postgres as postgres  # a fixture for all suites
+from tests.spark_session import spark as spark  # likewise
 
 # A slow machine is no failure. A test that hangs ends by pytest's time limit.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

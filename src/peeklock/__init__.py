@@ -5,6 +5,7 @@ demo      `peeklock demo`.
 testing   A broker for tests: in process, or in a thread behind a port.
 server    The broker process: sockets, threads, clock, files.
 pipeline  Spark jobs over the event log and over queues.
+worker    Long work over messages: jobs over blocking connections.
 spark     The Spark data source.
 capture   The process that writes the event log.
 api       The JSON API.
@@ -25,4 +26,4 @@ The import contracts in pyproject.toml say which may import which; ARCHITECTURE.
 
 from __future__ import annotations
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"

@@ -377,7 +377,7 @@ def test_the_usual_layout_is_read_as_any_other(parts: list[bytes], cut: int, who
             sections = look()
         except DecodeError as error:
             return str(error)
-        return [getattr(sections, name) for name in Sections.__slots__]
+        return [getattr(sections, name) for name in Sections.__dataclass_fields__]
 
     expected = found(lambda: messaging._scan_any(payload, whole))
     assert found(lambda: scan(payload, whole=whole)) == expected

@@ -67,6 +67,12 @@ def test_what_is_sent_is_shown(broker: ApiBroker) -> None:
     assert broker.ok("GET", "/entities/q/messages/1") == shown
 
 
+def test_a_property_with_a_decimal_point_stays_a_decimal_number(broker: ApiBroker) -> None:
+    broker.ok("POST", "/entities/q/messages", {"properties": {"rate": 5.0, "count": 5}})
+    found = broker.ok("GET", "/entities/q/messages/1?sections=true")["sections"]["applicationProperties"]
+    assert found == {"rate": {"type": "double", "value": 5.0}, "count": {"type": "long", "value": 5}}
+
+
 def test_bytes_are_sent_and_shown_in_base64(broker: ApiBroker) -> None:
     broker.ok("POST", "/entities/q/messages", {"bodyBase64": "/wA="})
     assert broker.ok("GET", "/entities/q/messages/1")["bodyBase64"] == "/wA="

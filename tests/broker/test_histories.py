@@ -39,7 +39,7 @@ from peeklock.broker.vocabulary.extension_commands import (
     SettleByNumber,
     ShiftScheduled,
 )
-from peeklock.broker.vocabulary.message import Message, MessageState
+from peeklock.broker.vocabulary.message import FIELDS, Message, MessageState
 from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.rules.filters import TrueFilter
 from tests.broker.histories import DIVIDING, EVEN, SPLIT, Scene, payload_of
@@ -147,7 +147,7 @@ class History(Scene):
     def snapshot(self) -> Any:
         """Return all that must survive."""
         volatile = ("lock", "routing", "body_row", "body_slot", "journal_no")
-        fields = [name for name in Message.__slots__ if name not in volatile]
+        fields = [name for name in FIELDS if name not in volatile]
         found: list[Any] = []
         for entity in self.entities():
             found.append((entity.stored(), {name: rule.description for name, rule in entity.rules.items()}))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count as counting
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from peeklock.client import (
     ReceiveMode,
     encode_message,
 )
-from peeklock.client.browsing import PEEK_COUNT, Browser, sequence_number
+from peeklock.client.browsing import PAGE_COUNT, Browser, sequence_number
 from peeklock.client.errors import ServiceBusError
 from peeklock.testing.served import ServedBroker
 
@@ -49,7 +50,7 @@ def put(connection: BlockingConnection, queue: str, *messages: bytes) -> None:
 def served() -> Iterator[ServedBroker]:
     with ServedBroker() as broker:
         administration = Administration.of(ConnectionString.parse(broker.connection_string))
-        for name in ("orders", "followed", "long", "failing"):
+        for name in ("orders", "followed", "long", "near", "far", "failing"):
             administration.create("queue", name, {})
         administration.create("queue", "sessions", {"RequiresSession": True})
         administration.create("topic", "news", {})
@@ -130,21 +131,24 @@ def test_a_table_fits_the_terminal(run: Callable[..., Result], width: int) -> No
 
 
 def test_peek_goes_on_from_a_number(run: Callable[..., Result]) -> None:
-    assert numbers(run("peek", "orders", "--from", "5", "--count", "2", "--json")) == [5, 6]
-    assert numbers(run("peek", "orders", "--from", "31", "--json")) == [31, 32]
-    assert numbers(run("peek", "orders", "--from", "99", "--json")) == []
+    assert numbers(run("peek", "orders", "--from-number", "5", "--count", "2", "--json")) == [5, 6]
+    assert numbers(run("peek", "orders", "--from-number", "31", "--json")) == [31, 32]
+    assert numbers(run("peek", "orders", "--from-number", "99", "--json")) == []
 
 
 def test_a_message_is_shown_whole(run: Callable[..., Result]) -> None:
-    shown = run("peek", "orders", "--from", "1", "--full").stdout
+    shown = run("peek", "orders", "--from-number", "1", "--full").stdout
     assert r"subject                 pasta\x1b[31m\u202e" in shown
     assert "properties\n  n  0\nbody (data)\n  {" in shown
-    assert 'body (value, as JSON)\n  {\n    "größe"' in run("peek", "orders", "--from", "31", "--full").stdout
-    assert "base64)\n  /wAB\n" in run("peek", "orders", "--from", "32", "--full").stdout
+    assert (
+        'body (value, as JSON)\n  {\n    "größe"'
+        in run("peek", "orders", "--from-number", "31", "--full").stdout
+    )
+    assert "base64)\n  /wAB\n" in run("peek", "orders", "--from-number", "32", "--full").stdout
 
 
 def test_programs_get_bodies_that_say_what_they_are(run: Callable[..., Result]) -> None:
-    result = run("peek", "orders", "--from", "30", "--json")
+    result = run("peek", "orders", "--from-number", "30", "--json")
     text, value, binary = map(json.loads, result.stdout.splitlines())
     assert json.loads(text["body"])["total"] == 290
     assert value["bodyValue"] == {"größe": [1, 2]}
@@ -173,7 +177,7 @@ def test_subscriptions_sessions_and_dead_letters_are_seen(
     assert json.loads(dead.stdout)["properties"]["DeadLetterReason"] == "MaxDeliveryCountExceeded"
     for options in (
         ("--dead-letter", "--session", "s"),
-        ("--dead-letter", "--dead-letter-reason", "MaxDeliveryCountExceeded"),
+        ("--dead-letter", "--reason", "MaxDeliveryCountExceeded"),
     ):
         assert numbers(run("search", "failing", *options, "--json")) == [1]
     assert numbers(run("peek", "failing", "--dead-letter", "--session", "s", "--json")) == [1]
@@ -193,13 +197,15 @@ def test_states_are_chosen(run: Callable[..., Result], connection: BlockingConne
     [
         (["--filter", "sys.Label = 'pizza' AND n > 26"], [28, 30]),
         (["--json-path", "$.total > 270"], [29, 30]),
-        (["--json-path", '$.items[*].sku == "A1"', "--to", "6"], [2, 5]),
+        (["--json-path", '$.items[*].sku == "A1"', "--to-number", "6"], [2, 5]),
         (["--json-path", "$.größe[1] == 2"], [31]),
-        (["--text", "SKU", "-i", "--from", "29"], [29, 30]),
+        (["--text", "SKU", "-i", "--from-number", "29"], [29, 30]),
         (["--regex", r'"total": [0-9]0,'], list(range(2, 11))),
         (["--filter", "n >= 0", "--count", "2"], [1, 2]),
         (["--until", "2020-01-01"], []),
-        (["--since", "2020-01-01T00:00+02:00", "--from", "32"], [32]),
+        (["--since", "2h", "--from-number", "32"], [32]),
+        (["--until", "2h"], []),
+        (["--since", "2020-01-01T00:00+02:00", "--from-number", "32"], [32]),
     ],
 )
 def test_a_search_finds_messages(run: Callable[..., Result], options: list[str], found: list[int]) -> None:
@@ -209,10 +215,27 @@ def test_a_search_finds_messages(run: Callable[..., Result], options: list[str],
 def test_a_search_reads_a_long_queue_to_its_end(
     run: Callable[..., Result], connection: BlockingConnection
 ) -> None:
-    count = 3 * PEEK_COUNT + 1
+    count = 3 * PAGE_COUNT + 1
     put(connection, "long", *(encode_message(data=b"%d" % n) for n in range(count)))
     assert numbers(run("search", "long", "--json")) == list(range(1, count + 1))
     assert numbers(run("search", "long", "--text", str(count - 1), "--json")) == [count]
+
+
+@pytest.mark.parametrize(
+    ("queue", "answer_s", "sizes"),
+    [
+        ("near", 0.01, [PAGE_COUNT] * 7),
+        ("far", 0.02, [PAGE_COUNT, 2 * PAGE_COUNT, 4 * PAGE_COUNT]),
+    ],
+)
+def test_pages_are_small_unless_answers_travel_far(
+    connection: BlockingConnection, queue: str, answer_s: float, sizes: list[int]
+) -> None:
+    """A large page is a long turn of the broker's loop, for which its other clients wait."""
+    put(connection, queue, *(encode_message(data=b"%d" % n) for n in range(7 * PAGE_COUNT)))
+    now_s = counting(0.0, answer_s)
+    browser = Browser(connection, queue, clock_s=lambda: next(now_s))
+    assert [len(page) for page in browser.read()] == sizes
 
 
 # Errors
@@ -224,7 +247,10 @@ def test_a_search_reads_a_long_queue_to_its_end(
         (["--filter", "n == 3"], "one = compares, at position 4:\n  n == 3\n     ^"),
         (["--regex", "a(b"], "unterminated subpattern, at position 2:\n  a(b\n   ^"),
         (["--json-path", "$.a ="], "== compares, at position 5:\n  $.a =\n      ^"),
-        (["--since", "noon"], "'noon' is not an instant such as 2026-01-31T12:00:00Z."),
+        (
+            ["--since", "noon"],
+            "'noon' is not an instant such as 2026-01-31T12:00:00Z, nor a span before now",
+        ),
         (["--dead-letter", "--transfer-dead-letter"], "not both"),
     ],
 )
@@ -240,7 +266,7 @@ def test_a_wrong_entity_shows_the_nearest(run: Callable[..., Result]) -> None:
         result = run(command, "ordrs")
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr == (
-            "peeklock: there is no queue or subscription 'ordrs' here. The nearest: orders. "
+            "peeklock: there is no queue or subscription 'ordrs' here; did you mean 'orders'? "
             "A subscription is TOPIC/Subscriptions/NAME.\n"
         )
     assert "news/Subscriptions/sport" in run("peek", "news/Subscriptions/sports").stderr
@@ -298,6 +324,25 @@ def test_a_closed_pipe_ends_it_silently(served: ServedBroker, connection: Blocki
             put(connection, "followed", encode_message(data=b"x"))
         assert process.stderr is not None
         assert process.stderr.read() == ""
+        assert process.returncode == 141
+
+
+def test_a_topic_without_schedules_is_named(run: Callable[..., Result]) -> None:
+    result = run("peek", "news")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+    assert result.stderr == (
+        "'news' is a topic, and has no scheduled messages. The others are in its subscriptions: "
+        "peeklock peek news/Subscriptions/NAME\n"
+    )
+    assert run("peek", "news", "--json").stderr == ""
+    assert run("peek", "failing").stderr == ""
+
+
+def test_a_sub_queue_has_no_dead_letters(run: Callable[..., Result]) -> None:
+    text = "'orders/$DeadLetterQueue' is a sub-queue already: name its entity, 'orders'."
+    for words in (("peek", "--dead-letter"), ("dead-letters", "groups")):
+        result = run(*words, "orders/$DeadLetterQueue")
+        assert (result.exit_code, text in result.stderr) == (2, True)
 
 
 # Reading
@@ -374,6 +419,14 @@ def test_any_line_fits(width: int, body: str, subject: str) -> None:
     }
     assert cell_len(line(found, layout)) <= width
     assert cell_len(head(layout)) <= width
+
+
+@given(st.integers(40, 200))
+def test_a_due_time_keeps_its_year(width: int) -> None:
+    layout = columns(width, "DUE (UTC)")
+    found = {"scheduledEnqueueTime": "2026-01-31T12:00:30.000Z", "state": "scheduled", "sizeBytes": 1}
+    assert "2026-01-31 12:00" in line(found, layout)
+    assert cell_len(line(found, layout)) <= width
 
 
 def test_the_nearest_names_are_few() -> None:

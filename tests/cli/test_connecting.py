@@ -62,6 +62,14 @@ def test_a_login_is_kept_used_and_removed(home: Path, broker: ServedBroker) -> N
     assert (gone.exit_code, "add it with peeklock logins add shop" in gone.output) == (2, True)
 
 
+def test_without_a_terminal_it_reads_a_line(home: Path) -> None:
+    added = run("logins", "add", "shop", given=f"{KEY}\n")
+    assert (added.exit_code, added.stderr) == (0, "")
+    assert added.stdout.startswith("added login 'shop'")
+    none = run("logins", "add", "shop", given="")
+    assert (none.exit_code, "give --connection-string TEXT" in none.output) == (2, True)
+
+
 def test_it_says_where_the_connection_string_came_from(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICEBUS_CONNECTION_STRING", KEY)
     assert ", from SERVICEBUS_CONNECTION_STRING: use it" in run("logins", "add", "shop").output

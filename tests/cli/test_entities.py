@@ -84,11 +84,21 @@ def test_a_queue_is_made_shown_changed_and_deleted(process: BrokerProcess) -> No
     dry = done(process, "queues update jobs --lock-duration PT1M --max-delivery-count 10 --dry-run")
     assert dry == "lock-duration: 30s -> 1m\n"
     assert json.loads(done(process, "queues show jobs --json"))["lockDuration"] == "PT30S"
+    refused = run(process, "queues update jobs --lock-duration 1h")
+    assert (refused.exit_code, refused.stdout) == (1, "")
     done(process, "queues update jobs --lock-duration 1m")
     assert json.loads(done(process, "queues show jobs --json"))["lockDuration"] == "PT1M"
     assert done(process, "queues update jobs --lock-duration 1m") == "nothing to change\n"
     assert done(process, "queues delete jobs --dry-run") == "would delete queue 'jobs'\n"
     assert done(process, "queues delete jobs") == "deleted queue 'jobs'\n"
+
+
+def test_a_namespace_is_deleted_only_without_dry_run(process: BrokerProcess) -> None:
+    done(process, "namespaces create bank")
+    text = "would delete the namespace bank with all its messages (0 connections)\n"
+    assert done(process, "namespaces delete bank --dry-run") == text
+    assert "bank" in done(process, "namespaces list")
+    assert done(process, "namespaces delete bank --yes") == "deleted bank\n"
 
 
 def test_messages_are_counted_and_not_deleted_unasked(process: BrokerProcess) -> None:

@@ -166,7 +166,7 @@ def test_sessions_are_moved_in_their_order(
     source, target = make(RequiresSession=True), make(RequiresSession=True)
     for session in "abc":
         send(connection, source, 10, group_id=session)
-    result = run("move", source, target, "--filter", "n < 5", "--limit", "12", "--rate", "1000")
+    result = run("move", source, target, "--filter", "n < 5", "--count", "12", "--rate", "1000")
     assert result.exit_code == 0, result.output
     assert f"12 messages moved to {target}" in result.stdout
     for session in "abc":
@@ -262,7 +262,7 @@ def test_another_namespace(
         there_administration = Administration.of(ConnectionString.parse(text))
         there_administration.create("queue", "plain", {})
         there_administration.create("queue", "detects", {"RequiresDuplicateDetection": True})
-        plain = run("move", source, "plain", "--to-connection-string", text, "--limit", "10")
+        plain = run("move", source, "plain", "--to-connection-string", text, "--count", "10")
         assert plain.exit_code == 0, plain.output
         assert "At least once" in plain.stdout
         detects = run("move", source, "detects", "--to-connection-string", text)
@@ -430,6 +430,8 @@ def test_groups(run: Callable[..., Result], connection: BlockingConnection, make
         ("1", 3, 2),
         ("2", 3, 3),
     ]
+    [none] = run("dead-letters", "groups", queue, "--by", "property:no", "--json").stdout.splitlines()
+    assert json.loads(none)["group"] is None
     some = run("dead-letters", "groups", queue, "--by", "property:kind", "--reason", "bad", "--json")
     assert [json.loads(row)["count"] for row in some.stdout.splitlines()] == [3, 3]
     bad = run("dead-letters", "groups", queue, "--by", "kind")
@@ -458,7 +460,7 @@ def test_they_are_sent_again_and_marked(
     send(connection, queue, 10)
     kill(connection, queue, 5)
     kill(connection, queue, 3, "other")
-    result = run("dead-letters", "resubmit", queue, "--reason", "bad", "--limit", "4")
+    result = run("dead-letters", "resubmit", queue, "--reason", "bad", "--count", "4")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == f"4 messages sent to {queue}"
     back = [each for each in there(run, queue) if each["properties"]["n"] < 5]
@@ -493,7 +495,7 @@ def test_those_of_a_subscription_go_to_its_topic(
         administration.create("subscription", f"news/Subscriptions/{name}", {})
     send(connection, "news", 2)
     kill(connection, "news/Subscriptions/sport", 2)
-    result = run("dead-letters", "resubmit", "news/Subscriptions/sport", "--limit", "1")
+    result = run("dead-letters", "resubmit", "news/Subscriptions/sport", "--count", "1")
     assert result.exit_code == 0, result.output
     assert "1 message sent to news" in result.stdout
     assert len(there(run, "news/Subscriptions/all")) == 3

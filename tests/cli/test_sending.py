@@ -210,7 +210,7 @@ def test_a_wrong_entity_shows_the_nearest(run: Callable[..., Result]) -> None:
     for lines in ("", rows("a")):
         result = run("send", "newz", lines=lines)
         assert result.exit_code == 1
-        assert result.stderr == "peeklock: there is no queue or topic 'newz' here. The nearest: news.\n"
+        assert result.stderr == "peeklock: there is no queue or topic 'newz' here; did you mean 'news'?\n"
 
 
 def test_lines_of_a_slow_pipe_are_sent_at_once_and_ctrl_c_says_how_to_go_on(

@@ -108,7 +108,7 @@ def test_a_wrong_entity_shows_the_nearest(run: Run, make: Make) -> None:
     for arguments in (("list", f"{queue}x"), ("show", f"{queue}x", "a"), ("state", f"{queue}x", "a")):
         result = run("sessions", *arguments)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert f"The nearest: {queue}" in result.stderr
+        assert f"did you mean '{queue}'" in result.stderr
 
 
 def test_it_fits_a_narrow_terminal(run: Run, make: Make) -> None:

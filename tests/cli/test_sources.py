@@ -11,7 +11,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from peeklock.cli.settings_table import SETTINGS, Setting
+from peeklock.cli.setting import Setting
+from peeklock.cli.settings_table import SETTINGS
 from peeklock.cli.sources import SettingOption, problems_of, read_settings_file, setting_options
 
 

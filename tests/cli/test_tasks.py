@@ -35,6 +35,12 @@ def test_the_help_shows_each_registered_command_once_below_its_task() -> None:
         assert names.get(task.title, set()) == set(task.commands) & REGISTERED
 
 
+def test_no_summary_is_cut() -> None:
+    for words in ([], ["dead-letters"], ["queues"], ["connections"]):
+        _, _, shown = CliRunner().invoke(main, [*words, "--help"]).output.partition("\n")
+        assert "...\n" not in shown
+
+
 def test_examples_name_registered_commands_and_parse() -> None:
     lines = [*overview(REGISTERED)]
     for task in TASKS:

@@ -242,7 +242,12 @@ WRONG = [
     (
         with_namespaces(BARE, {"Name": "a.b"}),
         "UserConfig.Namespaces[1].Name: 'a.b' is not a name: 1 to 63 of A-Z, a-z, 0-9 and -, neither "
-        "beginning nor ending with -",
+        "beginning nor ending with -, and not localhost",
+    ),
+    (
+        with_namespaces(BARE, {"Name": "a", "Properties": {"HostNames": ["Localhost"]}}),
+        "UserConfig.Namespaces[1].Properties.HostNames: a list has localhost, the host name of all "
+        "namespaces",
     ),
     (with_namespaces(7), "UserConfig.Namespaces[0]: 7 is not an object in braces"),
     (with_namespaces({}), "UserConfig.Namespaces[0].Name: missing"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
@@ -56,6 +56,7 @@ from peeklock.store.base import Batch, Definitions, Ends, FrameKeys, Store
 from peeklock.store.encoding import body_rows
 from peeklock.store.memory import MemoryStore
 from peeklock.store.sqlite.store import SqliteStore
+from tests.postgres_server import PostgresServer, database_of
 
 QUEUE_ID = 4
 
@@ -76,13 +77,30 @@ class Medium:
             await store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite, fsync", "sqlite, os"])
-def medium(request: pytest.FixtureRequest, tmp_path: Path) -> Medium:
+@pytest.fixture(params=["memory", "sqlite, fsync", "sqlite, os", "postgres"])
+def medium(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Medium]:
     if request.param == "memory":
         only = MemoryStore()
-        return Medium(lambda: only)
-    durability = request.param.split(", ")[1]
-    return Medium(lambda: SqliteStore(tmp_path / "data", durability=durability))
+        yield Medium(lambda: only)
+    elif request.param == "postgres":
+        yield from medium_in(request.getfixturevalue("postgres"), tmp_path.name)
+    else:
+        durability = request.param.split(", ")[1]
+        yield Medium(lambda: SqliteStore(tmp_path / "data", durability=durability))
+
+
+def medium_in(server: PostgresServer, name: str) -> Iterator[Medium]:
+    from peeklock.store.postgres.store import PostgresStore
+
+    databases = []
+
+    def make() -> Store:
+        databases.append(database_of(server.url()))
+        return PostgresStore(databases[-1], name)
+
+    yield Medium(make)
+    for database in databases:
+        database.close()
 
 
 def run(test: Callable[[Medium], Coroutine[Any, Any, None]]) -> Callable[[Medium], None]:

@@ -58,7 +58,7 @@ def names(node: ast.stmt) -> set[str]:
     return set()
 
 
-EXTRAS = ("demo", "capture", "entra", "otel", "pytest", "spark", "spark-any", "spark-connect")
+EXTRAS = ("demo", "capture", "entra", "otel", "postgres", "pytest", "spark", "spark-any", "spark-connect")
 """For users; the others are for development."""
 
 

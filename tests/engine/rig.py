@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
-from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.message import FIELDS, Message
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.store.base import Batch
@@ -16,7 +16,7 @@ from tests.engine.tiny import TinyNamespace
 
 T = TypeVar("T")
 
-RECORD = tuple(name for name in Message.__slots__ if name not in ("lock", "routing"))
+RECORD = tuple(name for name in FIELDS if name not in ("lock", "routing"))
 
 
 def at_once(awaitable: Awaitable[T]) -> T:

@@ -60,7 +60,7 @@ def view_of_queue(name: str = "orders") -> EntityView:
 
 def everything(sections: Sections) -> list[Any]:
     """Return all that a scan has found of a message."""
-    return [getattr(sections, name) for name in Sections.__slots__]
+    return [getattr(sections, name) for name in Sections.__dataclass_fields__]
 
 
 def section(code: int, value: Any) -> bytes:

@@ -88,6 +88,9 @@ def test_text_and_log_line_share_one_tracking_id() -> None:
         "'orders' is full. TrackingId:0a1b_G7, SystemTracker:localhost:orders, Timestamp:2023-11-14T22:13:20"
     )
     assert str(error.condition) == "amqp:resource-limit-exceeded"
+    stopless = reporter.report(broker_errors.QuotaExceeded("'orders' is full"), "orders", NOW_MS)
+    assert stopless.description == error.description
+    lines.pop()
     [(event, fields)] = lines
     assert event == "refused"
     assert fields == {

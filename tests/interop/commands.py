@@ -86,8 +86,8 @@ def put_right(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch, folder: Pat
     assert sent.endswith(f"2 messages sent to {queue}\n")
     assert run("dead-letters", "drop", queue, "--yes").output.startswith("2 messages removed")
     run("send", queue, "later", "--at", "2099-01-01T00:00Z")
-    assert "3 messages moved" in run("move", queue, other, "--set-session", "a", "--limit", "3").output
-    assert "2 messages moved" in run("move", other, queue, "--to", "2").output
+    assert "3 messages moved" in run("move", queue, other, "--set-session", "a", "--count", "3").output
+    assert "2 messages moved" in run("move", other, queue, "--to-number", "2").output
     assert run("purge", queue, "--yes").output == f"4 messages removed from {queue}\n"
     assert run("purge", other, "--text", "pizza", "--yes").output == f"1 message removed from {other}\n"
     for name in (queue, other):

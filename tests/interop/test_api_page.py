@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/api.md"
 def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     """Req: T-09."""
     found = re.findall(r"^```sh\n(.*?)^```\n^```text\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == 10
+    assert len(found) == 12
     (tmp_path / ".venv").symlink_to(sys.prefix)
     with BrokerProcess(tmp_path) as broker:
         script = "".join(commands for commands, _ in found).replace(":5300", f":{broker.http_port}")

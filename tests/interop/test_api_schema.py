@@ -143,7 +143,9 @@ def test_a_foreign_host_is_described(world: World, label: str) -> None:
     """Req: R-04."""
     case = OPERATIONS[label].Case(
         path_parameters={
-            name: "1" for name in ("entity", "id", "number", "rule", "token", "session") if name in label
+            name: "1"
+            for name in ("entity", "id", "job", "number", "rule", "token", "session")
+            if name in label
         }
     )
     answer = case.call(base_url=world.url, session=world.session, headers={"Host": "example.org"}, timeout=20)

@@ -12,7 +12,7 @@ from peeklock.amqp.message_writing import encode_message
 from peeklock.amqp.messaging import Header, Properties, Sections
 from peeklock.amqp.types import Timestamp
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ArgumentOutOfRange, InvalidOperation
-from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.message import FIELDS, Message
 from peeklock.gateway.inspection import take_in
 from peeklock.gateway.rewriting import INSTANT_MS_MAX, TTL_MS_MAX
 from peeklock.rest.broker_properties import BrokerProperties
@@ -46,7 +46,7 @@ def told(make: Callable[[], tuple[Message, Sections]]) -> object:
     except (ArgumentInvalid, ArgumentOutOfRange, InvalidOperation) as failure:
         return repr(failure)
     return (
-        [getattr(message, name) for name in Message.__slots__],
+        [getattr(message, name) for name in FIELDS],
         everything(sections),
     )
 

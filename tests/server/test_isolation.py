@@ -119,11 +119,16 @@ def locked(owner: Owner) -> str:
 def test_no_operation_of_one_does_anything_in_the_other(two: tuple[Owner, Owner]) -> None:
     a, b = two
     token = locked(b)
+    order = {"work": "purge", "entity": "orders", "criteria": {"filter": "1 = 0"}}
+    status, started, _ = b.ask("POST", "/$api/v1/jobs", order)
+    assert status == 201, started
+    job = started["id"]
     values = {
         "entity": "orders",
         "number": "1",
         "token": token,
         "session": "s1",
+        "job": job,
         "id": "1",
         "name": b.name,
         "filter": "1=1",

@@ -207,6 +207,8 @@ def test_what_cannot_be_made_or_deleted_is_refused_and_changes_nothing(folder: P
             (("create", "new", "--host-name=team.example.org"), "means the namespace 'team'"),
             (("create", "new", "--host-name=shop.example.org"), "means the namespace 'shop'"),
             (("create", "new", "--host-name=bank"), "means the namespace 'bank'"),
+            (("create", "new", "--host-name=localhost"), "host name of all namespaces"),
+            (("create", "LocalHost"), "not localhost"),
             (("create", "new", "--host-name=*.org"), "has a pattern"),
             (("create", "new", "--tier=gold"), "Gold"),
             (("create", "new", f"--config={bad}"), "Queues[0].Name"),

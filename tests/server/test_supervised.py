@@ -57,6 +57,25 @@ func TestIt(t *testing.T) {
 	time.Sleep(time.Minute)
 }
 """
+NODE_WAITS = """
+import { startBroker } from "./broker.mjs";
+import { ask, waitFor } from "./messages.mjs";
+const broker = await startBroker();
+const config = { UserConfig: { Namespaces: [{ Name: "x", Queues: [{ Name: "orders" }] }] } };
+const body = JSON.stringify(config);
+const url = `http://localhost:${broker.httpPort}/$api/v1/namespaces`;
+const { connectionString } = await (await fetch(url, { method: "POST", body })).json();
+const send = (text) => ask(connectionString, "entities/orders/messages", { method: "POST", body: text });
+const waited = waitFor(connectionString, "orders", 2);
+await send('[{"body": "a"}, {"body": "b"}]');
+const taken = { method: "POST", body: '{"mode": "receiveAndDelete"}' };
+await waited;
+await ask(connectionString, "entities/orders/locks", taken);
+const found = await waitFor(connectionString, "orders", 2);
+console.log(found.map((message) => message.body).join());
+await waitFor(connectionString, "orders", 3, 0).catch((error) => console.log(error.message));
+broker.stop();
+"""
 PROGRAMS = {
     "node": ("main.mjs", NODE, [], ["node", "main.mjs"]),
     "java": ("Main.java", JAVA, ["javac", "Main.java", "Broker.java"], ["java", "Main"]),
@@ -142,3 +161,23 @@ def test_the_examples_start_a_broker_that_ends_with_them(language: str, tmp_path
         assert listens(port)
         process.send_signal(signal.SIGKILL)
     assert until(lambda: not listens(port))
+
+
+@pytest.mark.long
+# The reason: a machine without Node.js cannot run its program; CI has it.
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is missing")
+def test_the_example_counts_and_waits(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    shutil.copytree(EXAMPLES / "node", folder)
+    (folder / "main.mjs").write_text(NODE_WAITS)
+    environment = {**os.environ, "PATH": f"{Path(program()).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["node", "main.mjs"],
+        cwd=folder,
+        env=environment,
+        check=True,
+        timeout=120,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.stdout == "a,b\n2 of 3 messages came to orders\n"

@@ -113,6 +113,7 @@ def test_a_client_of_a_namespace_that_is_deleted_is_told(api: Api) -> None:
         ("/$api/v1/namespaces?name=-a", None, 400),
         ("/$api/v1/namespaces?name=" + "a" * 64, None, 400),
         ("/$api/v1/namespaces?name=SBEMULATORNS", None, 409),
+        ("/$api/v1/namespaces?name=LocalHost", None, 400),
         ("/$api/v1/namespaces?lease=soon", None, 400),
         ("/$api/v1/namespaces?lease=PT0S", None, 400),
         ("/$api/v1/namespaces", {"UserConfig": {}}, 400),
@@ -162,7 +163,7 @@ def test_a_namespace_is_made_by_the_first_token_over_amqp(broker: BrokerProcess,
     assert api("GET", f"/$api/v1/namespaces/{name}")["kind"] == "throw-away"
 
 
-@pytest.mark.parametrize("name", ["with space", "a.b", "-a", "é", "a" * 64])
+@pytest.mark.parametrize("name", ["with space", "a.b", "-a", "é", "a" * 64, "localhost"])
 def test_a_key_name_that_is_no_host_label_makes_none(broker: BrokerProcess, api: Api, name: str) -> None:
     before = api("GET", "/$api/v1/namespaces")
     assert api("GET", "/$api/v1/namespaces", key=(name, DEVELOPMENT_KEY)) in (401, 403)

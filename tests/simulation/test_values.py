@@ -20,7 +20,7 @@ from peeklock.broker.queue.peek_lock import Holder, Lock
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary.changes import MessageRemoved, MessageStored, NumbersIssued
 from peeklock.broker.vocabulary.effects import Accepted, Deliver, Rejected, Settled, SettlementFailed
-from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.message import FIELDS, Message
 from peeklock.engine.driver import Commit, Driver, HandOut
 from peeklock.engine.engine import Engine
 from tests.simulation.plan import run_seed
@@ -46,7 +46,7 @@ class ValuePickler(pickle.Pickler):
 def plain(value: Any) -> Any:
     """Return a value in a form that compares by content."""
     if isinstance(value, Message):
-        return {name: getattr(value, name) for name in value.__slots__ if name != "lock"}
+        return {name: getattr(value, name) for name in FIELDS if name != "lock"}
     if isinstance(value, BaseException):
         return type(value), str(value)
     if hasattr(value, "__slots__") and not isinstance(value, tuple | dict | str | bytes | int):

@@ -87,7 +87,7 @@ _PACK_CODE_I32 = struct.Struct(">Bi").pack
 def _number(code: int, layout: str) -> Encoder:
     pack = struct.Struct(">B" + layout).pack
 
-    def write(out: bytearray, value: float) -> None:
+    def write(out: bytearray, value: Any) -> None:
         out += pack(code, value)
 
     return write

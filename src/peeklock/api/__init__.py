@@ -18,6 +18,10 @@ by_number       operations on one message: delete, dead-letter, defer, schedule 
 locks           operations on locks: receive, renew, settle, stream
 sessions        operations on sessions
 search          operations on the messages of all entities
+works           operations whose work a child process does: search, groups
+criteria        what messages must be, as JSON
+life            the operation on the life of a message, from the event log
+jobs            operations on jobs: preview, start, list, stop, resume
 scheduled       operations on scheduled messages: enqueue them earlier or later
 history         the operation on messages that left recently
 model           messages as JSON

@@ -26,6 +26,9 @@ class Access(Enum):
     """What a page asks for. Where clients need no secret, none is asked for here either."""
 
     ANYBODY = "nothing"
+    """Whatever name the client has for the broker: probes use any."""
+    OWN_HOST = "nothing, at a name of the broker"
+    """For files without data. Where no secret is asked for, the host must be one of the broker's."""
     FIGURES = "any right on the namespace"
     MANAGE = "Manage on the namespace"
 
@@ -37,7 +40,7 @@ class PageExchange(ApiExchange):
 
     def allow(self, access: Access) -> None:
         """Raise AuthorizationError or RightMissing unless the request's key is enough."""
-        if access is Access.ANYBODY:
+        if access in (Access.ANYBODY, Access.OWN_HOST):
             return
         rights = self.granted(self.token, "").rights
         if not rights or (access is Access.MANAGE and Right.MANAGE not in rights):

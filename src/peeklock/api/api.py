@@ -1,7 +1,8 @@
 """The API as a whole: the table of operations, and the steps of a request: find, authorize, read, handle.
 
 Theory of operation: as in `rest.api`. `handle` answers at once, or returns the next step: a command to run
-(`Ask`, `Show`), more to read (`Step`), messages to wait for (`Take`, `Stream`). `waits` does all but `Step`.
+(`Ask`, `Show`), more to read (`Step`), messages to wait for (`Take`, `Stream`), the work of a
+child process (`Work`). `waits` does all but `Step` and `Work`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from peeklock.api import (
     definitions,
     entities,
     history,
+    jobs,
+    life,
     locks,
     match,
     me,
@@ -28,6 +31,7 @@ from peeklock.api import (
     scheduled,
     search,
     sessions,
+    works,
 )
 from peeklock.api.exchange import JSON, Answer, ApiContext, ApiExchange, to_json
 from peeklock.api.problems import MethodNotAllowed, NotHere
@@ -64,6 +68,9 @@ _PARTS = (
     search,
     scheduled,
     history,
+    works,
+    jobs,
+    life,
 )
 
 TABLE = Table(
@@ -127,7 +134,7 @@ class Api:
         def answer() -> Answer:
             if request.method == "GET" and unquote(request.path) == DOCUMENT:
                 return Response(200, JSON, _document())
-            operation, texts, node = _authorized(exchange)
+            operation, texts, node = _authorized(exchange, request.body)
             given = read_parameters(operation, texts, request.query, request.headers)
             content_type = request.headers.get("content-type", "")
             body = read_body(operation, request.body, content_type, TABLE.named)
@@ -149,8 +156,12 @@ def _find(method: str, path: str) -> tuple[Operation, Mapping[str, str]]:
     return methods[method], texts
 
 
-def _authorized(exchange: ApiExchange) -> tuple[Operation, Mapping[str, str], Node | None]:
+def _authorized(
+    exchange: ApiExchange, body: bytes | None = None
+) -> tuple[Operation, Mapping[str, str], Node | None]:
     """Return the operation of a request, the texts of its path, and its entity; require the right to it.
+
+    `body`: None = it is not there yet, and an entity that it would name is not asked about.
 
     Raises: NotHere, MethodNotAllowed, ArgumentInvalid, AuthorizationError.
     """
@@ -162,6 +173,10 @@ def _authorized(exchange: ApiExchange) -> tuple[Operation, Mapping[str, str], No
     if operation.right is None:
         exchange.own_grant()
         return operation, texts, None
+    if operation.finds_entity is not None:
+        if body is None:
+            return operation, texts, None
+        text = operation.finds_entity(body)
     if text is None:
         exchange.require(Right.MANAGE, "")
         return operation, texts, None

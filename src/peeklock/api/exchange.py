@@ -6,8 +6,8 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 from peeklock.admin.exchange import AdminContext, AdminRequest, Exchange, Response
 from peeklock.api.count_board import CountBoard
@@ -34,6 +34,7 @@ from peeklock.rest.exchange import RETRY_AFTER_S, Step, Take
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 
 CURSOR_LENGTH_MAX = 2048
 """Characters of a cursor. Our choice: the longest path of an entity, escaped as JSON."""
@@ -96,7 +97,39 @@ class Stream:
     """Makes an event."""
 
 
-Answer: TypeAlias = Response | Ask | Show | Take | Stream | Step
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Have a child process do long work, and stream what it writes until its end, or until the client leaves.
+
+    It connects as a client with these grants, as long as they are upheld.
+    """
+
+    exchange: ApiExchange
+    """As of `Take`."""
+    grants: tuple[Grant, ...]
+    work: Mapping[str, Any]
+    """For the child, see `peeklock.worker`."""
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """Start a job, show jobs, or change what one does."""
+
+    exchange: ApiExchange
+    do: Literal["start", "list", "show", "stop", "resume", "forget"]
+    sees: Callable[[Mapping[str, Any]], bool]
+    """Whether a job, as JSON, may be seen."""
+    job_id: str = ""
+    order: Mapping[str, Any] | None = None
+    """Of a job to start: `shown`, its members as JSON, and `work`, for the child."""
+    grants: Callable[[Mapping[str, Any]], tuple[Grant, ...]] = lambda job: ()
+    """Returns the grants for a job, as JSON, that is to run. Raises: AuthorizationError, RightMissing."""
+    by: str = ""
+    """The name of the key or the roles of the request."""
+
+
+Answer: TypeAlias = Response | Ask | Show | Take | Stream | Work | Steer | Step
 
 
 class ApiExchange(Exchange):
@@ -119,10 +152,18 @@ class ApiExchange(Exchange):
 
         A token may also be for this very address or a path above it.
         """
-        rights = self.granted_here(path).rights
-        if right not in rights and or_right not in rights:
+        self.grant(right, path, or_right)
+
+    def grant(self, right: Right, path: str, or_right: Right | None = None) -> Grant:
+        """Return the grant for a path of a token that has a right on it, without an expiry of its own.
+
+        Raises: AuthorizationError, RightMissing.
+        """
+        found = self.granted_here(path)
+        if right not in found.rights and or_right not in found.rights:
             wanted = right.value if or_right is None else f"{right.value} or {or_right.value}"
             raise RightMissing(f"{wanted} claim required for this operation.")
+        return replace(found, path=path, expires_at_ms=None)
 
     def own_grant(self) -> Grant:
         """Verify the request's token for what it is signed for; a web token for the namespace.

@@ -170,7 +170,7 @@ def read_message(given: Mapping[str, Any], now_ms: int, where: str) -> Encoded:
             setattr(found, name, given[member])
     found.content_type = given.get("contentType") or None
     if "timeToLive" in given:
-        found.ttl_ms = max(1, round(min(given["timeToLive"] * 1000, UNLIMITED_MS)))
+        found.ttl_ms = ttl_ms(given["timeToLive"])
     if "scheduledEnqueueTime" in given:
         at_ms = read_instant(given["scheduledEnqueueTime"], f"The member '{where}scheduledEnqueueTime'")
         found.scheduled_at_ms = max(at_ms, 0)
@@ -183,6 +183,11 @@ def read_message(given: Mapping[str, Any], now_ms: int, where: str) -> Encoded:
         except (binascii.Error, ValueError):
             raise ArgumentInvalid(f"The member '{where}bodyBase64' is not base64.") from None
     return message_of(body, found, read_member(given.get("properties", {})), now_ms)
+
+
+def ttl_ms(seconds: float) -> int:
+    """Return a time to live in ms, of which the shortest is 1 ms."""
+    return max(1, round(min(seconds * 1000, UNLIMITED_MS)))
 
 
 def message_json(

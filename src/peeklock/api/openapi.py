@@ -7,7 +7,7 @@ from typing import Any
 from peeklock import __version__
 from peeklock.api import operator_pages
 from peeklock.api.data_plane import PATHS, REFUSED_AT_ONCE
-from peeklock.api.exchange import EVENTS, JSON, PROBLEM
+from peeklock.api.exchange import EVENTS, JSON, LINES, PROBLEM
 from peeklock.api.schema import Schema, ref
 from peeklock.api.table import PATH_PARAMETERS, ROOT, Operation, Parameter, Table
 
@@ -40,6 +40,12 @@ _MEANINGS = {
     413: "The body is too large.",
     415: "The body is not JSON.",
     503: "The disk is nearly full, or the broker is busy or stopping; retry after `Retry-After`.",
+}
+
+
+_STREAMS: dict[str, Schema] = {
+    EVENTS: {"description": "Server-sent events, each with a JSON object as its data."},
+    LINES: {"description": "A JSON object a line."},
 }
 
 
@@ -91,7 +97,7 @@ def _described(operation: Operation) -> dict[str, Any]:
     ]
     answer: dict[str, Any] = {"description": operation.summary}
     if operation.streams:
-        answer["content"] = {EVENTS: {"schema": {"type": "string"}}}
+        answer["content"] = {kind: {"schema": _STREAMS[kind]} for kind in operation.answer_types}
     elif operation.answer is not None:
         answer["content"] = {JSON: {"schema": operation.answer}}
     refused = {PROBLEM: {"schema": ref("Problem")}}

@@ -66,7 +66,8 @@ def check(value: Any, schema: Schema, named: Mapping[str, Schema], where: str = 
     kinds = schema.get("type")
     if kinds is not None:
         names = [kinds] if isinstance(kinds, str) else list(kinds)
-        if "integer" in names and isinstance(value, float) and value.is_integer():
+        is_whole = isinstance(value, float) and value.is_integer()
+        if is_whole and "integer" in names and "number" not in names:  # a property keeps 5.0
             value = int(value)
         if not any(_KINDS[name](value) for name in names):
             raise ArgumentInvalid(f"{where} is not {_a(' or '.join(names))}.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
-from peeklock.api.exchange import EVENTS, JSON, Answer, ApiContext, ApiExchange
+from peeklock.api.exchange import EVENTS, JSON, LINES, Answer, ApiContext, ApiExchange
 from peeklock.api.problems import MediaTypeUnsupported, NotHere
 from peeklock.api.schema import Schema, check, read_text
 from peeklock.auth.rights import Right
@@ -83,15 +83,21 @@ class Operation:
     status: int = 200
     answer: Schema | None = None
     """Of its JSON; None = there is no body."""
+    finds_entity: Callable[[bytes], str | None] | None = None
+    """Returns the entity that a body names, if it is not in the path or the query."""
     streams: bool = False
     """Its answer is a stream of events."""
+    streams_lines: bool = False
+    """It may be one of JSON Lines, if the client accepts these."""
     problems: tuple[int, ...] = (404, 409)
     """Statuses of its refusals, besides those that all operations share."""
 
     @property
-    def answer_type(self) -> str | None:
-        """The type of the answer's body; None = there is none."""
-        return EVENTS if self.streams else None if self.answer is None else JSON
+    def answer_types(self) -> tuple[str, ...]:
+        """The types of the answer's body; none = there is no body."""
+        if self.streams:
+            return (EVENTS, LINES) if self.streams_lines else (EVENTS,)
+        return () if self.answer is None else (JSON,)
 
 
 PATH_PARAMETERS = {
@@ -114,6 +120,7 @@ PATH_PARAMETERS = {
         "The token of a lock: a GUID.",
         True,
     ),
+    "job": Parameter("job", {"type": "string", "minLength": 1, "maxLength": 64}, "The id of a job.", True),
     "rule": Parameter(
         "rule",
         {"type": "string", "minLength": 1, "maxLength": 50},
@@ -172,6 +179,13 @@ class Table:
                 path = "/".join([ROOT, *(quote(segment, safe="$") for segment in meant)])
                 return f" The path of an entity is one segment: write its slashes as %2F, as in {path[:300]}"
         return ""
+
+
+def entity_of(body: bytes) -> str | None:
+    """Return the member `entity` of a body, before it is checked. Raises: ArgumentInvalid."""
+    found = read_json(body, "The body") if body else None
+    name = found.get("entity") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def node_of(text: str) -> Node:

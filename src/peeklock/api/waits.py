@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import Answer, Ask, Show, Stream
+from peeklock.api.exchange import Answer, Ask, Show, Steer, Stream, Work
 from peeklock.broker.vocabulary import commands, effects
 from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.errors import ServerBusy
@@ -209,11 +209,11 @@ class Waits(Receives):
         except Exception as defect:  # it costs this request its answer
             self._on_defect(defect, {"request": type(answer.command).__name__})
             found = Response(500, "text/plain", b"internal error")
-        if isinstance(found, Response):
-            self._ended.append((number, found))
+        if isinstance(found, Ask | Show):
+            self._ask(number, found)  # the next command of the same request
             return
-        assert isinstance(found, Ask | Show)
-        self._ask(number, found)  # the next command of the same request
+        assert isinstance(found, Response | Work | Steer)
+        self._ended.append((number, found))
 
     # Streams
 

@@ -2,6 +2,7 @@
 
 tasks           The commands by task, for `peeklock` alone and its help.
 serve           `serve`: the settings of a broker, checked against each other.
+setting         One setting.
 settings_table  All settings: their options, variables, keys and help.
 sources         Where the value of a setting comes from: command line, environment, settings file, default.
 operate         `health` and `connections`: what a running broker does.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from peeklock.cli.options import EXISTING_FILE, SOCKET, reported
+from peeklock.cli.options import EXISTING_FILE, SOCKET, reported, yield_to_clients
 from peeklock.cli.running import BrokerError, find
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from peeklock.store.backup.restoring import Restored
 
 STDOUT = Path("-")
-
-NICENESS = 10
-"""The broker's clients come first. Our choice: as the exporter of the event log."""
 
 _SHOWN_S = 0.2
 """How often the line of progress is written anew."""
@@ -87,7 +84,7 @@ def backup(
 
     if (data is None) == (control is None):
         raise click.UsageError("give --data DIR, or --control PATH for a broker with --durability memory.")
-    os.nice(NICENESS)
+    yield_to_clients()
     with reported(StoreError, OutputFailed, BrokerError):
         _require_apart(data, target)
         base = None if since is None else read_backup(since)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from peeklock.cli.criteria import DEAD_LETTER_REASON, NUMBER, STATE, by_criteria, compiled, state_of
+from peeklock.cli.criteria import NUMBER, REASON, STATE, by_criteria, compiled, state_of
 from peeklock.cli.message_output import FULL, JSON, Output
+from peeklock.cli.options import yield_to_clients
 from peeklock.cli.places import Place, at_a_place
+from peeklock.cli.visible import visible
 
 if TYPE_CHECKING:
     from peeklock.client.browsing import Browser
@@ -22,7 +24,7 @@ POLL_S: Final = 0.5
 
 @click.command()
 @at_a_place
-@click.option("--from", "from_number", type=NUMBER, default=0, metavar="NUMBER", help="First number.")
+@click.option("--from-number", type=NUMBER, default=0, metavar="NUMBER", help="First number.")
 @click.option(
     "--count", type=click.IntRange(1), metavar="N", help="Messages to show.", show_default="20; 1 with --full"
 )
@@ -36,8 +38,8 @@ def peek(
 
     \b
     The oldest:           peeklock peek orders
-    From a number on:     peeklock peek orders --from 1200
-    One message whole:    peeklock peek orders --from 1234 --full
+    From a number on:     peeklock peek orders --from-number 1200
+    One message whole:    peeklock peek orders --from-number 1234 --full
     A subscription:       peeklock peek news/Subscriptions/sport
     Dead letters:         peeklock peek orders --dead-letter
     For a program:        peeklock peek orders --json | jq .sequenceNumber
@@ -52,6 +54,12 @@ def peek(
     output = Output(as_json=as_json, full=full)
     with place.browser(by_session=True) as browser:
         show(browser, search, output, from_number, left, ahead=False)
+    if not output.shown and not as_json and place.is_topic():
+        click.echo(
+            f"'{visible(place.entity)}' is a topic, and has no scheduled messages. The others are in its "
+            f"subscriptions: peeklock peek {visible(place.entity)}/Subscriptions/NAME",
+            err=True,
+        )
 
 
 @click.command()
@@ -86,7 +94,7 @@ def tail(place: Place, full: bool, as_json: bool) -> None:
 @at_a_place
 @by_criteria
 @STATE
-@DEAD_LETTER_REASON
+@REASON
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after so many.", show_default="all")
 @FULL
 @JSON
@@ -99,16 +107,17 @@ def search(
     By properties:   peeklock search orders --filter "sys.Label = 'pizza' AND n > 2"
     By the body:     peeklock search orders --text banana -i
     In JSON:         peeklock search orders --json-path '$.items[*].sku == "A1"'
-    By time:         peeklock search orders --since 2026-01-31T12:00Z --state deferred
-    Dead letters:    peeklock search orders --dead-letter --dead-letter-reason MaxDeliveryCountExceeded
+    By time:         peeklock search orders --since 2h --state deferred
+    Dead letters:    peeklock search orders --dead-letter --reason MaxDeliveryCountExceeded
 
     All messages are read, from the lowest number on; memory does not grow. Works with any Service Bus. TIME
-    is ISO 8601, in UTC if it has no zone.
+    is ISO 8601, in UTC if it has no zone, or a span before now: 30m, 2h, 7d.
 
     Exit status: 0 searched, also if nothing is found; 1 refused, or no broker answers; 2 wrong options.
     """
     wanted = compiled(session_id=place.session, state=state_of(state), **criteria)
     output = Output(as_json=as_json, full=full)
+    yield_to_clients()
     with place.browser() as browser:
         show(browser, wanted, output, criteria["from_number"] or 0, count, ahead=True)
 
@@ -117,11 +126,11 @@ def show(
     browser: Browser, search: Search, output: Output, number: int, left: int | None, *, ahead: bool
 ) -> None:
     """Show the messages from a number on that match, at most `left`; `ahead`: expect to read many."""
-    from peeklock.client.browsing import PEEK_COUNT, sequence_number
+    from peeklock.client.browsing import PAGE_COUNT, sequence_number
 
     last = search.criteria.to_number
     count = 0
-    first = PEEK_COUNT if ahead or left is None else min(left, PEEK_COUNT)
+    first = PAGE_COUNT if ahead or left is None else min(left, PAGE_COUNT)
     for messages in browser.read(number, first):
         found = search.among(messages)
         if left is None:

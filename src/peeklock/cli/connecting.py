@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from click.core import ParameterSource
 
 from peeklock.cli.options import EXISTING_FILE, reported
 from peeklock.cli.tables import table
+from peeklock.cli.tasks import Group
 
 if TYPE_CHECKING:
     from peeklock.client.connection_string import ConnectionString
@@ -128,9 +130,10 @@ def _write(file: Path, logins: Mapping[str, Login]) -> None:
 
 
 @click.group(
+    cls=Group,
     help="Keep connection strings by name, for --connection NAME.\n\n"
     "They are in $XDG_CONFIG_HOME/peeklock/connections.toml, which only you can read: a file that others can "
-    f"read is refused.\n\n{EXIT}"
+    f"read is refused.\n\n{EXIT}",
 )
 def logins() -> None:
     pass
@@ -141,22 +144,23 @@ def logins() -> None:
 @click.option(
     "--connection-string",
     envvar="SERVICEBUS_CONNECTION_STRING",
-    prompt="Connection string",
-    hide_input=True,
-    show_default=False,
     metavar="TEXT",
-    help="Default: the variable SERVICEBUS_CONNECTION_STRING, else it is asked for, and not shown.",
+    help="Default: the variable SERVICEBUS_CONNECTION_STRING, else it is asked for, and not shown; without a "
+    "terminal it is the first line of standard input.",
 )
 @click.option("--ca", type=EXISTING_FILE, metavar="FILE", help="PEM file of the certificates to trust.")
 @click.option(
     "--entra", is_flag=True, help="Ask Entra for tokens; the connection string is Endpoint=sb://HOST."
 )
 @click.option("--websocket", is_flag=True, help="AMQP over WebSocket, by port 443 unless another is given.")
-def add_login(name: str, connection_string: str, ca: Path | None, entra: bool, websocket: bool) -> None:
+def add_login(
+    name: str, connection_string: str | None, ca: Path | None, entra: bool, websocket: bool
+) -> None:
     """Add a login, or replace the one of this name."""
     from peeklock.client.errors import OptionError
 
-    login = Login(connection_string.strip(), None if ca is None else str(ca.resolve()), entra, websocket)
+    given = connection_string or _asked()
+    login = Login(given.strip(), None if ca is None else str(ca.resolve()), entra, websocket)
     file = logins_file()
     with reported(LoginRefused, OptionError):
         settings = login.settings()
@@ -165,6 +169,15 @@ def add_login(name: str, connection_string: str, ca: Path | None, entra: bool, w
     origin = ", from SERVICEBUS_CONNECTION_STRING" if source is ParameterSource.ENVIRONMENT else ""
     place = f"{settings.host}:{settings.port}"
     click.echo(f"added login '{name}' of {place}{origin}: use it with --connection {name}")
+
+
+def _asked() -> str:
+    """Return the connection string from the terminal, or from standard input where there is none."""
+    if sys.stdin.isatty():
+        return str(click.prompt("Connection string", hide_input=True))
+    if line := sys.stdin.readline().strip():
+        return line
+    raise click.UsageError("give --connection-string TEXT, or the text on standard input.")
 
 
 @logins.command("list")

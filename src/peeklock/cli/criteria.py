@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from peeklock.cli.options import parsed
-from peeklock.cli.places import instant_ms
+from peeklock.cli.places import past_ms
 
 if TYPE_CHECKING:
     from peeklock.search import Search, SearchError
@@ -25,17 +25,18 @@ _CRITERIA = (
     click.option("--regex", metavar="REGEX", help="This expression of Python is found in the body."),
     click.option("-i", "--ignore-case", is_flag=True, help="Of --text and --regex."),
     click.option("--json-path", metavar="PATH", help="The body is JSON with this: '$.order.total > 100'."),
-    click.option("--from", "from_number", type=NUMBER, metavar="NUMBER", help="Lowest sequence number."),
-    click.option("--to", "to_number", type=NUMBER, metavar="NUMBER", help="Highest sequence number."),
+    click.option("--from-number", type=NUMBER, metavar="NUMBER", help="Lowest sequence number."),
+    click.option("--to-number", type=NUMBER, metavar="NUMBER", help="Highest sequence number."),
     click.option(
-        "--since", "since_ms", callback=parsed(instant_ms), metavar="TIME", help="Enqueued at this or later."
+        "--since",
+        "since_ms",
+        callback=parsed(past_ms),
+        metavar="TIME",
+        help="Enqueued at this or later, or in the last 2h.",
     ),
     click.option(
-        "--until", "until_ms", callback=parsed(instant_ms), metavar="TIME", help="Enqueued before this."
+        "--until", "until_ms", callback=parsed(past_ms), metavar="TIME", help="Enqueued before this."
     ),
-)
-DEAD_LETTER_REASON = click.option(
-    "--dead-letter-reason", metavar="TEXT", help="Its DeadLetterReason, in full."
 )
 REASON = click.option(
     "--reason", "dead_letter_reason", metavar="TEXT", help="Only with this DeadLetterReason, in full."

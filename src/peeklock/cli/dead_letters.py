@@ -13,6 +13,7 @@ from peeklock.cli.criteria import NUMBER, REASON, bad_criterion, by_criteria, co
 from peeklock.cli.message_output import FULL, JSON, Output
 from peeklock.cli.moving import DRY_RUN, YES, edits_of, forwarding, refuse_with_resume
 from peeklock.cli.places import Given, Place, in_a_namespace
+from peeklock.cli.tasks import Group
 
 if TYPE_CHECKING:
     from peeklock.jobs.groups import Groups
@@ -29,7 +30,7 @@ _BY = click.option(
 _GROUP = click.option("--group", metavar="NAME", help="Only of this group, as `groups` names it.")
 
 
-@click.group("dead-letters")
+@click.group("dead-letters", cls=Group)
 def dead_letters() -> None:
     """Look at dead letters, send them again, or drop them.
 
@@ -61,7 +62,7 @@ def _of_an_entity(command: Callable[..., None]) -> Callable[..., None]:
 @_BY
 @REASON
 @by_criteria
-@JSON
+@click.option("--json", "as_json", is_flag=True, help="Print JSON Lines: a group on each line.")
 def groups(place: Place, by: str, as_json: bool, **criteria: Any) -> None:
     """Count the dead letters of ENTITY by their reason, or by a value of theirs.
 
@@ -93,6 +94,7 @@ def _show_groups(groups: Groups, *, as_json: bool) -> None:
 
     from peeklock.cli.tables import table
     from peeklock.cli.visible import visible
+    from peeklock.jobs.groups import NOTHING
     from peeklock.search import instant_text
 
     def time(at_ms: int | None) -> str | None:
@@ -102,7 +104,8 @@ def _show_groups(groups: Groups, *, as_json: bool) -> None:
     for group in groups.found():
         oldest, newest = time(group.oldest_ms), time(group.newest_ms)
         if as_json:
-            shown = {"group": group.name, "count": group.count, "oldest": oldest, "newest": newest}
+            name = None if group.name == NOTHING else group.name
+            shown = {"group": name, "count": group.count, "oldest": oldest, "newest": newest}
             click.echo(json.dumps({**shown, "example": group.example}))
         rows.append(
             [f"{group.count:,}", _short(oldest), _short(newest), str(group.example), visible(group.name)]
@@ -173,11 +176,11 @@ def _show(place: Place, search: Search, output: Output, number: int, count: int 
 def resubmit(entity: str | None, given: Given, resume: Path | None, dry_run: bool, **options: Any) -> None:
     """Send the dead letters of ENTITY again, and remove each from the dead-letter queue.
 
-    
+    \b
     All:                  peeklock dead-letters resubmit orders
     Of one reason:        peeklock dead-letters resubmit orders --reason MaxDeliveryCountExceeded
     Of a group:           peeklock dead-letters resubmit orders --by property:kind --group pizza
-    A few, slowly:        peeklock dead-letters resubmit orders --limit 100 --rate 10
+    A few, slowly:        peeklock dead-letters resubmit orders --count 100 --rate 10
     Repaired:             peeklock dead-letters resubmit orders --set version:=2 --remove draft
     Elsewhere:            peeklock dead-letters resubmit orders --to-entity orders-repaired
     After a break:        peeklock dead-letters resubmit --resume FILE
@@ -219,7 +222,7 @@ def _resubmission(source: str, options: dict[str, Any]) -> Plan:
     from peeklock.search import Criteria
 
     edits = edits_of(options)
-    by, group, limit, rate = (options.pop(name) for name in ("by", "group", "limit", "rate"))
+    by, group, limit, rate = (options.pop(name) for name in ("by", "group", "count", "rate"))
     target = options.pop("to_entity") or sends_to(source)
     return Plan(
         work="resubmit",
@@ -247,7 +250,7 @@ def _resubmission(source: str, options: dict[str, Any]) -> Plan:
 def drop(place: Place, by: str, group: str | None, dry_run: bool, yes: bool, **criteria: Any) -> None:
     """Remove the dead letters of ENTITY for good: all, or those that meet all criteria.
 
-    
+    \b
     All:             peeklock dead-letters drop orders
     Of one reason:   peeklock dead-letters drop orders --reason TTLExpiredException
     In a program:    peeklock dead-letters drop orders --until 2026-01-31T12:00Z --yes

@@ -14,6 +14,7 @@ from peeklock.cli.message_output import FULL, JSON, Output
 from peeklock.cli.outcomes import NOTHING, Outcome, Printing, check_sub_queue, stop_with, with_outcome
 from peeklock.cli.places import Place, at_a_place
 from peeklock.cli.stopping import INTERRUPTED, Stop, stopping
+from peeklock.cli.tasks import Group
 from peeklock.cli.visible import visible
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ NAME_A_SESSION: Final = "Say which session: --session ID."
 NO_SESSION: Final = "Leave out --session."
 
 
-@click.group()
+@click.group(cls=Group)
 def deferred() -> None:
     """List deferred messages, and receive them by their sequence numbers.
 

@@ -17,6 +17,7 @@ from peeklock.cli.entity_options import option_of, setting_options, settings_of,
 from peeklock.cli.options import reported
 from peeklock.cli.running import BrokerError, RunningBroker, to_a_running_broker
 from peeklock.cli.tables import table
+from peeklock.cli.tasks import Group
 from peeklock.client.entities import COUNTS, Entity, Kind, Value, subscription_path
 from peeklock.client.requests import AdministrationError
 
@@ -56,11 +57,9 @@ def administration_of(broker: RunningBroker) -> Administration:
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return advice for a name that is not there."""
-    from difflib import get_close_matches
+    from peeklock.cli import message_text
 
-    by_lower = {each.lower(): each for each in names}
-    close = [by_lower[each] for each in get_close_matches(name.lower(), by_lower, 3)]
-    return f"; did you mean {' or '.join(repr(each) for each in close)}?" if close else ""
+    return message_text.did_you_mean(message_text.nearest(name, names))
 
 
 def found(administration: Administration, kind: Kind, name: str, topic: str | None = None) -> Entity:
@@ -199,6 +198,7 @@ def _group(kind: Kind) -> click.Group:
 
     @click.group(
         f"{kind}s",
+        cls=Group,
         help=f"List, show, create, update and delete {kind}s.\n\n"
         "Any Service Bus namespace: --data DIR or --url of a peeklock broker, or --connection-string with a "
         "key that has Manage. A SPAN is 30s, 5m, 1h30m, 7d, never or ISO 8601; a SIZE is 512m or 5g."
@@ -292,14 +292,15 @@ def _add_update(group: click.Group, kind: Kind) -> None:
             administration = administration_of(broker)
             entity = found(administration, kind, name, topic)
             new = {each: value for each, value in settings.items() if entity.settings.get(each, "") != value}
-            for each, value in new.items():
-                old = shown(each, entity.settings.get(each))
-                click.echo(f"{option_of(each)[2:]}: {old} -> {shown(each, value)}")
+            old = {each: shown(each, entity.settings.get(each)) for each in new}
             if new and not dry_run:
                 administration.update(entity, new)
-                click.echo(f"updated {kind} '{entity.path}'")
-            elif not new:
+            for each, value in new.items():
+                click.echo(f"{option_of(each)[2:]}: {old[each]} -> {shown(each, value)}")
+            if not new:
                 click.echo("nothing to change")
+            elif not dry_run:
+                click.echo(f"updated {kind} '{entity.path}'")
 
 
 def _add_delete(group: click.Group, kind: Kind) -> None:

@@ -1,6 +1,6 @@
 """How a command runs a job: it counts, says what it promises, shows how far it is, and how to go on.
 
-It knows people and files. `peeklock.jobs` decides, and `pipeline.job_driver` does it.
+It knows people and files. `peeklock.jobs` decides, and `worker.job_driver` does it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import click
 from peeklock.cli import checkpoint_files
 from peeklock.cli.criteria import bad_criterion
 from peeklock.cli.message_output import Progress, counted
+from peeklock.cli.options import yield_to_clients
 from peeklock.cli.places import Given
 from peeklock.cli.stopping import INTERRUPTED
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from peeklock.jobs.job import Job
     from peeklock.jobs.plan import Plan
     from peeklock.jobs.survey import Snapshot, Survey
-    from peeklock.pipeline.job_driver import JobDriver
+    from peeklock.worker.job_driver import JobDriver
 
 _DONE: Final = {"purge": "removed", "move": "moved", "resubmit": "sent"}
 
@@ -289,9 +290,10 @@ class _Run:
 def _driven(ends: Ends, plan: Plan, go_on: str, file: Path | None = None) -> Iterator[_Run]:
     """Yield a run; report what fails, and exit. Ctrl-C ends it in order; a second one at once."""
     from peeklock.client.errors import ServiceBusError
-    from peeklock.pipeline.job_driver import JobDriver
     from peeklock.search import SearchError
+    from peeklock.worker.job_driver import JobDriver
 
+    yield_to_clients()
     with ExitStack() as stack:
         source = stack.enter_context(ends.source.connected(plan.source))
         is_one = ends.target is None or plan.namespace == plan.target_namespace

@@ -12,6 +12,7 @@ import click
 
 from peeklock.cli.options import reported
 from peeklock.cli.running import BrokerError, Place, RunningBroker, to_a_broker_or_folder
+from peeklock.cli.tasks import Group
 
 if TYPE_CHECKING:
     from peeklock.server.system.keys import NamespaceKeys
@@ -26,7 +27,7 @@ _NAMESPACE = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def keys() -> None:
     """Show and change the namespace's shared access keys.
 

@@ -23,15 +23,17 @@ ENQUEUED: Final = "ENQUEUED (UTC)"
 DUE: Final = "DUE (UTC)"
 _TIMES: Final = {ENQUEUED: "enqueuedTime", DUE: "scheduledEnqueueTime"}
 """Column -> key of a message. A table has one of them."""
+_NARROW: Final = {ENQUEUED: 14, DUE: 16}
 _ORDER: Final = ("SEQUENCE", *_TIMES, "ID", "SUBJECT", "SESSION", "STATE", "SIZE", "BODY")
 _RIGHT: Final = ("SEQUENCE", "SIZE")
 _WIDE: Final = 100
-"""From this width on, the enqueued time has its year."""
+"""From this width on, times have year and seconds. Below, a time in the past has no year, one that is due no
+seconds."""
 
 
 def columns(width: int, time: str = ENQUEUED) -> dict[str, int]:
     """Return the columns that fit a terminal, in their order, with their widths; the body has the rest."""
-    chosen = {"SEQUENCE": 8, time: 19 if width >= _WIDE else 14}
+    chosen = {"SEQUENCE": 8, time: 19 if width >= _WIDE else _NARROW[time]}
     left = width - sum(chosen.values()) - len(GAP) * len(chosen)
     for name, size in _FURTHER:
         if left - size - len(GAP) < BODY_MIN:
@@ -108,6 +110,8 @@ def _time(text: Any, size: int) -> str | None:
     if not isinstance(text, str) or "T" not in text:
         return text if isinstance(text, str) else None
     shown = text.partition(".")[0].replace("T", " ")
+    if size == _NARROW[DUE]:
+        return shown[:size]
     return shown if len(shown) <= size else shown[5:]
 
 
@@ -119,6 +123,11 @@ def _start(found: Mapping[str, Any]) -> str:
         return f"base64: {found['bodyBase64'][:BODY_CHARACTERS]}"
     text: str = found.get("body", "")
     return text[:BODY_CHARACTERS]
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """Return a question about the nearest names, to follow what is not there; empty = there are none."""
+    return f"; did you mean {' or '.join(repr(each) for each in names)}?" if names else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peeklock.cli.connecting import complete_login
-from peeklock.cli.criteria import DEAD_LETTER_REASON, STATE, by_criteria, state_of
+from peeklock.cli.criteria import REASON, STATE, by_criteria, state_of
 from peeklock.cli.options import EXISTING_FILE, parsed
 from peeklock.cli.places import Given, Place, at_a_place, in_a_namespace
 from peeklock.cli.sending import pair, span_s
@@ -38,7 +38,7 @@ _FORWARD = (
     click.option("--set-session", metavar="ID", help="Their session there."),
     click.option("--set-ttl", callback=parsed(span_s), metavar="SPAN", help="Their time to live: 30s, 7d."),
     click.option("--keep-ids", is_flag=True, help="Keep message ids, though the target may know them."),
-    click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many messages."),
+    click.option("--count", type=click.IntRange(1), metavar="N", help="At most so many messages."),
     click.option(
         "--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most so many a second."
     ),
@@ -83,7 +83,7 @@ def refuse_with_resume(given: dict[str, Any]) -> None:
 @at_a_place
 @STATE
 @by_criteria
-@DEAD_LETTER_REASON
+@REASON
 @DRY_RUN
 @YES
 def purge(place: Place, state: str | None, dry_run: bool, yes: bool, **criteria: Any) -> None:
@@ -141,7 +141,7 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("target", required=False)
 @_with_options
 @by_criteria
-@DEAD_LETTER_REASON
+@REASON
 @forwarding
 def move(
     source: str | None,
@@ -159,7 +159,7 @@ def move(
     All of a queue:        peeklock move orders backup
     Of one kind:           peeklock move orders pizzas --filter "sys.Label = 'pizza'"
     Changed:               peeklock move orders orders-v2 --set version:=2 --remove draft
-    Slowly:                peeklock move orders backup --rate 50 --limit 1000
+    Slowly:                peeklock move orders backup --rate 50 --count 1000
     To another namespace:  peeklock move orders orders --to-connection cloud
     After a break:         peeklock move --resume FILE
 
@@ -201,7 +201,7 @@ def _move(source: str, target: str, options: dict[str, Any]) -> Plan:
     from peeklock.search import Criteria
 
     edits = edits_of(options)
-    limit, rate, session_id = (options.pop(name) for name in ("limit", "rate", "session"))
+    limit, rate, session_id = (options.pop(name) for name in ("count", "rate", "session"))
     return Plan(
         work="move",
         namespace="",

@@ -12,13 +12,14 @@ import click
 from peeklock.cli.options import EXISTING_FILE, reported
 from peeklock.cli.running import BrokerError, RunningBroker, to_a_running_broker
 from peeklock.cli.tables import table
+from peeklock.cli.tasks import Group
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the broker's answer as JSON.")
 
 _PATH = "/$api/v1/namespaces"
 
 
-@click.group()
+@click.group(cls=Group)
 @to_a_running_broker
 def namespaces(broker: RunningBroker) -> None:
     """Show, create and delete the namespaces of a running broker.
@@ -131,20 +132,22 @@ def create_namespace(
 
 @namespaces.command("delete")
 @click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @to_a_running_broker
-def delete_namespace(broker: RunningBroker, name: str, yes: bool) -> None:
+def delete_namespace(broker: RunningBroker, name: str, dry_run: bool, yes: bool) -> None:
     """Delete the namespace NAME with all its messages, and its keys.
 
     Its clients are told. Its event log stays.
     """
     with reported(BrokerError):
         found = broker.value("GET", _at(name))
+        what = f"the namespace {found['name']} with all its messages ({found['connections']} connections)"
+        if dry_run:
+            click.echo(f"would delete {what}")
+            return
         if not yes:
-            connected = f"{found['connections']} connections"
-            click.confirm(
-                f"Delete the namespace {found['name']} with all its messages ({connected})?", abort=True
-            )
+            click.confirm(f"Delete {what}?", abort=True)
         broker.value("DELETE", _at(name))
     click.echo(f"deleted {found['name']}")
 

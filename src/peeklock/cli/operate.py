@@ -12,6 +12,7 @@ import click
 from peeklock.cli.options import reported
 from peeklock.cli.running import BrokerError, RunningBroker, to_a_running_broker
 from peeklock.cli.tables import table
+from peeklock.cli.tasks import Group
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the broker's answer as JSON.")
 
@@ -45,7 +46,7 @@ def health(broker: RunningBroker, page: str | None, as_json: bool) -> None:
     sys.exit(0 if answer.status == 200 else 1)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @_JSON
 @to_a_running_broker
 @click.pass_context

@@ -1,8 +1,9 @@
-"""Shared pieces of commands: the DIR argument, parsers of option values, and how a failure is reported."""
+"""Shared pieces of commands: DIR, parsers of option values, priority, and how a failure is reported."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,10 @@ NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 NEW_FOLDER = click.Path(file_okay=False)
 SOCKET = click.Path(path_type=Path, dir_okay=False)
 
+NICENESS = 10
+"""Of a command that works for long: the broker, and its clients on this machine, come first. Our choice: as
+the exporter of the event log."""
+
 _NO_HOST = "is neither a DNS name (with xn-- where it is not ASCII) nor an IP address"
 
 
@@ -33,6 +38,11 @@ def reported(*failures: type[Exception]) -> Iterator[None]:
     except failures as failure:
         click.echo(f"peeklock: {failure}", err=True)
         sys.exit(1)
+
+
+def yield_to_clients() -> None:
+    """Lower the priority of this process, once."""
+    os.nice(max(0, NICENESS - os.nice(0)))
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +32,9 @@ TRANSFER_DEAD_LETTERS: Final = "$Transfer/$DeadLetterQueue"
 
 TIMEOUT_S: Final = 10.0
 """How long a request is tried. Our choice: a person waits for an error."""
+
+CONNECTING_S: Final = 1.0
+"""After how long a person learns that a connection takes time."""
 
 
 # The namespace
@@ -70,7 +75,8 @@ class Given:
 
         try:
             connection = BlockingConnection(self.settings())
-            yield connection
+            with _connecting(connection):
+                yield connection
             connection.close()  # after an error or Ctrl-C the end of the process closes it
         except (OptionError, LoginRefused) as failure:
             raise click.UsageError(str(failure)) from failure
@@ -95,16 +101,31 @@ class Given:
 
     def _unknown(self, entity: str, sends: bool) -> str:
         """Return that there is no such entity, with the nearest names."""
-        from peeklock.cli.message_text import nearest
+        from peeklock.cli.message_text import did_you_mean, nearest
 
-        names = nearest(entity, _names(self.settings(), sends))
-        near = f"The nearest: {', '.join(names)}." if names else "Check its name."
+        near = did_you_mean(nearest(entity, _names(self.settings(), sends)))
         if sends:
-            return f"there is no queue or topic '{entity}' here. {near}"
-        return (
-            f"there is no queue or subscription '{entity}' here. {near} A subscription is "
-            "TOPIC/Subscriptions/NAME."
-        )
+            return f"there is no queue or topic '{entity}' here{near or '.'}"
+        hint = "A subscription is TOPIC/Subscriptions/NAME."
+        return f"there is no queue or subscription '{entity}' here{near or '.'} {hint}"
+
+
+@contextmanager
+def _connecting(connection: BlockingConnection) -> Iterator[None]:
+    """Say in a terminal that no broker has answered for a second."""
+
+    def say() -> None:
+        if not connection.is_open:
+            click.echo(f"connecting to {connection.host} ...", err=True)
+
+    timer = threading.Timer(CONNECTING_S, say)
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _names(settings: ConnectionString, sends: bool) -> list[str]:
@@ -145,6 +166,9 @@ class Place:
             raise click.UsageError("give --dead-letter or --transfer-dead-letter, not both.")
         self.entity = entity.strip("/")
         below = DEAD_LETTERS if dead_letter else TRANSFER_DEAD_LETTERS if transfer_dead_letter else ""
+        if below and "/$" in self.entity:
+            owner = self.entity.partition("/$")[0]
+            raise click.UsageError(f"'{self.entity}' is a sub-queue already: name its entity, '{owner}'.")
         self.path = f"{self.entity}/{below}" if below else self.entity
         self.session = session
         self.given = given
@@ -159,6 +183,18 @@ class Place:
     def is_sub_queue(self) -> bool:
         """Whether it is a sub-queue: it has no sessions."""
         return "$" in self.path
+
+    def is_topic(self) -> bool:
+        """Return whether it is known to be a topic; the key may not be allowed to ask."""
+        from peeklock.client.administration import Administration
+        from peeklock.client.errors import ServiceBusError
+        from peeklock.client.requests import AdministrationError
+
+        try:
+            found = Administration.of(self.given.settings()).entity(self.path)
+        except (AdministrationError, ServiceBusError, OSError):
+            return False
+        return found is not None and found.kind == "topic"
 
     def report(self, failure: ServiceBusError, about_sessions: str) -> None:
         """Print a failure; see `Given.report`."""
@@ -190,6 +226,25 @@ def instant_ms(given: str) -> int:
         raise ValueError(f"{given!r} is not an instant such as 2026-01-31T12:00:00Z.") from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return round(at.timestamp() * 1000)
+
+
+def past_ms(given: str, now_ms: int | None = None) -> int:
+    """Return an instant, or one that is a span such as 2h before now, as UTC ms. Raises: ValueError."""
+    from peeklock.client.durations import parse_duration
+
+    try:
+        return instant_ms(given)
+    except ValueError:
+        pass
+    now_ms = round(time.time() * 1000) if now_ms is None else now_ms
+    try:
+        span_ms = round(parse_duration(given).total_seconds() * 1000)
+    except ValueError:
+        span_ms = -1
+    if not 0 <= span_ms <= now_ms:
+        text = f"{given!r} is not an instant such as 2026-01-31T12:00:00Z, nor a span before now such as 2h."
+        raise ValueError(text)
+    return now_ms - span_ms
 
 
 def namespace_options(right: str) -> tuple[Callable[[Any], Any], ...]:

@@ -22,6 +22,7 @@ from peeklock.cli.entities import (
 )
 from peeklock.cli.running import RunningBroker, to_a_running_broker
 from peeklock.cli.tables import table
+from peeklock.cli.tasks import Group
 
 if TYPE_CHECKING:
     from peeklock.client.administration import Administration
@@ -31,9 +32,10 @@ _SUBSCRIPTION = click.argument("subscription")
 
 
 @click.group(
+    cls=Group,
     help="List, show, create, update and delete the rules of a subscription.\n\n"
     "A subscription gets a message that any of its rules matches. A new subscription has the rule $Default, "
-    f"which matches all: delete it when you create another.\n\n{EXIT}"
+    f"which matches all: delete it when you create another.\n\n{EXIT}",
 )
 def rules() -> None:
     pass

@@ -18,6 +18,7 @@ from peeklock.cli.message_output import FULL, JSON, Output
 from peeklock.cli.options import parsed
 from peeklock.cli.places import Given, instant_ms, namespace_options
 from peeklock.cli.schedule_runs import Action, Asked, Wanted, run, schedules_of
+from peeklock.cli.tasks import Group
 
 if TYPE_CHECKING:
     from peeklock.client.scheduling import Moved, Schedules
@@ -126,7 +127,7 @@ def _chosen(
 # Commands
 
 
-@click.group()
+@click.group(cls=Group)
 def scheduled() -> None:
     """Show scheduled messages, cancel them, or enqueue them at another time.
 

@@ -113,6 +113,18 @@ def _check(settings: Settings) -> None:
         "name a folder for the messages with --data DIR, or use --durability memory.": (
             not keeps_nothing and settings.data is None
         ),
+        "--durability memory keeps nothing: leave --store out, or choose another durability.": (
+            keeps_nothing and settings.store is not None
+        ),
+        "--durability replicated is a promise of a database: name it with --store.": (
+            settings.durability == "replicated" and settings.store is None
+        ),
+        "--accept-loss is for a store in a folder: leave it or --store out.": (
+            settings.accept_loss and settings.store is not None
+        ),
+        "--capture cannot read events from the database of --store yet: leave one of them out.": (
+            settings.capture is not None and settings.store is not None
+        ),
         f"{CONFIG_VARIABLE} is set beside a configuration file, {settings.config}: use one of them.": (
             settings.config is not None and settings.config_json is not None
         ),

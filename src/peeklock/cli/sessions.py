@@ -17,6 +17,7 @@ import click
 from peeklock.cli.options import EXISTING_FILE
 from peeklock.cli.places import Given, Place, namespace_options
 from peeklock.cli.tables import table
+from peeklock.cli.tasks import Group
 from peeklock.cli.visible import visible
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _at_an_entity(command: Callable[..., None]) -> Callable[..., None]:
     return placed
 
 
-@click.group()
+@click.group(cls=Group)
 def sessions() -> None:
     """List the sessions of an entity, show one, and read or set its state.
 

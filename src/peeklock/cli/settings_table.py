@@ -6,10 +6,6 @@ A row has all that its option, its variable, its key and its line in docs/refere
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
-
 import click
 
 from peeklock.cli.options import (
@@ -25,52 +21,9 @@ from peeklock.cli.options import (
     hours_ms,
     tls_name,
 )
-
-Scope = Literal["process", "namespace"]
-
-PREFIX = "PEEKLOCK_"
+from peeklock.cli.setting import Setting
 
 _PORT = click.IntRange(0, 65535)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """One setting."""
-
-    name: str
-    """Of the option, without dashes before it, and of the key in the settings file."""
-    field: str
-    """Of `server.settings.Settings`."""
-    topic: str
-    """The part of the reference that it stands in."""
-    help: str
-    scope: Scope = "process"
-    """Whether it holds for the process or for one namespace."""
-    more: str = ""
-    """Markdown that the reference adds to the help: links."""
-    type: click.ParamType[Any] | None = None
-    """None = text."""
-    parse: Callable[[str], Any] | None = None
-    """Raises: ValueError."""
-    default: Any = None
-    default_text: str = ""
-    """For the reference, if the default is not the value itself."""
-    metavar: str | None = None
-    repeatable: bool = False
-    flag: bool = False
-    secret: bool = False
-    """`PEEKLOCK_..._FILE` may name a file that has the value."""
-    reloads: bool = False
-    """The file that it names is read again when it changes."""
-
-    @property
-    def variable(self) -> str:
-        """The environment variable."""
-        return PREFIX + self.name.replace("-", "_").upper()
-
-    @property
-    def is_path(self) -> bool:
-        return isinstance(self.type, click.Path)
 
 
 SETTINGS = (
@@ -83,6 +36,26 @@ SETTINGS = (
         parse=folder,
         help="Folder for all data, created if missing. Only one broker can use it at a time. Required "
         "unless --durability memory.",
+    ),
+    Setting(
+        name="store",
+        field="store",
+        topic="Data",
+        metavar="URL",
+        help="Keep all messages, entities and keys in this PostgreSQL database, "
+        "postgresql://USER@HOST:5432/DATABASE. The data folder has what is of this machine alone then. A "
+        "second broker on the database takes over when the first one ends. Give a password by the variable, "
+        "or by PGPASSWORD: other users see the command line.",
+        more="See [Keep messages in PostgreSQL](../how-to/postgresql.md).",
+    ),
+    Setting(
+        name="store-connections",
+        field="store_connections",
+        topic="Data",
+        type=click.IntRange(8, 1000),
+        default=50,
+        metavar="N",
+        help="Connections to the database of --store, at most. All namespaces share them.",
     ),
     Setting(
         name="config",
@@ -119,11 +92,11 @@ SETTINGS = (
         field="durability",
         topic="Data",
         scope="namespace",
-        type=click.Choice(["fsync", "os", "memory"]),
+        type=click.Choice(["replicated", "fsync", "os", "memory"]),
         default="fsync",
         help="What an acknowledgement guarantees. fsync: the message is on stable storage. os: the "
         "operating system has it, so it survives a kill of the broker but not a power cut. memory: "
-        "nothing is kept.",
+        "nothing is kept. replicated: with --store, the message is on a standby of the database too.",
     ),
     Setting(
         name="min-free",
@@ -183,6 +156,15 @@ SETTINGS = (
         help="Port for administration, messages over HTTP and GET /health, by HTTP or HTTPS; 0 picks a "
         "free one.",
         more="Every port accepts AMQP, HTTP, WebSocket and TLS, so both options may name the same port.",
+    ),
+    Setting(
+        name="explorer",
+        field="explorer",
+        topic="Network",
+        type=click.Choice(["on", "off"]),
+        default="on",
+        help="Serve the explorer, a page for browsers, at / of the HTTP port.",
+        more="See [Explore a broker in the browser](../how-to/explorer.md).",
     ),
     Setting(
         name="usual-ports",

@@ -18,7 +18,8 @@ import click
 from click.core import ParameterSource
 
 from peeklock.cli.options import EXISTING_FILE, parsed
-from peeklock.cli.settings_table import PREFIX, SETTINGS, Setting
+from peeklock.cli.setting import PREFIX, Setting
+from peeklock.cli.settings_table import SETTINGS
 
 SETTINGS_VARIABLE = PREFIX + "SETTINGS"
 

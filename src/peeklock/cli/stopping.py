@@ -11,6 +11,9 @@ from typing import Final
 INTERRUPTED: Final = 130
 """Exit status after Ctrl-C; as in a shell: 128 + SIGINT."""
 
+PIPE_CLOSED: Final = 141
+"""Exit status after the reader of standard output has gone; as in a shell: 128 + SIGPIPE."""
+
 
 class Stop:
     """Whether Ctrl-C has been pressed: it ends a wait at once, and work in order. Twice, it ends all."""

@@ -5,6 +5,7 @@ It owns the one table of tasks. A command that is not registered is not shown.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Collection, Iterator
@@ -13,9 +14,13 @@ from typing import Any, Final
 
 import click
 
-from peeklock.cli.stopping import INTERRUPTED
+from peeklock.cli.stopping import INTERRUPTED, PIPE_CLOSED
 
 _NAMED: Final = re.compile(r"\bpeeklock ([a-z]+(?:-[a-z]+)*)")
+
+
+SUMMARY_CHARACTERS: Final = 200
+"""Of a command in the help of its group: the first sentence, which wraps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +116,24 @@ TASKS: Final = (
 )
 
 
+class Group(click.Group):
+    """Commands whose summaries are shown whole: click would cut them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(self.commands[name])) for name in sorted(self.commands)])
+
+
+def _summary(command: click.Command) -> str:
+    return command.get_short_help_str(SUMMARY_CHARACTERS)
+
+
 class Commands(click.Group):
-    """The commands, shown by task. Interrupted, it exits silently; click would print "Aborted!"."""
+    """The commands, shown by task.
+
+    Interrupted, and at a closed pipe, it exits silently, with the status that a shell shows for these
+    signals; click would print "Aborted!".
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and sys.stdout.isatty() and not ctx.resilient_parsing:
@@ -121,19 +142,22 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        limit = formatter.width - 6 - max(map(len, self.commands))
         for task in TASKS:
             names = [name for name in task.commands if name in self.commands]
             if names:
                 with formatter.section(task.title):
-                    rows = [(name, self.commands[name].get_short_help_str(limit)) for name in names]
-                    formatter.write_dl(rows)
+                    formatter.write_dl([(name, _summary(self.commands[name])) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the end fails again
+            sys.exit(PIPE_CLOSED)
 
 
 def overview(registered: Collection[str]) -> Iterator[str]:

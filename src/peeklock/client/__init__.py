@@ -12,6 +12,7 @@ durations          Spans of time as text.
 entities           `Entity`: settings and figures, from XML and to XML.
 errors             `ServiceBusError`, `OptionError`, and the conditions they name.
 found              Messages in an answer, taken from its bytes.
+given              A connection over a socket that is connected already.
 http               HTTP requests to a namespace.
 links              `Receiver` and its outcomes; what all links have in common.
 load               `Load`: messages sent and received at a rate, and how long they took.

@@ -165,6 +165,11 @@ class BlockingConnection:
         return self._engine
 
     @property
+    def is_open(self) -> bool:
+        """Whether the broker has been reached, and the connection has not broken."""
+        return self._engine is not None
+
+    @property
     def host(self) -> str:
         """Host and port, for errors."""
         return f"{self.settings.host}:{self.settings.port}"
@@ -313,13 +318,8 @@ class BlockingConnection:
 
     def _connect(self, deadline: float) -> None:
         settings = self.settings
-        left_s = max(0.1, deadline - time.monotonic())
+        sock = self._dial(max(0.1, deadline - time.monotonic()))
         try:
-            sock = socket.create_connection((settings.host, settings.port), timeout=left_s)
-        except OSError as error:
-            raise self._broken(error) from error
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if settings.tls:
                 sock = ssl.create_default_context(cadata=settings.certificates).wrap_socket(
                     sock, server_hostname=settings.host
@@ -353,6 +353,15 @@ class BlockingConnection:
             threading.Thread(
                 target=self._keep_alive, args=(self._closed,), name="peeklock-client", daemon=True
             ).start()
+
+    def _dial(self, timeout_s: float) -> socket.socket:
+        """Return a connected socket. Raises: ServiceBusError."""
+        try:
+            sock = socket.create_connection((self.settings.host, self.settings.port), timeout=timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise self._broken(error) from error
+        return sock
 
     def _over_websocket(self, sock: socket.socket) -> WebSocket:
         """Shake hands. Raises: OSError."""

@@ -38,7 +38,7 @@ _ADVICE: Final = {
     NOT_FOUND: "Create the entity, or correct its path; it may have been deleted.",
     "amqp:resource-deleted": "The entity was deleted. Create it again, or correct its path.",
     "com.microsoft:entity-disabled": "Enable the entity, then start again.",
-    "amqp:resource-limit-exceeded": "The entity is full: receive from it, or raise its quota.",
+    "amqp:resource-limit-exceeded": "Receive from an entity that is full, or raise the limit that is named.",
     MESSAGE_SIZE_EXCEEDED: "Send a smaller message, or raise the entity's limit.",
     NOT_IMPLEMENTED: "This broker does not know the operation: cursors need peeklock, peek-lock and "
     "browsing work with any Service Bus. A broker named by a URL, amqp://..., only sends and receives.",

@@ -183,6 +183,29 @@ class Link:
         """Handle what was under way."""
 
 
+class BusyPauses:
+    """How long to wait before what a busy broker refused is tried again."""
+
+    def __init__(self, limit_s: float) -> None:
+        """`limit_s`: for how long a broker may be busy."""
+        self._limit_s = limit_s
+        self._since: float | None = None
+        self.until = 0.0
+        """End of the pause, as of `time.monotonic`."""
+
+    def begin(self) -> bool:
+        """Pause; return False if the broker has been busy for too long."""
+        now = time.monotonic()
+        self._since = self._since or now
+        busy_s = now - self._since
+        self.until = now + min(2.0, 0.05 + busy_s)
+        return busy_s <= self._limit_s
+
+    def end(self) -> None:
+        """Note that the broker is not busy."""
+        self._since = None
+
+
 @dataclass(slots=True)
 class Delivery:
     """A received message."""

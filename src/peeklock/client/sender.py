@@ -22,7 +22,7 @@ from peeklock.client.errors import (
     ServiceBusError,
     refused,
 )
-from peeklock.client.links import PROGRESS_S, Link
+from peeklock.client.links import PROGRESS_S, BusyPauses, Link
 
 if TYPE_CHECKING:
     from peeklock.client.connection import BlockingConnection
@@ -77,8 +77,7 @@ class Sender(Link):
         self._bytes = 0
         self._settled = 0
         self._failure: ServiceBusError | None = None
-        self._busy_since: float | None = None
-        self._pause_until = 0.0
+        self._pauses = BusyPauses(connection.settings.timeout_s)
         self._message_bytes_max = 0
         self._batch_bytes_max = 0
         self.on_accepted: Callable[[object], None] | None = None
@@ -221,7 +220,7 @@ class Sender(Link):
         queue, under_way = self._queue, self._under_way
         if self._again and not under_way:
             self._requeue()
-        if not queue or self._again or time.monotonic() < self._pause_until:
+        if not queue or self._again or time.monotonic() < self._pauses.until:
             return
         for _ in range(min(len(queue), engine.credit(channel, handle))):
             sent = queue.popleft()
@@ -238,27 +237,19 @@ class Sender(Link):
     def _outcome(self, sent: _Sent, state: DeliveryState | None) -> None:
         if isinstance(state, Rejected) and state.error is not None:
             condition = str(state.error.condition)
-            if condition == SERVER_BUSY and self._may_wait():
+            if condition == SERVER_BUSY and self._pauses.begin():
                 self._again.append(sent)
                 return
             self._fail(sent, condition, state.error.description)
         elif state != ACCEPTED:
             self._fail(sent, "amqp:internal-error", f"the outcome was {state}, not accepted")
         else:
-            self._busy_since = None
+            self._pauses.end()
             if self.on_accepted is not None:
                 self.on_accepted(sent.tag)
         self._settled += 1
         self._count -= sent.count
         self._bytes -= len(sent.payload)
-
-    def _may_wait(self) -> bool:
-        """Pause because the broker is busy; return False once it is busy for too long."""
-        now = time.monotonic()
-        self._busy_since = self._busy_since or now
-        busy_s = now - self._busy_since
-        self._pause_until = now + min(2.0, 0.05 + busy_s)
-        return busy_s <= self.connection.settings.timeout_s
 
     def _fail(self, sent: _Sent, condition: str, description: str) -> None:
         self._failure = self._failure or refused(
@@ -293,7 +284,7 @@ class Sender(Link):
                 self._failure = error
                 raise
             try:
-                pause_s = self._pause_until - time.monotonic()
+                pause_s = self._pauses.until - time.monotonic()
                 if pause_s > 0:
                     self.connection.exchange(pause_s)
                     continue
@@ -318,7 +309,7 @@ class Sender(Link):
     @property
     def _heard(self) -> tuple[int, float]:
         """A value that changes with each outcome."""
-        return self._settled, self._pause_until
+        return self._settled, self._pauses.until
 
     def _moved_on(self, before: tuple[int, float]) -> bool:
         return self._heard != before or not self.is_open

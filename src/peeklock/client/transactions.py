@@ -3,8 +3,9 @@
 All links are on one AMQP session: the coordinator's first, then the receiver, whose entity becomes the via
 entity, then the sender to the target. A group of messages is one transaction: declare; the completions and
 the transfers, with its id; discharge, once all of them are accepted provisionally, or else with a roll-back.
-Several transactions are under way, so that the answers of one are waited for while others go on. Source:
-wire contract 6, C12, C13, C34, C48; OASIS AMQP 1.0 part 4.
+Several transactions are under way, so that the answers of one are waited for while others go on. The messages
+of one travel at a time: several in one read would be a long turn of the broker's loop. Source: wire contract
+6, C12, C13, C34, C48; OASIS AMQP 1.0 part 4.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from peeklock.client.errors import (
     ServiceBusError,
     refused,
 )
-from peeklock.client.links import PROGRESS_S, Delivery, ReceiveMode, Receiver, SessionChoice
+from peeklock.client.links import PROGRESS_S, BusyPauses, Delivery, ReceiveMode, Receiver, SessionChoice
 
 if TYPE_CHECKING:
     from peeklock.client.connection import BlockingConnection
@@ -118,6 +119,9 @@ class Forwarder(Receiver):
         self._size_max = 0
         self._groups: list[_Group] = []
         """The transactions under way."""
+        self._declared: deque[_Group] = deque()
+        """Those whose messages wait for those of `_enlisting` to be answered."""
+        self._enlisting: _Group | None = None
         self._sent: dict[int, _Answered] = {}
         self._enlisted: dict[int, _Group] = {}
         """By the ids of deliveries whose completion has no answer."""
@@ -126,8 +130,7 @@ class Forwarder(Receiver):
         self._ended = 0
         self._again: list[_Group] = []
         """Those of `_groups` that a busy broker refused; begun again after a pause."""
-        self._busy_since: float | None = None
-        self._pause_until = 0.0
+        self._pauses = BusyPauses(connection.settings.timeout_s)
 
     def forward(self, moved: Sequence[tuple[Delivery, bytes]]) -> None:
         """Send these payloads to the target and complete their deliveries, as one transaction.
@@ -279,6 +282,8 @@ class Forwarder(Receiver):
 
     def on_lost(self, error: ServiceBusError) -> None:
         groups, self._groups = self._groups, []
+        self._declared.clear()
+        self._enlisting = None
         self._coordinator.clear()
         self._out.clear()
         self._sent.clear()
@@ -325,7 +330,7 @@ class Forwarder(Receiver):
     def _wait(self, done: Callable[[], bool]) -> None:
         """Wait while transactions end. Raises: ServiceBusError, after `lost`."""
         while self.is_open and not done():
-            pause_s = self._pause_until - time.monotonic()
+            pause_s = self._pauses.until - time.monotonic()
             if self._again and pause_s > 0:
                 self.connection.exchange(pause_s)
                 continue
@@ -340,19 +345,11 @@ class Forwarder(Receiver):
     def _moved_on(self, before: int) -> bool:
         return self._ended != before or bool(self._again) or not self.is_open
 
-    def _may_wait(self) -> bool:
-        """Pause because the broker is busy; return False once it is busy for too long."""
-        now = time.monotonic()
-        self._busy_since = self._busy_since or now
-        busy_s = now - self._busy_since
-        self._pause_until = now + min(2.0, 0.05 + busy_s)
-        return busy_s <= self.connection.settings.timeout_s
-
     # Transactions
 
     def _begin(self, group: _Group) -> None:
         group.txn_id, group.commits, group.error = b"", False, None
-        self._ask(group, Declare(), partial(self._declared, group))
+        self._ask(group, Declare(), partial(self._on_declared, group))
 
     def _ask(self, group: _Group, request: Declare | Discharge, answered: _Answered) -> None:
         self._coordinator.queue.append((group, encode_coordination(request), None, answered))
@@ -369,7 +366,7 @@ class Forwarder(Receiver):
                     delivery_id = engine.send(self.channel, outlet.handle, tag, payload, state=state)
                     self._sent[delivery_id] = answered
 
-    def _declared(self, group: _Group, state: DeliveryState | None) -> None:
+    def _on_declared(self, group: _Group, state: DeliveryState | None) -> None:
         if not isinstance(state, Declared):
             self._end(group, self._refusal(state, group.index, self.entity))
             return
@@ -377,6 +374,14 @@ class Forwarder(Receiver):
         if group.error is not None:
             self._discharge(group)
             return
+        self._declared.append(group)
+        self._enlist_next()
+
+    def _enlist_next(self) -> None:
+        """Send the messages of the next transaction, unless those of another one have no answers yet."""
+        if self._enlisting is not None or not self._declared:
+            return
+        group = self._enlisting = self._declared.popleft()
         group.unanswered = 2 * len(group.moved)
         completed = TransactionalState(group.txn_id, ACCEPTED)
         engine = self.connection.engine
@@ -404,6 +409,15 @@ class Forwarder(Receiver):
         if not group.unanswered and group.error is None:
             group.commits = True
             self._discharge(group)
+            self._enlisted_all(group)
+
+    def _enlisted_all(self, group: _Group) -> None:
+        """Go on with the next transaction after this one, or without it."""
+        if self._enlisting is group:
+            self._enlisting = None
+        elif group in self._declared:
+            self._declared.remove(group)
+        self._enlist_next()
 
     def _roll_back(self, group: _Group, error: ServiceBusError) -> None:
         if group.error is None:
@@ -411,6 +425,7 @@ class Forwarder(Receiver):
             self._out.queue = deque(item for item in self._out.queue if item[0] is not group)
             if group.txn_id:
                 self._discharge(group)
+                self._enlisted_all(group)
 
     def _discharge(self, group: _Group) -> None:
         request = Discharge(group.txn_id, fail=not group.commits)
@@ -431,13 +446,13 @@ class Forwarder(Receiver):
     def _end(self, group: _Group, error: ServiceBusError | None) -> None:
         for delivery, _ in group.moved:
             self._enlisted.pop(delivery.delivery_id, None)
-        if error is not None and error.condition in _BEGUN_AGAIN and self._may_wait():
+        if error is not None and error.condition in _BEGUN_AGAIN and self._pauses.begin():
             self._again.append(group)
             return
         self._groups.remove(group)
         self._ended += 1
         if error is None:
-            self._busy_since = None
+            self._pauses.end()
         else:
             self.rolled_back += [delivery for delivery, _ in group.moved]
             self._failures.append(error)

@@ -33,12 +33,17 @@ def is_host(name: str) -> bool:
     return True
 
 
-HOST_LABEL_RULE = "a name: 1 to 63 of A-Z, a-z, 0-9 and -, neither beginning nor ending with -"
+SHARED_HOST = "localhost"
+"""The host name of all namespaces, so none of them: the key of a client decides."""
+
+HOST_LABEL_RULE = (
+    "a name: 1 to 63 of A-Z, a-z, 0-9 and -, neither beginning nor ending with -, and not localhost"
+)
 
 
 def is_host_label(name: str) -> bool:
     """Return whether this may be the name of a further namespace, which is a label of its host names."""
-    return bool(_HOST_LABEL.fullmatch(name))
+    return bool(_HOST_LABEL.fullmatch(name)) and name.lower() != SHARED_HOST
 
 
 def is_host_and_port(name: str) -> bool:
@@ -98,7 +103,7 @@ class HostNames:
 
     def __contains__(self, host: str) -> bool:
         """Return whether a host, in lower case and without a port, is one of them."""
-        if host == "localhost" or host.endswith(".localhost") or host in self._names:
+        if host == SHARED_HOST or host.endswith(".localhost") or host in self._names:
             return True
         return f"*.{host.partition('.')[2]}" in self._names
 

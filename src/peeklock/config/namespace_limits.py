@@ -11,7 +11,7 @@ from typing import Any
 
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.config.form import Form, Object, none_of, shown
-from peeklock.config.hosts import is_host
+from peeklock.config.hosts import SHARED_HOST, is_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,10 @@ def _hosts(value: Any) -> tuple[str, ...]:
         raise ValueError(f"{shown(value)} is not a list of host names")
     if any("*" in name for name in value):
         raise ValueError(f"{shown(value)} has a pattern; name each host")
-    return tuple(name.lower().removesuffix(".") for name in value)
+    names = tuple(name.lower().removesuffix(".") for name in value)
+    if SHARED_HOST in names:
+        raise ValueError(f"{shown(value)} has {SHARED_HOST}, the host name of all namespaces")
+    return names
 
 
 def _count(value: Any) -> int:

@@ -61,6 +61,22 @@ class OneNamespace:
         return self
 
 
+class Only:
+    """One namespace, for a peer that is known to be its client: nothing means another."""
+
+    def __init__(self, hosted: Hosted) -> None:
+        self.default = hosted
+
+    def by_host(self, host_name: str) -> None:
+        return None
+
+    def by_key(self, key_name: str) -> Hosted:
+        return self.default
+
+    def by_token(self, token: str) -> Hosted:
+        return self.default
+
+
 class _By(Enum):
     """What has decided."""
 

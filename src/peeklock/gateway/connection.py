@@ -22,6 +22,7 @@ from peeklock.amqp.connection import UNLIMITED_UNITS, Connection
 from peeklock.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, AmqpError
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, LinkAttached, SaslInit
 from peeklock.amqp.frames import Limits
+from peeklock.auth import Grant
 from peeklock.broker.vocabulary.commands import Command, DropConnection, LockToken
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.quotas import PREMIUM
@@ -127,6 +128,11 @@ class Gateway:
             ConnectionOpened: self._on_opened,
             ConnectionClosed: self._on_closed,
         }
+
+    def grant(self, grants: Iterable[Grant]) -> None:
+        """Add the grants of a peer that is known without a token; they count as long as they are upheld."""
+        for grant in grants:
+            self._claims.add(grant)
 
     # From and to the socket
 

@@ -185,7 +185,7 @@ class Reporter:
         self.note("refused", fields, now_ms)
         return AmqpError(
             condition,
-            f"{text} TrackingId:{tracking_id}, SystemTracker:{self.host_name}:{entity}, "
+            f"{text.rstrip('.')}. TrackingId:{tracking_id}, SystemTracker:{self.host_name}:{entity}, "
             f"Timestamp:{at:%Y-%m-%dT%H:%M:%S}",
         )
 

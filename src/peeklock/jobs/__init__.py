@@ -1,7 +1,7 @@
 """Long work over the messages of an entity: purge, move, resubmit. Pure.
 
 A job knows no connection and no clock. It yields operations, such as "receive up to 250", and takes their
-outcomes and the time. `pipeline.job_driver` carries them out over a blocking connection.
+outcomes and the time. `worker.job_driver` carries them out over a blocking connection.
 
 edits       What a moved message has of its own: properties, ids.
 plan        `Plan`: what a job does, where, and what it promises.

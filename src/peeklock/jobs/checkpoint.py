@@ -31,7 +31,8 @@ class Checkpoint:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        plan = asdict(self.plan)
+        optional = ("reason", "description")  # a release without them reads the other plans
+        plan = {k: v for k, v in asdict(self.plan).items() if k not in optional or v is not None}
         criteria = {name: value for name, value in plan["criteria"].items() if value not in (None, False)}
         if self.plan.criteria.state is not None:
             criteria["state"] = STATES[self.plan.criteria.state]

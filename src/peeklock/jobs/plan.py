@@ -19,7 +19,7 @@ from peeklock.jobs.edits import (
 from peeklock.jobs.groups import REASON, grouping
 from peeklock.search import Criteria, Peeked, Search
 
-Work: TypeAlias = Literal["purge", "move", "resubmit"]
+Work: TypeAlias = Literal["purge", "move", "resubmit", "deadLetter"]
 
 _SUB_QUEUES: Final = ("/$transfer/$deadletterqueue", "/$deadletterqueue")
 
@@ -37,6 +37,7 @@ class Guarantee(enum.Enum):
         "be in both places, and arrive again."
     )
     REMOVED = "Each message that is removed is gone."
+    DEAD_LETTERED = "Each message is moved to the dead-letter queue once, by the broker."
 
     @property
     def sentence(self) -> str:
@@ -55,7 +56,7 @@ class Plan:
     """Path of a queue, subscription or sub-queue."""
     target_namespace: str | None = None
     target: str | None = None
-    """Path of a queue or topic; None = messages are removed."""
+    """Path of a queue or topic; None = messages are removed, or dead-lettered."""
     criteria: Criteria = field(default_factory=Criteria)
     by: str = REASON
     group: str | None = None
@@ -66,6 +67,9 @@ class Plan:
     limit: int | None = None
     rate: float | None = None
     """Messages a second, at most."""
+    reason: str | None = None
+    description: str | None = None
+    """Why messages are dead-lettered."""
     is_marked: bool = False
     """Whether messages say that they were resubmitted, and from where."""
     has_new_ids: bool = False
@@ -78,7 +82,7 @@ class Plan:
     def guarantee(self) -> Guarantee:
         """What the job promises."""
         if self.target is None:
-            return Guarantee.REMOVED
+            return Guarantee.DEAD_LETTERED if self.work == "deadLetter" else Guarantee.REMOVED
         if self.by_transactions:
             return Guarantee.TRANSACTIONS
         if self.detects_duplicates and self.has_new_ids:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from typing import Final
 
 from peeklock.jobs.operations import Done, Message, Operation, Outcome, Peek, Remove
@@ -16,8 +16,11 @@ STATES: Final = (MessageState.SCHEDULED, MessageState.DEFERRED)
 class Sweep:
     """Removes the deferred and scheduled messages of a purge, page by page."""
 
-    def __init__(self, plan: Plan, snapshot: Snapshot, *, by_session: bool) -> None:
-        """`by_session`: the entity requires sessions. Raises: SearchError."""
+    def __init__(
+        self, plan: Plan, snapshot: Snapshot, *, by_session: bool, states: Container[MessageState] = STATES
+    ) -> None:
+        """`by_session`: the entity requires sessions; `states`: those to remove. Raises: SearchError."""
+        self._states = states
         self.done = 0
         self.left = 0
         """Messages that others hold."""
@@ -63,6 +66,7 @@ class Sweep:
             if (
                 number is not None
                 and peeked.state in STATES
+                and peeked.state in self._states
                 and self._snapshot.has(number)
                 and self._chooses(peeked)
             ):

@@ -7,7 +7,6 @@ deadletters     Dead letters grouped by entity and reason.
 display         Output of the jobs: progress and tables.
 events          The event log as a table, read whole or followed.
 files           Folders on any file system that Spark reaches.
-job_driver      Runs a job of `peeklock.jobs` over blocking connections.
 lives           The life of each message as one row.
 metrics         Figures per entity and minute.
 options         Options, the Spark session and error texts that the commands share.

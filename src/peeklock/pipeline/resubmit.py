@@ -16,8 +16,8 @@ from peeklock.jobs.checkpoint import Checkpoint
 from peeklock.jobs.job import Job
 from peeklock.jobs.plan import Plan
 from peeklock.jobs.survey import highest_of
-from peeklock.pipeline.job_driver import JobDriver
 from peeklock.spark.options import SubQueue
+from peeklock.worker.job_driver import JobDriver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

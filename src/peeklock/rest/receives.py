@@ -66,7 +66,8 @@ class Receives:
         self._links = 0  # of requests that wait for messages
         self._missing: dict[int, set[int]] = {}  # body row -> the requests whose messages are in it
         self._commands: list[commands.Command] = []
-        self._ended: list[tuple[int, Response]] = []
+        self._ended: list[tuple[int, Any]] = []
+        """Answers; those of the API may be more than responses."""
 
     def __len__(self) -> int:
         return self._links
@@ -154,7 +155,7 @@ class Receives:
         taken, self._commands = self._commands, []
         return taken
 
-    def take_ended(self) -> list[tuple[int, Response]]:
+    def take_ended(self) -> list[tuple[int, Any]]:
         """Return the answers since the last call, by the numbers of their requests."""
         taken, self._ended = self._ended, []
         return taken

@@ -13,6 +13,7 @@ restore        `peeklock restore`.
 export         `peeklock export`.
 repair         `peeklock check`.
 namespaces     The namespaces of the process.
+workers        Child processes that do long work for clients of the HTTP API.
 net            Listening sockets, AMQP, HTTP and WebSocket connections.
 capture        The event log of one namespace: backlog, limit, figures.
 exporter_process  The process that writes the event logs.
@@ -25,8 +26,9 @@ supervised     What a program that starts a broker may ask of it.
 notify         What systemd is told: ready, reloading, stopping, signs of life.
 origins        Which HTTP requests of web pages are accepted.
 loop           The event loop's time: turns, timers, the clock.
+database       The stores in a PostgreSQL database, and what the process is called there.
 descriptors    The limit of open files.
-disk           What the durable stores share: threads, and the reserve for a full disk.
+disk           What the durable stores share, and where each of them is.
 files          Locks on folders, and replacement of files as a whole.
 line_limits    Limits on log lines that a peer can cause.
 log            Log lines as JSON.

@@ -19,7 +19,7 @@ from peeklock.auth import Authority
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server import configuration, log
-from peeklock.server.disk import Disk
+from peeklock.server.disk import Stores, open_stores
 from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.followed_files import followed_files
 from peeklock.server.keys.authority_manager import is_loopback
@@ -42,7 +42,7 @@ from peeklock.server.shard.housekeeping import Housekeeping
 from peeklock.server.shard.shard import Shard
 from peeklock.server.system.authority import SystemAuthority
 from peeklock.server.system.opening import open_system
-from peeklock.store.base import StoreError
+from peeklock.store.base import StoreDeposed, StoreError
 
 if TYPE_CHECKING:
     from peeklock.config.file import Config
@@ -105,15 +105,15 @@ class Broker:
         self._turns = Turns(loop.call_soon, loop.call_later, on_defect=self._take_defect)
         name = configs[0].namespace if configs else DEFAULT_NAMESPACE
         self._telemetry = self._make_telemetry(name)
-        disk = None if settings.data is None else Disk(settings.data)
-        self._system = await open_system(settings, name, disk)
+        stores = open_stores(settings)
+        self._system = await open_system(settings, name, stores)
         try:
-            await self._start(name, configs, disk)
+            await self._start(name, configs, stores)
         except StartFailed:
             await self._system.close()
             raise
 
-    async def _start(self, name: str, configs: Sequence[Config], disk: Disk | None) -> None:
+    async def _start(self, name: str, configs: Sequence[Config], stores: Stores | None) -> None:
         """Start the namespaces and listen. Raises: StartFailed."""
         settings = self._settings
         process = self._process = Process(
@@ -125,7 +125,7 @@ class Broker:
             Tokens(),
             self._fail,
             ExporterProcess(),
-            disk,
+            stores,
             self._given_authority,
             None if self._token_issuer is None else self._token_issuer.verifier,
             self._telemetry,
@@ -340,7 +340,10 @@ class Broker:
     def _fail(self, failure: BaseException) -> None:
         if self._failure is None:
             self._failure = failure
-            if isinstance(failure, StoreError):
+            if isinstance(failure, StoreDeposed):
+                event = "another process owns the store; the broker stops, since it may not answer any more"
+                do = "start again: it waits until that process ends, and takes over"
+            elif isinstance(failure, StoreError):
                 event = "the store failed; the broker stops so that nothing unsaved is acknowledged"
                 do = "repair the disk, then start again"
             else:
@@ -391,8 +394,8 @@ class Broker:
         await asyncio.gather(*(served.stop() for served in self.registry))
         await self._process.exporter.stop()
         await self._system.close()
-        if self._process.disk is not None:
-            self._process.disk.close()
+        if self._process.stores is not None:
+            self._process.stores.close()
 
 
 async def _load_protocols() -> None:

@@ -1,12 +1,41 @@
-"""What the durable stores of a process share: threads, and the reserve for a full disk."""
+"""What the durable stores of a process share, and where each of them is."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Protocol
+
+from peeklock.server.settings import Durability, Settings
+from peeklock.store.base import Store
+
+SYSTEM = "system"
+"""The name of the store with the facts of the process."""
+
+
+def store_name(namespace: str, *, is_default: bool) -> str:
+    """Return the name of the store of a namespace, in a database that has all of them."""
+    return "default" if is_default else f"namespace/{namespace.lower()}"
+
+
+class Stores(Protocol):
+    """The durable stores of a process."""
+
+    def store(self, folder: Path, name: str, durability: Durability) -> Store:
+        """Return a store that is not open yet. `folder`: its own; `name`: see `store_name`."""
+
+    def has(self, folder: Path, name: str) -> bool:
+        """Return whether there is one. It may take long, as `remove` may. Raises: StoreError."""
+
+    def remove(self, folder: Path, name: str) -> None:
+        """Remove one that is closed, with its folder. Raises: OSError, StoreError."""
+
+    def close(self) -> None:
+        """End what they share; all are closed."""
 
 
 class Disk:
-    """The threads and the reserve of all stores."""
+    """Stores in folders: they share threads, and the reserve for a full disk."""
 
     def __init__(self, data: Path) -> None:
         """Start the threads. `data`: the folder of the process."""
@@ -16,6 +45,33 @@ class Disk:
         self.threads = StoreThreads()
         self.ballast = Ballast(data)
 
+    def store(self, folder: Path, name: str, durability: Durability) -> Store:
+        from peeklock.store.sqlite.store import SqliteStore
+
+        return SqliteStore(
+            folder,
+            durability="os" if durability == "os" else "fsync",
+            ballast=self.ballast,
+            threads=self.threads,
+        )
+
+    def has(self, folder: Path, name: str) -> bool:
+        return folder.exists()
+
+    def remove(self, folder: Path, name: str) -> None:
+        if folder.exists():
+            shutil.rmtree(folder)
+
     def close(self) -> None:
-        """End the threads; all stores are closed."""
         self.threads.close()
+
+
+def open_stores(settings: Settings) -> Stores | None:
+    """Return the durable stores that settings ask for, None = all is in memory. Raises: StartFailed."""
+    if settings.data is None:
+        return None
+    if settings.store is None:
+        return Disk(settings.data)
+    from peeklock.server.database import DatabaseStores
+
+    return DatabaseStores(settings)

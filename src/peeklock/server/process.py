@@ -112,6 +112,7 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> str:
             "version": __version__,
             "durability": settings.durability,
             "data": str(settings.data) if settings.data else None,
+            **({} if settings.store is None else {"store": "PostgreSQL"}),
             "amqp_port": broker.amqp_port,
             "http_port": broker.http_port,
             "ports": broker.ports.opened,

@@ -11,7 +11,7 @@ from peeklock.broker.queue.graces import LOCK_GRACE_MS
 from peeklock.broker.queue.wall_clock import CLOCK_STEP_LIMIT_MS
 
 AuthMode = Literal["off", "sas", "jwt", "development"]
-Durability = Literal["fsync", "os", "memory"]
+Durability = Literal["replicated", "fsync", "os", "memory"]
 Policy = Literal["block", "drop-and-say"]
 
 CONFIG_VARIABLE = "CONFIG_JSON"
@@ -75,6 +75,10 @@ class Settings:
     """None = no event log."""
     auth: frozenset[AuthMode] = frozenset()
     """Empty = `development`, on a loopback address only: the emulator's well-known key has all rights."""
+    store: str | None = None
+    """URL of the PostgreSQL database that has the stores; None = they are in the data folder."""
+    store_connections: int = 50
+    """Connections to it, at most."""
     keys: Path | None = None
     """File with the shared access keys, which is only read; None = those in the data folder."""
     jwt: Path | None = None
@@ -115,6 +119,8 @@ class Settings:
     """How long one stays without use."""
     otlp: str | None = None
     """URL of an OpenTelemetry collector; None = nothing is exported."""
+    explorer: Literal["on", "off"] = "on"
+    """Whether the HTTP port serves the explorer at `/`."""
     trace_frames: Path | None = None
     """Folder for the last frames of connections that an error has ended; None = none are kept."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from peeklock.broker.content.overlay import is_bodiless
 from peeklock.engine.engine import Engine
 from peeklock.server import log
-from peeklock.server.disk import Disk
+from peeklock.server.disk import Stores
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.store.base import Store, StoreDamaged, StoreError, StoreGone
 
@@ -19,23 +19,22 @@ MIN_FREE_SHARE = 0.05
 full."""
 
 
-async def open_store(settings: Settings, disk: Disk | None) -> Store:
-    """Open the store of the data folder, or one in memory. Raises: StartFailed. `disk`: None = in memory."""
+async def open_store(settings: Settings, stores: Stores | None, name: str) -> Store:
+    """Open the store of a namespace, or one in memory. Raises: StartFailed.
+
+    `stores`: None = in memory; `name`: see `disk.store_name`.
+    """
     store: Store
     if settings.durability == "memory":
         from peeklock.store.memory import MemoryStore
 
         store = MemoryStore()
     else:
-        from peeklock.store.sqlite.store import SqliteStore
-
         assert settings.data is not None
-        assert disk is not None
+        assert stores is not None
         if settings.accept_loss:
             _rescue(settings.data)
-        store = SqliteStore(
-            settings.data, durability=settings.durability, ballast=disk.ballast, threads=disk.threads
-        )
+        store = stores.store(settings.data, name, settings.durability)
     try:
         await store.open()
     except StoreError as failure:
@@ -55,6 +54,8 @@ async def recover(engine: Engine, store: Store, settings: Settings, now_ms: int)
 def min_free_bytes(settings: Settings) -> Callable[[], int]:
     """Return a function that returns how much space must stay free on the volume."""
     data, given = settings.data, settings.min_free_bytes
+    if settings.store is not None:
+        return lambda: 1  # of a database it is known only whether it is full
     if given is not None or data is None:
         return lambda: given or 0
 
@@ -86,6 +87,8 @@ def _rescue(data: Path) -> None:
 def _start_failed(failure: StoreError, settings: Settings) -> StartFailed:
     if not isinstance(failure, StoreDamaged) or isinstance(failure, StoreGone):
         return StartFailed(str(failure))
+    if settings.store is not None:
+        return StartFailed(f"{failure}; restore a back-up of the database")
     return StartFailed(
         f"{failure}; `peeklock check {settings.data}` says more. Put back a copy of the folder, or start "
         "with --accept-loss to continue with what can be read"

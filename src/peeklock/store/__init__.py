@@ -8,7 +8,9 @@ encoding       The bytes of frames, body rows, event rows and definitions.
 event_backlog  The numbers and sizes of the event rows that wait to be exported.
 losses         What a rescue lost, as lines of text.
 memory         The store in memory.
+postgres       The durable store of several processes: a PostgreSQL database.
 renumbering    The facts of a store as a new journal, with numbers that begin far ahead.
 rescue         Replaces a damaged store by a copy of what can be read.
 sqlite         The durable store: a SQLite database in a data folder.
+worker         Does the jobs of a store, in order, in threads of a pool.
 """

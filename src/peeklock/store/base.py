@@ -36,6 +36,14 @@ class StoreFull(StoreFailed):
     """A write found no space."""
 
 
+class StoreDeposed(StoreFailed):
+    """Another process owns the store now: nothing that this one says may be believed any more."""
+
+
+class StoreUnknown(StoreFailed):
+    """Whether a commit is durable cannot be found out: the process must stop and recover from facts."""
+
+
 class StoreDamaged(StoreError):
     """A checksum does not match, a batch is missing, or an entry cannot be read."""
 
@@ -131,6 +139,9 @@ class Definitions:
     facts: dict[str, str] = field(default_factory=dict)
     """Of the process that uses the store, by key, in the order of the keys."""
 
+
+NEVER = float("inf")
+"""End of the ownership of a store that gives it for good."""
 
 Entry = tuple[str, str, int]
 """A fact kept apart from the journal, as it is stored: key, text and checksum."""
@@ -264,6 +275,13 @@ class Store(Protocol):
 
     def free_bytes(self) -> int | None:
         """Return the bytes of the volume that new messages may take, None = no limit."""
+
+    def valid_until_s(self) -> float:
+        """Return until when the store is surely this process', in seconds of CLOCK_BOOTTIME; `NEVER` = for
+        good. Every commit and every renewal moves it."""
+
+    def failure(self) -> StoreError | None:
+        """Return what has ended the ownership while no commit was under way, None = nothing has."""
 
     def reader(self) -> StoreReader:
         """Return a reader of what is committed, for a back-up. Raises: StoreFailed."""

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 
 from peeklock.store.base import (
+    NEVER,
     Batch,
     Blob,
     Definitions,
@@ -148,6 +149,12 @@ class MemoryStore:
         return 0
 
     def free_bytes(self) -> int | None:
+        return None
+
+    def valid_until_s(self) -> float:
+        return NEVER
+
+    def failure(self) -> None:
         return None
 
     def reader(self) -> MemoryReader:

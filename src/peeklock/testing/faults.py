@@ -16,6 +16,7 @@ from peeklock.store.base import (
     FrameKeys,
     LiveFacts,
     Store,
+    StoreError,
     StoreFailed,
     StoreReader,
 )
@@ -90,6 +91,12 @@ class FaultyStore:
     def free_bytes(self) -> int | None:
         """Return `free` if it is set, else the inner store's free space."""
         return self.free if self.free is not None else self._inner.free_bytes()
+
+    def valid_until_s(self) -> float:
+        return self._inner.valid_until_s()
+
+    def failure(self) -> StoreError | None:
+        return self._inner.failure()
 
     def reader(self) -> StoreReader:
         return self._inner.reader()

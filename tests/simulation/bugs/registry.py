@@ -27,7 +27,16 @@ from peeklock.broker.vocabulary.commands import Command, LockToken, UpdateDispos
 from peeklock.broker.vocabulary.effects import Deliver, Drained, Effect
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
-from peeklock.store.base import Batch, Definitions, Frame, FrameKeys, LiveFacts, Store, StoreReader
+from peeklock.store.base import (
+    Batch,
+    Definitions,
+    Frame,
+    FrameKeys,
+    LiveFacts,
+    Store,
+    StoreError,
+    StoreReader,
+)
 from peeklock.store.event_backlog import EventBacklog
 from tests.simulation.actors.hostile import HOSTILE_FIRST
 from tests.simulation.bugs.circles import (
@@ -209,6 +218,12 @@ class WrappedStore:
 
     def free_bytes(self) -> int | None:
         return self._inner.free_bytes()
+
+    def valid_until_s(self) -> float:
+        return self._inner.valid_until_s()
+
+    def failure(self) -> StoreError | None:
+        return self._inner.failure()
 
     def reader(self) -> StoreReader:
         return self._inner.reader()

@@ -26,7 +26,7 @@ def test_messages_of_a_session_keep_their_order_over_server_busy(
     with monkeypatch.context() as patch:
         # From the next measurement of the lag on, some 250 ms apart, sends are refused.
         patch.setattr(back_pressure, "LAG_MS_MAX", -1)
-        while sender._busy_since is None:
+        while not sender._pauses.until:
             for _ in range(30):  # some under way at a time
                 sender.send(_message(number))
                 number += 1

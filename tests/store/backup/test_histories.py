@@ -13,7 +13,7 @@ import pytest
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.vocabulary.addresses import LockToken
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY, CursorStored
-from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.message import FIELDS
 from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.store.backup.restoring import SKIPPED_BATCHES, SKIPPED_NUMBERS
 from peeklock.store.backup.verifying import Backup
@@ -63,7 +63,7 @@ def facts(store: MemoryStore, skipped: int) -> Any:
     found = at_once(store.load_definitions())
     known = {entity.entity_id for entity in found.entities}
     live = at_once(store.load_live())
-    fields = [name for name in Message.__slots__ if name not in PLACES]
+    fields = [name for name in FIELDS if name not in PLACES]
     messages = {}
     for queue_id, stored in live.messages:
         for change in stored if queue_id // QUEUES_PER_ENTITY in known else ():

@@ -18,7 +18,7 @@ from peeklock.broker.vocabulary.changes import (
     MessageStored,
     NumbersIssued,
 )
-from peeklock.broker.vocabulary.message import COPIES_FOLLOWING_MAX, Message, MessageState
+from peeklock.broker.vocabulary.message import COPIES_FOLLOWING_MAX, FIELDS, Message, MessageState
 from peeklock.engine import journal
 from peeklock.store.base import Batch, LiveFacts, StoreDamaged
 from peeklock.store.encoding import frames
@@ -78,9 +78,7 @@ def stored(changes: list[Change]) -> list[tuple[object, ...]]:
     ]
 
 
-STORED_FIELDS = tuple(
-    name for name in Message.__slots__ if name not in ("lock", "routing", "journal_no", "queue_id")
-)
+STORED_FIELDS = tuple(name for name in FIELDS if name not in ("lock", "routing", "journal_no", "queue_id"))
 
 
 @given(st.lists(CHANGE, max_size=30), st.integers(1, 2**60), SMALL)

@@ -311,7 +311,7 @@ class Entities:
             raise RuleAlreadyExists(
                 f"The messaging entity '{subscription.name}/Rules/{description.name}' already exists."
             )
-        rule = Rule(subscription, replace(description, created_at_ms=now_ms))
+        rule = Rule.compiled(subscription, replace(description, created_at_ms=now_ms))
         self._require_room_for_rule(rule)
         return rule
 
@@ -319,7 +319,7 @@ class Entities:
         """Return a replacement. Raises: ArgumentInvalid, RuleNotFound, PreconditionFailed, QuotaExceeded."""
         old = self.rule(subscription, description.name, if_match)
         name, created_at_ms = old.description.name, old.description.created_at_ms
-        rule = Rule(subscription, replace(description, name=name, created_at_ms=created_at_ms))
+        rule = Rule.compiled(subscription, replace(description, name=name, created_at_ms=created_at_ms))
         if rule.is_correlation != old.is_correlation:
             self._require_room_for_kind(rule)
         return rule

@@ -61,44 +61,49 @@ class Rule:
 
     __slots__ = ("action", "description", "filter", "subscription")
 
-    def __init__(self, subscription: Entity, description: RuleDescription, *, stored: bool = False) -> None:
-        """Compile a rule. `stored`: accept what an earlier release accepted.
+    def __init__(
+        self,
+        subscription: Entity,
+        description: RuleDescription,
+        filter: CompiledFilter,
+        action: CompiledAction | None,
+    ) -> None:
+        self.subscription = subscription
+        self.description = description
+        self.filter = filter
+        self.action = action
+
+    @classmethod
+    def compiled(cls, subscription: Entity, description: RuleDescription, *, stored: bool = False) -> Rule:
+        """Return a compiled rule. `stored`: accept what an earlier release accepted.
 
         Raises: ArgumentInvalid: an expression is wrong; the message states the place and what was expected.
         """
         check_rule_size(description)
-        self.subscription = subscription
-        self.description = description
-        self.action: CompiledAction | None = None
         check_texts(description.name, description)
         _check_values(description)
         try:
-            self.filter: CompiledFilter = compile_filter(description.filter, stored=stored)
-            if description.action is not None:
-                self.action = compile_action(description.action)
+            compiled = compile_filter(description.filter, stored=stored)
+            action = None if description.action is None else compile_action(description.action)
         except RuleError as error:
             raise ArgumentInvalid(
                 f"rule '{description.name}' of '{subscription.name}' is not valid: {error}"
             ) from error
+        return cls(subscription, description, compiled, action)
 
     @classmethod
     def restored(cls, subscription: Entity, description: RuleDescription) -> Rule:
         """Return a stored rule. If this release refuses it, it fails for each message (P-04): it must neither
         prevent the start nor vanish."""
         try:
-            return cls(subscription, description, stored=True)
+            return cls.compiled(subscription, description, stored=True)
         except ArgumentInvalid as error:
             text = str(error)
-        rule = cls.__new__(cls)
-        rule.subscription = subscription
-        rule.description = description
-        rule.action = None
 
         def fails(subject: Subject) -> bool:
             raise EvaluationError(text)
 
-        rule.filter = CompiledFilter((Term(fails),))
-        return rule
+        return cls(subscription, description, CompiledFilter((Term(fails),)), None)
 
     @property
     def is_correlation(self) -> bool:

@@ -108,6 +108,35 @@ WRITERS: Final = {
 first four from the start. All other fields stay as they are; a test holds the code to this table."""
 
 
+FIELDS: Final = (
+    "bare_offset",
+    "body_row",
+    "body_slot",
+    "copies_left",
+    "dead_letter_source",
+    "delivery_count",
+    "enqueued_at_ms",
+    "enqueued_sequence_number",
+    "expires_at_ms",
+    "hops",
+    "journal_no",
+    "lead_ms",
+    "lock",
+    "overlay",
+    "position",
+    "queue_id",
+    "routing",
+    "scheduled_at_ms",
+    "sequence_number",
+    "session_id",
+    "size_bytes",
+    "state",
+    "ttl_ms",
+    "was_scheduled",
+)
+"""Of a message. The compiled class has no `__slots__`."""
+
+
 class Message:
     """One stored message: routing fields, numbers, state; the body is named by (body_row, body_slot).
 
@@ -117,32 +146,7 @@ class Message:
     that shares the body, so an earlier change in the same batch still names the old one.
     """
 
-    __slots__ = (
-        "bare_offset",
-        "body_row",
-        "body_slot",
-        "copies_left",
-        "dead_letter_source",
-        "delivery_count",
-        "enqueued_at_ms",
-        "enqueued_sequence_number",
-        "expires_at_ms",
-        "hops",
-        "journal_no",
-        "lead_ms",
-        "lock",
-        "overlay",
-        "position",
-        "queue_id",
-        "routing",
-        "scheduled_at_ms",
-        "sequence_number",
-        "session_id",
-        "size_bytes",
-        "state",
-        "ttl_ms",
-        "was_scheduled",
-    )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -191,26 +195,17 @@ class Message:
 
     def __getstate__(self) -> tuple[None, dict[str, object]]:
         """Return the fields for a pickle, without the lock, which is never a fact."""
-        fields: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
+        fields: dict[str, object] = {name: getattr(self, name) for name in FIELDS}
         fields["lock"] = None
         return None, fields
 
     def moved(self) -> Message:
         """Return a record for another place: same body and numbers, no position yet."""
-        copy = Message.__new__(Message)  # each field once: a topic makes thousands of copies
-        copy.size_bytes = self.size_bytes
-        copy.bare_offset = self.bare_offset
-        copy.ttl_ms = self.ttl_ms
-        copy.scheduled_at_ms = None
-        copy.routing = None
-        copy.queue_id = 0
-        copy.position = 0
+        copy = Message(self.size_bytes, bare_offset=self.bare_offset, ttl_ms=self.ttl_ms)
         copy.sequence_number = self.sequence_number
         copy.enqueued_sequence_number = self.enqueued_sequence_number
         copy.enqueued_at_ms = self.enqueued_at_ms
         copy.expires_at_ms = self.expires_at_ms
-        copy.lead_ms = 0
-        copy.state = ACTIVE
         copy.was_scheduled = self.was_scheduled
         copy.delivery_count = self.delivery_count
         copy.session_id = self.session_id
@@ -218,10 +213,8 @@ class Message:
         copy.dead_letter_source = self.dead_letter_source
         copy.copies_left = self.copies_left
         copy.overlay = self.overlay
-        copy.lock = None
         copy.body_row = self.body_row
         copy.body_slot = self.body_slot
-        copy.journal_no = 0
         return copy
 
     def copied(self) -> Message:

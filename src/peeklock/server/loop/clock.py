@@ -23,7 +23,7 @@ LASTING_S = 2.0
 clock twice within a second."""
 
 
-_passed: Callable[[], float] = (
+boottime_s: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
 """Returns the seconds since some instant, suspension included if the system can count it."""
@@ -32,7 +32,9 @@ _passed: Callable[[], float] = (
 class SlewedClock:
     """UTC in whole milliseconds, never going backwards, and how far the wall clock is ahead of it."""
 
-    def __init__(self, wall: Callable[[], float] = time.time, passed: Callable[[], float] = _passed) -> None:
+    def __init__(
+        self, wall: Callable[[], float] = time.time, passed: Callable[[], float] = boottime_s
+    ) -> None:
         """Start at the wall clock's time; both sources return seconds."""
         self._wall = wall
         self._passed = passed

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from peeklock.config.hosts import HOST_LABEL_RULE, is_host_label
 from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits
 from peeklock.server import log
 from peeklock.server.descriptors import descriptors_max, namespaces_max
+from peeklock.server.disk import store_name
 from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import Kind, Process, ServedNamespace
@@ -86,8 +86,10 @@ class Lifecycle:
             for record in records
             if record.is_whole and record.name.lower() not in named
         ]
+        if wanted:
+            self._warn_of_too_many(1 + len(wanted))  # first: what follows may fail for want of files
         await self._serve_all(wanted)
-        if self._process.settings.data is not None and wanted:
+        if wanted:
             self._say_what_fits()
 
     async def _serve_all(self, wanted: Sequence[_Wanted]) -> None:
@@ -141,19 +143,17 @@ class Lifecycle:
             if served.capture is not None:
                 served.capture.start()
 
+    def _warn_of_too_many(self, count: int) -> None:
+        """Warn if the limit of open files does not allow so many namespaces."""
+        if self._process.settings.data is not None and count > namespaces_max():
+            do = "raise the limit of open files (ulimit -n), or no client may be able to connect"
+            log.warning("more namespaces than the limit of open files allows", {**_fits(count), "do": do})
+
     def _say_what_fits(self) -> None:
         """Say how many namespaces the limit of open files allows."""
-        count, fit = len(self._registry), namespaces_max()
-        fields: dict[str, object] = {
-            "namespaces": count,
-            "fit": fit,
-            "open_files_limit": descriptors_max(),
-        }
-        if count > fit:
-            fields["do"] = "raise the limit of open files (ulimit -n), or no client may be able to connect"
-            log.warning("more namespaces than the limit of open files allows", fields)
-        else:
-            log.info("namespaces served", fields)
+        count = len(self._registry)
+        if self._process.settings.data is not None and count <= namespaces_max():
+            log.info("namespaces served", _fits(count))
 
     # While the broker runs
 
@@ -165,6 +165,7 @@ class Lifecycle:
         for config in configs:
             served = self._registry.get(config.namespace)
             if served is None:
+                self._warn_of_too_many(1 + len(self._registry))
                 await self._serve_all([_Wanted(config.namespace, "configured", config.limits, config)])
                 self._say_what_fits()
                 continue
@@ -204,7 +205,7 @@ class Lifecycle:
     async def _make(self, wanted: _Wanted) -> ServedNamespace:
         name, limits = wanted.name, wanted.limits
         with self._registry.reserved(name, limits.host_names):
-            self._require_no_folder(name)
+            await asyncio.to_thread(self._require_no_folder, name)
             await self._records.put(NamespaceRecord(name, limits, is_whole=False))
             try:
                 served = await self._opened(wanted)
@@ -219,8 +220,8 @@ class Lifecycle:
                 raise
         self._begin(served)
         log.info("namespace made", {"name": name})
-        if self._process.settings.data is not None:
-            self._say_what_fits()
+        self._warn_of_too_many(len(self._registry))
+        self._say_what_fits()
         return served
 
     def _require_no_folder(self, name: str) -> None:
@@ -231,12 +232,17 @@ class Lifecycle:
             from peeklock.server.capture import folder_of
 
             logs = folder_of(capture, name.lower(), is_default=False)
-        for folder, what in ((self._folder(name), "the messages"), (logs, "the event log")):
-            if folder is not None and folder.exists():
-                raise StartFailed(
-                    f"{folder} has {what} of an earlier namespace '{name}': move it away, or name the "
-                    "namespace in the configuration file"
-                )
+        stores, own = self._process.stores, self._folder(name)
+        if stores is not None and own is not None and stores.has(own, store_name(name, is_default=False)):
+            raise StartFailed(
+                f"{own} has the messages of an earlier namespace '{name}': move it away, or name the "
+                "namespace in the configuration file"
+            )
+        if logs is not None and logs.exists():
+            raise StartFailed(
+                f"{logs} has the event log of an earlier namespace '{name}': move it away, or name the "
+                "namespace in the configuration file"
+            )
 
     async def delete(self, served: ServedNamespace) -> None:
         """Delete a namespace with all that is in it; its clients are told. Its event log stays.
@@ -265,7 +271,7 @@ class Lifecycle:
             await served.retire()
             try:
                 await self._remove(name)
-            except OSError as failure:
+            except (OSError, StoreError) as failure:
                 do = "correct what is wrong: the next start removes it"
                 log.error(
                     "the folder of a deleted namespace stays",
@@ -275,9 +281,9 @@ class Lifecycle:
 
     async def _remove(self, name: str) -> None:
         """Remove folder and facts of a namespace that is not served. Raises: OSError, StoreError."""
-        folder = self._folder(name)
-        if folder is not None and folder.exists():
-            await asyncio.to_thread(shutil.rmtree, folder)
+        stores, folder = self._process.stores, self._folder(name)
+        if stores is not None and folder is not None:
+            await asyncio.to_thread(stores.remove, folder, store_name(name, is_default=False))
         await self._records.remove(name)
 
     def _folder(self, name: str) -> Path | None:
@@ -295,3 +301,7 @@ class Lifecycle:
         """Wait for what is under way."""
         if self._under_way:
             await asyncio.wait(set(self._under_way))
+
+
+def _fits(count: int) -> dict[str, object]:
+    return {"namespaces": count, "fit": namespaces_max(), "open_files_limit": descriptors_max()}

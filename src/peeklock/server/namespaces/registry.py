@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 from peeklock.auth import SasToken, TokenMalformed
 from peeklock.auth.sas import is_sas
-from peeklock.config.hosts import HostNames, host_in
+from peeklock.config.hosts import SHARED_HOST, HostNames, host_in
 from peeklock.server.namespaces.served import ServedNamespace
 
-DOMAINS = ("", "localhost", "servicebus.windows.net")
+DOMAINS = ("", SHARED_HOST, "servicebus.windows.net")
 """`NAME`, `NAME.localhost` and `NAME.servicebus.windows.net` mean the namespace NAME."""
 
 KEYS_REMEMBERED = 10_000
@@ -95,7 +95,7 @@ class Registry:
     def by_host(self, host_name: str) -> ServedNamespace | None:
         """Return the namespace that a host, with or without a port, means; None = none."""
         host = host_in(host_name)
-        if host is None:
+        if host is None or host == SHARED_HOST:
             return None
         if (found := self._by_host.get(host)) is not None:
             return found

@@ -23,7 +23,7 @@ from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.engine import Engine
 from peeklock.server import configuration, log, storage
-from peeklock.server.disk import Disk
+from peeklock.server.disk import Stores, store_name
 from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.keys.authority_manager import AuthorityManager
 from peeklock.server.keys.keys import GivenKeyFile
@@ -93,7 +93,7 @@ class Process:
     """Is called when the store or the core of one has failed."""
     exporter: ExporterProcess
     """Writes the event logs; it runs with the first one."""
-    disk: Disk | None = None
+    stores: Stores | None = None
     """None = all is in memory."""
     authority: Authority | None = None
     """One made elsewhere, for the default namespace."""
@@ -169,7 +169,9 @@ class ServedNamespace:
     async def open(self) -> None:
         """Open the store, make its first key, recover, and begin to serve. Raises: StartFailed."""
         process, settings = self._process, self.settings
-        store = await storage.open_store(settings, process.disk)
+        store = await storage.open_store(
+            settings, process.stores, store_name(self.name, is_default=self.is_default)
+        )
         try:
             if self.is_default:
                 await take_over_files(process.system, settings, self.name)

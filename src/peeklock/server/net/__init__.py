@@ -18,6 +18,7 @@ connection_pages  The pages that show and close connections.
 key_pages         The pages that show and change keys.
 namespace_pages   The pages that show and make namespaces, and what tests ask of them.
 backup_pages      The stores of a broker in memory, for `peeklock backup`.
+explorer_pages    The files of the explorer.
 config_page       The page that shows the definitions.
 probes            The pages that probes ask for.
 metrics_pages     The pages that Prometheus asks for.

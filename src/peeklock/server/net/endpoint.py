@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peeklock.admin.api import Administration
@@ -26,6 +27,7 @@ from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.net.backup_pages import BackupPages, Stores
 from peeklock.server.net.config_page import ConfigPage
 from peeklock.server.net.connection_pages import ConnectionPages
+from peeklock.server.net.explorer_pages import explorer_pages
 from peeklock.server.net.http_dispatch import HttpContext
 from peeklock.server.net.hub import ApiHub, Hub
 from peeklock.server.net.key_pages import KeyPages
@@ -34,6 +36,9 @@ from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.system.jobs import JobFacts
+from peeklock.server.workers.hub import WorkHub
+from peeklock.server.workers.jobs import Jobs, NoFacts
 from peeklock.store.backup.format import SYSTEM, Role, StoreHead
 from peeklock.store.backup.verifying import key_of
 from peeklock.store.base import StoreReader
@@ -67,12 +72,15 @@ class HttpEndpoint:
     @property
     def hubs(self) -> list[Any]:
         """The requests that wait."""
-        return [hub for hub in (self.context.receives, self.context.api) if hub is not None]
+        found = (self.context.receives, self.context.api, self.context.works)
+        return [hub for hub in found if hub is not None]
 
     def stop(self) -> None:
         """End all waits for messages."""
         for hub in self.hubs:
             hub.stop()
+        if self.context.jobs is not None:
+            self.context.jobs.stop()
 
     def _make_context(self) -> HttpContext:
         served, shared = self._served, self._protocols
@@ -96,14 +104,31 @@ class HttpEndpoint:
                 served.history,
                 self._identities_of,
                 is_development=not served.authority_manager.asks_for_secret,
+                has_jobs=True,
                 has_event_log=served.settings.capture is not None,
                 has_namespaces=served.is_default,
             ),
+            works=WorkHub(served.name, shared.children, partial(shared.attach, served), self._event_log()),
+            jobs=self._make_jobs(),
         )
 
     def _identities_of(self, connection_id: int) -> list[str]:
         connection = self._served.connections.get(connection_id)
         return [] if connection is None else connection.view().identities
+
+    def _event_log(self) -> Path | None:
+        served = self._served
+        if served.settings.capture is None:
+            return None
+        from peeklock.server.capture import folder_of
+
+        folder = folder_of(served.settings.capture, served.name.lower(), is_default=served.is_default)
+        return folder.absolute()
+
+    def _make_jobs(self) -> Jobs:
+        served, shared = self._served, self._protocols
+        facts = NoFacts() if served.kind == "throw-away" else JobFacts(shared.process.system, served.name)
+        return Jobs(served.name, shared.children, partial(shared.attach, served), facts, shared.clock.wall_ms)
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
         served = self._served
@@ -163,6 +188,8 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
+        if shared.settings.explorer == "on":
+            rows += explorer_pages()
         if has_stores:
             data = served.settings.data
             backup = BackupPages(self._stores, None if data is None else str(data))

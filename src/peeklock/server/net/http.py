@@ -25,7 +25,7 @@ from typing import cast
 import h11
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import JSON
+from peeklock.api.exchange import JSON, Steer, Work
 from peeklock.auth import AuthorizationError
 from peeklock.rest.api import Receive
 from peeklock.rest.exchange import RETRY_AFTER_S
@@ -113,7 +113,7 @@ class HttpProtocol(asyncio.Protocol):
         return self._known or self._dispatch.known
 
     def _wait_in(self, context: HttpContext) -> HttpWait:
-        return HttpWait(context.receives, context.api, self._deadline, context.now_ms)
+        return HttpWait(context.receives, context.api, context.works, self._deadline, context.now_ms)
 
     # From the transport
 
@@ -359,8 +359,9 @@ class HttpProtocol(asyncio.Protocol):
         self._head = None
         transport.resume_reading()
 
-    def _received(self, response: Response) -> None:
-        """Answer a receive."""
+    def _received(self, response: Response | Work | Steer) -> None:
+        """Answer a receive, or what has streamed nothing yet."""
+        assert not isinstance(response, Steer), "jobs have no wait"
         self._awaited.over()
         self._deadline.clear()
         self._take_answer(response)

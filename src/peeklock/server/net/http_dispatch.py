@@ -27,6 +27,8 @@ from peeklock.server.net.http_heads import Head
 from peeklock.server.net.hub import ApiHub, Hub, Waiting
 from peeklock.server.net.operator_pages import OperatorPages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.workers.hub import WorkHub
+from peeklock.server.workers.jobs import Jobs
 
 Submit = Callable[[Callable[[ReplyTo], Command]], Awaitable[Effect]]
 """Runs a command, which the given function makes from the reply-to."""
@@ -68,6 +70,10 @@ class HttpContext:
     api: ApiHub | None = None
     """Takes requests to the API that wait; None = there is no API."""
     api_context: ApiContext = field(default_factory=ApiContext)
+    works: WorkHub | None = None
+    """Takes requests whose work a child process does; None = there is no API."""
+    jobs: Jobs | None = None
+    """None = there is no API."""
 
 
 class Dispatch:
@@ -167,11 +173,14 @@ class Dispatch:
         if isinstance(answer, Step):  # other work has its turn
             go_on = answer.go_on
             asyncio.get_running_loop().call_soon(lambda: self._take_api_answer(go_on(), then))
-        elif isinstance(answer, Response | Take | api_exchange.Stream):
+        elif isinstance(answer, api_exchange.Steer):
+            assert self._context.jobs is not None
+            self._context.jobs.steer(answer, then)
+        elif isinstance(answer, Response | Take | api_exchange.Stream | api_exchange.Work):
             then(answer)
         else:
             assert self._context.api is not None
-            refused = self._context.api.begin(answer, then)
+            refused = self._context.api.begin(answer, partial(self._take_api_answer, then=then))
             if isinstance(refused, Response):
                 then(refused)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 import h11
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import EVENTS, Stream
+from peeklock.api.exchange import EVENTS, Stream, Work
 from peeklock.rest.broker_properties import write_date
 from peeklock.rest.exchange import Receive
 from peeklock.rest.receives import Receives
 from peeklock.server.loop.timers import Deadline
 from peeklock.server.net.hub import Answered, ApiHub, Hub, Waiting
+from peeklock.server.workers.hub import WorkHub
 
 HEARTBEAT_S = 15.0
 """Source: the HTML standard, 9.2.7: a comment every 15 seconds or so keeps proxies from ending a stream."""
@@ -29,15 +31,17 @@ class HttpWait:
         self,
         receives: Hub[Receives] | None,
         api: ApiHub | None,
+        works: WorkHub | None,
         deadline: Deadline,
         now_ms: Callable[[], int],
     ) -> None:
-        """Wait for nothing; `receives` and `api` take the requests of the data plane and of the API."""
+        """Wait for nothing; `receives`, `api` and `works` take the requests of each kind."""
         self._receives = receives
         self._api = api
+        self._works = works
         self._deadline = deadline
         self._now_ms = now_ms
-        self._hub: Hub[Receives] | ApiHub | None = None
+        self._hub: Hub[Receives] | ApiHub | WorkHub | None = None
         self._number: int | None = None
         self._stream: EventStream | None = None
 
@@ -57,6 +61,13 @@ class HttpWait:
             assert self._receives is not None
             self._hub = self._receives
             number = self._receives.begin(wanted, answered)
+        elif isinstance(wanted, Work):
+            assert self._works is not None
+            self._hub = self._works
+            self._stream = EventStream(
+                transport, write, self._deadline, self._works, self._now_ms, wanted.content_type
+            )
+            number = self._works.begin(wanted, answered, self._stream.take)
         else:
             assert self._api is not None
             self._hub = self._api
@@ -71,7 +82,7 @@ class HttpWait:
         self._number = number
         if self._stream is not None:
             self._stream.number = number
-        elif not isinstance(wanted, Stream) and wanted.timeout_s > 0:
+        elif not isinstance(wanted, Stream | Work) and wanted.timeout_s > 0:
             self._deadline.set(wanted.timeout_s, self._time_out)
         return None
 
@@ -96,16 +107,25 @@ class HttpWait:
             self._hub.time_out(self._number)
 
 
+class StreamHub(Protocol):
+    """Whose streams they are."""
+
+    def slow(self, number: int, *, is_slow: bool) -> None: ...
+
+    def beat(self, number: int) -> None: ...
+
+
 class EventStream:
-    """Server-sent events, the last answer of a connection. Source: the HTML standard, 9.2."""
+    """Server-sent events or lines, the last answer of a connection. Source: the HTML standard, 9.2."""
 
     def __init__(
         self,
         transport: asyncio.Transport,
         write: Callable[[h11.Event], None],
         deadline: Deadline,
-        hub: ApiHub,
+        hub: StreamHub,
         now_ms: Callable[[], int],
+        content_type: str = EVENTS,
     ) -> None:
         """Begin with nothing written; `write` writes to the transport, `deadline` is the connection's."""
         self._transport = transport
@@ -113,6 +133,7 @@ class EventStream:
         self._deadline = deadline
         self._hub = hub
         self._now_ms = now_ms
+        self._content_type = content_type
         self._begun = False
         self._is_slow = False
         self._slow_beats = 0
@@ -125,7 +146,7 @@ class EventStream:
             self._begun = True
             headers = [
                 ("Date", write_date(self._now_ms())),
-                ("Content-Type", EVENTS),
+                ("Content-Type", self._content_type),
                 ("Cache-Control", "no-store"),
                 ("Connection", "close"),
             ]
@@ -149,7 +170,7 @@ class EventStream:
         if self._slow_beats > SLOW_BEATS_MAX:
             self._transport.abort()
             return
-        if not self._is_slow:
+        if not self._is_slow and self._content_type == EVENTS:
             self._write(h11.Data(data=b":\n\n"))
         self._hub.beat(self.number)
         self._deadline.set(HEARTBEAT_S, self._beat)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from peeklock.admin.exchange import Response
-from peeklock.api.exchange import Ask, Show, Stream
+from peeklock.api.exchange import Ask, Show, Steer, Stream, Work
 from peeklock.api.waits import Waits
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
@@ -17,13 +17,15 @@ from peeklock.broker.vocabulary.message import Message
 from peeklock.rest.exchange import Take
 from peeklock.server.shard.shard import Shard
 
-Answered = Callable[[Response], None]
+Answered = Callable[[Response | Work | Steer], None]
+"""Takes the answer to a request, or what follows it."""
+
 OnDefect = Callable[[Exception, dict[str, object]], None]
 
 OnEvent = Callable[[bytes | None], None]
 """Takes an event of a stream; None = the stream has ended."""
 
-Waiting: TypeAlias = Take | Stream
+Waiting: TypeAlias = Take | Stream | Work
 """Requests to the API that may wait for long."""
 
 
@@ -54,7 +56,7 @@ class Requests(Protocol):
     def take_commands(self) -> Sequence[Command]:
         """Return the commands for the broker, once."""
 
-    def take_ended(self) -> Iterable[tuple[int, Response]]:
+    def take_ended(self) -> Iterable[tuple[int, Response | Work | Steer]]:
         """Return the answers that are ready, with the numbers of their requests, once."""
 
 
@@ -135,7 +137,7 @@ class Hub(Generic[R]):
         for number, response in self._requests.take_ended():
             self._answer(number, response)
 
-    def _answer(self, number: int, response: Response) -> None:
+    def _answer(self, number: int, response: Response | Work | Steer) -> None:
         answered = self._answered.pop(number, None)
         if answered is not None:
             answered(response)
@@ -190,6 +192,6 @@ class ApiHub(Hub[Waits]):
                 on_event(event)
         super().flush(now_ms)
 
-    def _answer(self, number: int, response: Response) -> None:
+    def _answer(self, number: int, response: Response | Work | Steer) -> None:
         self._on_event.pop(number, None)
         super()._answer(number, response)

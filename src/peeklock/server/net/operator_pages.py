@@ -115,7 +115,7 @@ class OperatorPages:
         if decoded in self._by_path:
             return self._by_path[decoded], ""
         head, slash, last = path.rpartition("/")
-        methods = self._by_path.get(unquote(head) + slash) if last else None
+        methods = self._by_path.get(unquote(head) + slash) if last and head else None  # not all below `/`
         if methods is not None:
             return methods, unquote(last)
         above, slash, segment = head.rpartition("/")

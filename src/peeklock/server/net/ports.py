@@ -206,6 +206,8 @@ def _with_hosts(names: Iterable[str]) -> Iterator[str]:
 
 def _what_to_do(failure: OSError, option: str, port: int) -> str:
     """Return how to listen on a port that could not be opened, or to do without it."""
+    if failure.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit of open files (ulimit -n), or serve fewer namespaces"
     if failure.errno not in (errno.EADDRINUSE, errno.EACCES):
         return "give an address of this machine with --host"
     if option == "--usual-ports":

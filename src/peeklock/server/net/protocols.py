@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from peeklock import __version__
+from peeklock.auth import Grant
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.gateway.bounds import Buffers
+from peeklock.gateway.choice import Only
 from peeklock.gateway.connection import Gateway
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server import log
@@ -29,6 +32,7 @@ from peeklock.server.net.auth_throttle import AuthThrottle
 from peeklock.server.net.http_bodies import BodyBudget
 from peeklock.server.origins import OriginPolicy
 from peeklock.server.settings import Settings
+from peeklock.server.workers.children import Children
 
 if TYPE_CHECKING:
     from peeklock.metrics.pages import Figures
@@ -83,6 +87,8 @@ class Protocols:
         """AMQP connections by id."""
         self._of: dict[int, ServedNamespace] = {}
         """The namespaces of these."""
+        self.children = Children()
+        """Processes that work for clients."""
         self.throw_away = ThrowAway(self.registry, self.process, self.end)
         self.lifecycle.close = self.end
 
@@ -116,6 +122,39 @@ class Protocols:
         self.connections[connection_id] = connection
         return connection
 
+    async def attach(self, served: ServedNamespace, sock: socket.socket, grants: Sequence[Grant]) -> None:
+        """Serve a socket that a child process has the other end of, as a client with these grants.
+
+        Grants that are not upheld any more count for nothing.
+        """
+        connection_id = self.new_id()
+        upheld = [grant for grant in grants if served.authority.upholds(grant)]
+
+        self.buffers.make_room(TIERS[served.settings.tier])
+
+        def gateway(connection_id: int, now_ms: int) -> Gateway:
+            made = self._gateway(
+                connection_id,
+                now_ms,
+                namespaces=Only(served),
+                on_chosen=lambda hosted: None,  # it takes no place of a client
+            )
+            made.grant(upheld)
+            return made
+
+        connection = AmqpConnection(
+            connection_id,
+            served.shard,
+            self.turns,
+            gateway,
+            self._closed,
+            self._buffered,
+            self.clock.now_ms,
+        )
+        self._join(connection, served)
+        self.connections[connection_id] = connection
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
+
     def _join(self, connection: AmqpConnection, served: ServedNamespace) -> None:
         served.join(connection.connection_id, connection)
         self._of[connection.connection_id] = served
@@ -146,10 +185,11 @@ class Protocols:
         files = FrameFiles(self.settings.trace_frames, self.clock.wall_ms)
         return partial(TracedGateway, clock=self.clock.now_ms, on_error=files.take)
 
-    def _gateway(self, connection_id: int, now_ms: int) -> Gateway:
+    def _gateway(self, connection_id: int, now_ms: int, **given: Any) -> Gateway:
+        """Make a gateway; `given` replaces what that of any client has."""
+        of_any = {"namespaces": self.registry, "on_chosen": partial(self._chosen, connection_id)}
         return self._make_gateway(
             connection_id,
-            namespaces=self.registry,
             tracking=lambda: str(uuid.uuid4()),
             log=log.info,
             now_ms=now_ms,
@@ -160,7 +200,7 @@ class Protocols:
             buffers=self.buffers,
             first_uses=self._first_uses,
             ahead_ms=lambda: self.clock.ahead_ms,
-            on_chosen=partial(self._chosen, connection_id),
+            **{**of_any, **given},
         )
 
     def _met_defect(self, connection_id: int, defect: Exception, tracking_id: str) -> None:
@@ -283,8 +323,8 @@ class Protocols:
         """Take nothing more from clients, and end their waits for messages."""
         for connection in list(self.connections.values()):
             connection.stop_taking()
-        for hub in self._hubs():
-            hub.stop()
+        for endpoint in self._endpoints.values():
+            endpoint.stop()
 
     async def shut_down(self) -> None:
         """Tell AMQP clients that the broker stops, and wait a moment for them to read it."""

@@ -9,12 +9,13 @@ from typing import ParamSpec, TypeVar
 
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.engine.driver import Action, BodiesRead, Commit, Driver, HandOut, ReadRows, WakeAt
+from peeklock.server.loop.clock import boottime_s
 from peeklock.server.loop.timers import WakeTimer
 from peeklock.server.loop.turns import Batches, Turns
 from peeklock.server.shard.connections import Connections
 from peeklock.server.shard.measures import Measures
 from peeklock.server.shard.store_calls import StoreCalls
-from peeklock.store.base import Batch, Store
+from peeklock.store.base import NEVER, Batch, Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,6 +70,8 @@ class DriverLoop:
             measures,
         )
         self.failed = False
+        self._valid_until_s = None if store.valid_until_s() == NEVER else store.valid_until_s
+        """None = the store is ours for good."""
 
     def offer(self, commands: Iterable[Command]) -> None:
         """Apply commands now; their effects follow when durable. A batch in flight closes theirs."""
@@ -104,7 +107,10 @@ class DriverLoop:
         until_s = clock_s() + HAND_OUT_S
         while True:
             try:
-                actions = driver.step(now_ms)
+                if self._valid_until_s is None:
+                    actions = driver.step(now_ms)
+                else:
+                    actions = driver.step(now_ms, self._lease_until_ms(now_ms))
             except BaseException as defect:  # as in `_guarded`, without its call: twice for each commit
                 self.fail(defect)
                 raise
@@ -133,6 +139,11 @@ class DriverLoop:
         self._driver.failed()
         self.store_calls.between_commits.set()  # do not wait for a commit in doubt
         self._on_failure(failure)
+
+    def _lease_until_ms(self, now_ms: int) -> float:
+        """Return until when the store is ours for sure, by the clock of `now_ms`, which people may set."""
+        assert self._valid_until_s is not None
+        return now_ms + (self._valid_until_s() - boottime_s()) * 1000
 
     def _guarded(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Call the core; what it left half done when it raises must not be used."""

@@ -206,6 +206,9 @@ class Shard:
 
     def keep_house(self, at_s: float, lag_ms: int) -> None:
         """Look at the volume, set the limits, log losses, look for space; see `Housekeeping`."""
+        if (failure := self._store.failure()) is not None and not self._driving.failed:
+            self._driving.fail(failure)
+            return
         pressure = self._pressure
         pressure.lag_ms, self._kept_house_s = lag_ms, at_s
         pressure.look_at_volume()
@@ -225,6 +228,7 @@ class Shard:
         return {
             "status": self.status(),
             "lag_ms": self.lag_ms,
+            "free_bytes": self.free_bytes,
             "longest_turn_ms": self._turns.longest_turn_ms,
             "uncommitted_bytes": self.uncommitted_bytes,
             "lost_bodies": self.lost_bodies,

@@ -3,6 +3,7 @@
 store         The facts by key, read at the start and changed in whole commits.
 default_name  The name of the default namespace.
 namespaces    The namespaces that a command has made.
+jobs          The jobs of each namespace.
 keys          The shared access keys of each namespace.
 authority     The local certificate authority.
 migration     Takes over what earlier releases kept in files.

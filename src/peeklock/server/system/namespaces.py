@@ -11,7 +11,7 @@ from typing import Any
 
 from peeklock.config.hosts import is_host_label
 from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits, limits_of, write_limits
-from peeklock.server.system import keys
+from peeklock.server.system import jobs, keys
 from peeklock.server.system.store import SystemStore
 from peeklock.store.base import StoreDamaged
 
@@ -52,8 +52,12 @@ class NamespaceRecords:
         await self._system.put({_fact_key(record.name): value})
 
     async def remove(self, name: str) -> None:
-        """Remove the record and the keys of a namespace, as far as there are any. Raises: StoreError."""
-        await self._system.put({_fact_key(name): None, keys.fact_key(name): None})
+        """Remove the record, the keys and the jobs of a namespace, as far as there are any.
+
+        Raises: StoreError.
+        """
+        of_jobs = jobs.forgotten(self._system, name)
+        await self._system.put({**of_jobs, _fact_key(name): None, keys.fact_key(name): None})
 
 
 def _fact_key(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peeklock.server.disk import Disk
+from peeklock.server.disk import SYSTEM, Stores
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.system.default_name import set_default_name
 from peeklock.server.system.migration import MigrationRefused, migrate
@@ -11,15 +11,15 @@ from peeklock.store.base import Store, StoreError, StoreInUse
 from peeklock.store.sqlite.folder import holder, require_finished
 
 
-async def open_system(settings: Settings, default: str, disk: Disk | None) -> SystemStore:
+async def open_system(settings: Settings, default: str, stores: Stores | None) -> SystemStore:
     """Open the system store of the data folder, or one in memory; `default` names the default namespace.
 
-    `disk`: None = all is in memory. Raises: StartFailed.
+    `stores`: None = all is in memory. Raises: StartFailed.
     """
     try:
         if settings.data is not None:
             require_finished(settings.data)  # before anything is made there
-        system = await SystemStore.open(_store(settings, disk))
+        system = await SystemStore.open(_store(settings, stores))
     except StoreInUse as failure:  # of its own folder, which nobody has named
         assert settings.data is not None
         text = f"{settings.data} is in use by {holder(folder_of(settings.data))}"
@@ -40,7 +40,7 @@ async def take_over_files(system: SystemStore, settings: Settings, default: str)
     Call it once the store of this namespace is open. It has this release's format then, so that an earlier
     release, which would miss its files and make new keys, refuses the folder. Raises: StartFailed.
     """
-    if settings.data is None:
+    if settings.data is None or settings.store is not None:
         return
     try:
         await migrate(
@@ -54,13 +54,9 @@ async def take_over_files(system: SystemStore, settings: Settings, default: str)
         raise StartFailed(str(failure)) from failure
 
 
-def _store(settings: Settings, disk: Disk | None) -> Store:
-    if disk is None or settings.data is None or settings.durability == "memory":
+def _store(settings: Settings, stores: Stores | None) -> Store:
+    if stores is None or settings.data is None or settings.durability == "memory":
         from peeklock.store.memory import MemoryStore
 
         return MemoryStore()
-    from peeklock.store.sqlite.store import SqliteStore
-
-    return SqliteStore(
-        folder_of(settings.data), durability=settings.durability, ballast=disk.ballast, threads=disk.threads
-    )
+    return stores.store(folder_of(settings.data), SYSTEM, settings.durability)

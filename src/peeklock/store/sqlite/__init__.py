@@ -8,7 +8,6 @@ folder        The lock of a data folder, and the names of its files.
 format        The number of the format, the marks of our files, the tables.
 opening       Opens the database for writing: settings, a new store, an older format.
 pace          Decides which commits the event loop does itself.
-packed        A batch as BLOBs, and the transaction that writes it.
 read_only     Opens a store for reading only.
 reader        Reads a store as it is stored, for a back-up.
 space         Returns free pages to the disk, and keeps a reserve for a full disk.
@@ -17,5 +16,5 @@ tail          Checks that the end of a store is complete.
 threads       The threads that the stores of a process share.
 wal           Reads SQLite's write-ahead log, also the part that SQLite ignores.
 witness       The file with the number of the last acknowledged batch.
-worker        Does the jobs of a store, in order, in threads of a pool.
+writing       The transaction that writes a batch, and whether it is quick.
 """

@@ -15,7 +15,7 @@ from asyncio import Future
 from collections.abc import Callable
 
 from peeklock.store.base import StoreError
-from peeklock.store.sqlite.worker import Pool, Worker
+from peeklock.store.worker import Pool, Worker
 
 CHECKPOINT_PAGES = 300
 """So many new pages, 1.2 MB, are copied at a time: some 1 ms and two fsyncs, for which the fsync of a commit

@@ -16,7 +16,7 @@ _WORDS = {
     "SQLITE_IOERR_SHMSIZE": "the disk is full; free some space and start again",
     "SQLITE_FULL": "the disk is full; free some space and start again",
     "SQLITE_READONLY": "the file or its folder is read-only; check the owner and the mount",
-    "SQLITE_CANTOPEN": "the file cannot be opened; check the folder's owner",
+    "SQLITE_CANTOPEN": "the file cannot be opened; check the folder's owner and the limit of open files",
     "SQLITE_PERM": "the file cannot be opened; check the folder's owner",
     "SQLITE_BUSY": "another program has the file locked; stop it",
     "SQLITE_IOERR_FSYNC": "fsync failed, so the state of the disk is unknown; check it, then start again",

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from peeklock.store.base import (
+    NEVER,
     Batch,
     Definitions,
     Frame,
@@ -44,6 +45,7 @@ from peeklock.store.base import (
 )
 from peeklock.store.encoding import body_rows, definitions, event_rows, frames
 from peeklock.store.encoding.fold import Chain, Fold
+from peeklock.store.encoding.packed import PackedBatch, pack
 from peeklock.store.event_backlog import EventBacklog
 from peeklock.store.sqlite.checkpointer import WAL_PAGES_MAX, Checkpointer, checkpoint
 from peeklock.store.sqlite.errors import store_error, store_errors
@@ -57,12 +59,12 @@ from peeklock.store.sqlite.opening import (
     set_durability,
 )
 from peeklock.store.sqlite.pace import Pace
-from peeklock.store.sqlite.packed import PackedBatch, pack
 from peeklock.store.sqlite.reader import SqliteReader
 from peeklock.store.sqlite.space import CACHE_KEPT_S, Ballast, Space, free_cache
 from peeklock.store.sqlite.threads import StoreThreads
 from peeklock.store.sqlite.witness import Witness
-from peeklock.store.sqlite.worker import IDLE_AFTER_S, Worker
+from peeklock.store.sqlite.writing import is_small, write
+from peeklock.store.worker import IDLE_AFTER_S, Worker
 
 WAL_BYTES_KEPT = 40 * 1024 * 1024
 """The WAL file keeps this size once grown, a little more than it uses: extending it makes fsyncs slower."""
@@ -224,17 +226,17 @@ class SqliteStore:
         self._last_checksum = packed.checksum
         if packed.entries is not None:
             self._next_entity_id = packed.entries.next_entity_id
-        is_alone = self._threads.note_commit(self)
-        if packed.is_small and is_alone and self._pace.is_quick:
-            written = self._writer.do_now(partial(self._write, packed, makes_room=False))
+        is_alone, small = self._threads.note_commit(self), is_small(batch, packed)
+        if small and is_alone and self._pace.is_quick:
+            written = self._writer.do_now(partial(self._write, packed, small, makes_room=False))
             if written is not None and not isinstance(written.exception(), _NoRoom):
                 self._look_at_wal(written)
                 return written
-        committing = self._writer.submit(partial(self._write, packed))
+        committing = self._writer.submit(partial(self._write, packed, small))
         committing.add_done_callback(self._look_at_wal)
         return committing
 
-    def _write(self, packed: PackedBatch, *, makes_room: bool = True) -> int:
+    def _write(self, packed: PackedBatch, small: bool, *, makes_room: bool = True) -> int:
         """Write a batch. Raises: StoreFailed; _NoRoom if the disk is full and not `makes_room`."""
         no = packed.no
         if self._failure is not None:
@@ -246,7 +248,7 @@ class SqliteStore:
         event_row = None if packed.events is None else event_rows.seal(no, packed.events)
         try:
             try:
-                packed.write(db, event_row)
+                write(db, packed, event_row, small=small)
             except sqlite3.Error as error:
                 if not makes_room and isinstance(store_error("", error), StoreFull):
                     if db.in_transaction:
@@ -263,7 +265,7 @@ class SqliteStore:
         if packed.exported_to:
             self._events.drop_to(packed.exported_to)
         self._space.pages_written += PAGES_A_COMMIT + len(packed.bodies) + packed.written_bytes // PAGE_BYTES
-        if packed.is_small:
+        if small:
             self._pace.took(time.perf_counter() - started_s)
         return len(packed.meta)
 
@@ -282,7 +284,7 @@ class SqliteStore:
                 db.execute("ROLLBACK")
             make_room()
             try:
-                packed.write(db, event_row)
+                write(db, packed, event_row, small=False)
                 return
             except sqlite3.Error as error:
                 met = error
@@ -335,6 +337,12 @@ class SqliteStore:
         """Return the space of the volume that unprivileged processes may use, less that of the WAL."""
         volume = os.statvfs(self._folder)
         return max(0, volume.f_bavail * volume.f_frsize - self._wal_bytes_max)
+
+    def valid_until_s(self) -> float:
+        return NEVER
+
+    def failure(self) -> None:
+        return None
 
     def reader(self) -> SqliteReader:
         return SqliteReader(self._folder)

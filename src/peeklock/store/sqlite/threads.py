@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from peeklock.store.sqlite.pace import Committers
-from peeklock.store.sqlite.worker import Pool
+from peeklock.store.worker import Pool
 
 WRITERS = 8
 """Commits wait for the disk, so more of them than cores are under way: a disk joins the fsyncs of several

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from peeklock.store.sqlite.worker import Pool, Worker
+from peeklock.store.worker import Pool, Worker
 
 
 @contextmanager

@@ -1,0 +1,121 @@
+"""Write the pictures of the explorer in docs/how-to/explorer: each view in both themes.
+
+    PYTHONPATH=src:. python -m docs.screenshots [VIEW...]
+
+It needs Chromium and Pillow. The broker and the places are those of the tests in tests/explorer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+from typing import Literal
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+
+from peeklock.demo.broker import BrokerProcess
+from tests.explorer.brokers import ExploredBroker
+from tests.explorer.chromium import launch, watch
+from tests.explorer.places import VIEWS, shown
+
+FOLDER = Path(__file__).parent / "how-to" / "explorer"
+SIZE: ViewportSize = {"width": 1280, "height": 800}
+COLOURS = 256
+CHART_MS = 90_000
+"""Of what the charts show."""
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+
+def save(name: str, picture: bytes) -> None:
+    """Write a picture with few colours: a tenth of the size, and no difference to see."""
+    image = Image.open(BytesIO(picture)).convert("RGB").quantize(COLOURS, kmeans=2, dither=Image.Dither.NONE)
+    image.save(FOLDER / f"{name}.png", optimize=True)
+
+
+def open_pages(browser: Browser, url: str, faults: list[str]) -> dict[str, Page]:
+    """Open a page for each theme."""
+    pages: dict[str, Page] = {}
+    for scheme in SCHEMES:
+        pages[scheme] = browser.new_context(viewport=SIZE, color_scheme=scheme).new_page()
+        watch(pages[scheme], faults)
+        pages[scheme].goto(url)
+    return pages
+
+
+def make_traffic(broker: ExploredBroker, stopped: threading.Event) -> None:
+    """Send and complete messages in waves, so that the charts have something to show."""
+    locks = "entities/letters/locks"
+    for turn in itertools.count():
+        if stopped.wait(0.4):
+            return
+        broker.send("letters", [{"body": f"letter {turn}"}] * int(12 + 9 * math.sin(turn / 9)))
+        many = {"max": int(11 + 8 * math.sin(turn / 7 - 1))}
+        for delivery in broker.api("POST", locks, many)["deliveries"]:
+            broker.api("DELETE", f"{locks}/{delivery['lock']['token']}")
+
+
+def draw(browser: Browser, broker: ExploredBroker, names: list[str]) -> None:
+    """Write the pictures of some views; that of the overview last, since its charts fill slowly."""
+    faults: list[str] = []
+    overviews = open_pages(browser, broker.url, faults)
+    pages = open_pages(browser, broker.url, faults)
+    for name, (scheme, page) in itertools.product(names, pages.items()):
+        if name != "overview":
+            page.goto(broker.at(VIEWS[name]))
+            shown(page)
+            page.wait_for_timeout(400)  # lines that come late
+            save(f"{name}-{scheme}", page.screenshot())
+    if "overview" in names:
+        pages["light"].wait_for_timeout(CHART_MS)
+        for scheme, page in overviews.items():
+            save(f"overview-{scheme}", page.screenshot())
+            page.keyboard.press("Control+k")
+            page.keyboard.type("e")
+            save(f"palette-{scheme}", page.screenshot())
+    assert faults == [], faults
+
+
+def draw_sign_in(browser: Browser, folder: Path) -> None:
+    """Write the pictures of signing in, which needs a broker with keys."""
+    with BrokerProcess(folder, ["--durability=os", "--auth=sas"]) as broker:
+        for scheme, page in open_pages(browser, f"http://localhost:{broker.http_port}/", []).items():
+            page.wait_for_selector("h1")
+            save(f"sign-in-{scheme}", page.screenshot())
+
+
+def main(names: list[str]) -> None:
+    """Write the pictures of the views with these names; of all, without any."""
+    chromium = shutil.which("chromium")
+    assert chromium is not None, "apt-get install chromium"
+    FOLDER.mkdir(exist_ok=True)
+    stopped = threading.Event()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ExploredBroker(Path(folder)) as broker,
+        sync_playwright() as playwright,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        broker.fill()
+        browser = launch(playwright, chromium)
+        traffic = pool.submit(make_traffic, broker, stopped)
+        try:
+            draw(browser, broker, names or list(VIEWS))
+        finally:
+            stopped.set()
+        traffic.result()
+        if not names:
+            (keyed := Path(folder, "keyed")).mkdir()
+            draw_sign_in(browser, keyed)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

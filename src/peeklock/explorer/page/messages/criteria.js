@@ -1,0 +1,113 @@
+// What messages must be: the fields of a search, checked as they are typed, and what the API takes of them.
+import { api, isCancelled } from "../api.js";
+import { html, useEffect, useState } from "../lib.js";
+import { useSettled } from "../hooks.js";
+import { Field } from "../ui.js";
+import { localTime } from "./compose.js";
+import { STATES } from "./model.js";
+
+const TEXTS = ["filter", "text", "regex", "jsonPath", "session", "deadLetterReason"];
+const NUMBERS = ["from", "to"];
+const INSTANTS = ["since", "until"];
+
+/** Return the criteria of the texts of an address. */
+export function criteriaOf(query) {
+  const found = {};
+  for (const name of [...TEXTS, ...NUMBERS, ...INSTANTS]) if (query[name]) found[name] = query[name];
+  if (query.states) found.states = query.states.split(",").filter((state) => STATES.includes(state));
+  if (query.ignoreCase) found.ignoreCase = true;
+  return found;
+}
+
+/** Return the texts of an address for criteria. */
+export const queryOf = (criteria) => ({ ...criteria, states: criteria.states?.join(","), ignoreCase: criteria.ignoreCase ? "yes" : undefined });
+
+/** Return criteria as the API takes them: without what is empty. */
+export function bodyOfCriteria(criteria) {
+  const found = {};
+  for (const name of TEXTS) if (criteria[name]) found[name] = criteria[name];
+  for (const name of NUMBERS) if (criteria[name]) found[name] = Number(criteria[name]);
+  for (const name of INSTANTS) if (criteria[name]) found[name] = new Date(criteria[name]).toISOString();
+  if (criteria.states?.length && criteria.states.length < STATES.length) found.states = criteria.states;
+  if (criteria.ignoreCase && (criteria.text || criteria.regex)) found.ignoreCase = true;
+  return found;
+}
+
+/** Return whether criteria leave any message out. */
+export const isNarrow = (criteria) => Object.keys(bodyOfCriteria(criteria)).length > 0;
+
+/** Ask the broker whether a filter is good: {text, problem, position} of what it says of this text. */
+export function useFilterCheck(text) {
+  const settled = useSettled(text ?? "", 250);
+  const [state, setState] = useState({ text: "", problem: "", position: undefined });
+  useEffect(() => {
+    if (!settled.trim()) {
+      setState({ text: settled, problem: "", position: undefined });
+      return undefined;
+    }
+    const control = new AbortController();
+    api
+      .post("rules/check", { body: { filter: { sql: settled } }, signal: control.signal })
+      .then(({ isGood, problem, position }) => setState({ text: settled, problem: isGood ? "" : problem, position }))
+      .catch((problem) => isCancelled(problem) || setState({ text: settled, problem: problem.message, position: undefined }));
+    return () => control.abort();
+  }, [settled]);
+  return state;
+}
+
+/** Return what is wrong with a regular expression as far as the browser can say; Python's have more forms. */
+function regexHint(text) {
+  try {
+    RegExp(text);
+    return "";
+  } catch (error) {
+    return /\(\?P|\(\?[aiLmsux-]|\\A|\\Z/.test(text) ? "" : `It looks unfinished: ${error.message.replace(/^Invalid regular expression: /, "")}`;
+  }
+}
+
+function Filter({ value, onChange, help }) {
+  const check = useFilterCheck(value);
+  const isCurrent = check.text === (value ?? "");
+  const where = check.position === undefined ? "" : `, at character ${check.position + 1}`;
+  const problem = isCurrent && check.problem ? `${check.problem}${where}` : "";
+  return html`<${Field} label="Filter" mono value=${value ?? ""} onInput=${onChange} problem=${problem} help=${help} placeholder="amount > 100 AND sys.Label = 'order'" autocomplete="off" spellcheck=${false} maxlength="1024" />`;
+}
+
+const toggled = (states, state) => (states.includes(state) ? states.filter((one) => one !== state) : [...states, state]);
+
+/** The fields. `value`: criteria; `isDead`: whether a reason is asked for; `states`: those to choose from. */
+export function CriteriaFields({ value, onChange, isDead, states: offered = STATES }) {
+  const set = (name) => (text) => onChange({ ...value, [name]: text === "" ? undefined : text });
+  const states = value.states ?? [];
+  const text = { autocomplete: "off", spellcheck: false };
+  const isRareUsed = ["from", "to", "since", "until", "session"].some((name) => value[name]);
+  return html`<div class="stack criteria">
+    <${Filter} value=${value.filter} onChange=${set("filter")} help="SQL over the properties, as of a rule. sys.Label is the subject." />
+    <div class="form-grid">
+      <${Field} label="Body contains" value=${value.text ?? ""} onInput=${set("text")} ...${text} />
+      <${Field} label="Regular expression" mono value=${value.regex ?? ""} onInput=${set("regex")} problem=${value.regex ? regexHint(value.regex) : ""} ...${text} />
+      <${Field} label="JSON path" mono value=${value.jsonPath ?? ""} onInput=${set("jsonPath")} placeholder="$.order.total > 100" ...${text} />
+      ${isDead && html`<${Field} label="Dead-letter reason" value=${value.deadLetterReason ?? ""} onInput=${set("deadLetterReason")} ...${text} />`}
+    </div>
+    <div class="toolbar">
+      ${offered.length > 1 &&
+      html`<div class="chips" role="group" aria-label="States">
+        <span class="field-label" aria-hidden="true">States</span>
+        ${offered.map(
+          (state) => html`<button key=${state} type="button" class="chip" aria-pressed=${states.includes(state) ? "true" : "false"} onClick=${() => onChange({ ...value, states: toggled(states, state) })}>${state}</button>`,
+        )}
+      </div>`}
+      ${(value.text || value.regex) && html`<${Field} label="Upper and lower case alike" type="checkbox" value=${value.ignoreCase === true} onInput=${(isOn) => onChange({ ...value, ignoreCase: isOn || undefined })} />`}
+    </div>
+    <details open=${isRareUsed}>
+      <summary>Numbers, times, session</summary>
+      <div class="form-grid">
+        <${Field} label="From number" inputmode="numeric" value=${value.from ?? ""} onInput=${(given) => set("from")(given.replace(/\D/g, ""))} />
+        <${Field} label="To number" inputmode="numeric" value=${value.to ?? ""} onInput=${(given) => set("to")(given.replace(/\D/g, ""))} />
+        <${Field} label="Enqueued since" type="datetime-local" step="1" value=${value.since ?? ""} onInput=${set("since")} max=${localTime(Date.now())} />
+        <${Field} label="Enqueued before" type="datetime-local" step="1" value=${value.until ?? ""} onInput=${set("until")} />
+        <${Field} label="Session" value=${value.session ?? ""} onInput=${set("session")} ...${text} />
+      </div>
+    </details>
+  </div>`;
+}

@@ -1,0 +1,163 @@
+// A job: what it would do is counted and shown first, then the broker does it, whether the tab is open or not.
+import { Problem, api, isCancelled } from "../api.js";
+import { nameParts } from "../entity.js";
+import { html, useEffect, useRef, useState } from "../lib.js";
+import { number, plural, rate } from "../format.js";
+import { href } from "../router.js";
+import { can } from "../session.js";
+import { Button, Dialog, Field, LinkButton, Progress, Refusal, Text } from "../ui.js";
+import { Which } from "./each.js";
+import { CriteriaFields, bodyOfCriteria, isNarrow } from "./criteria.js";
+import { STATES, rowOf } from "./model.js";
+
+const ACTIVE = ["active"];
+const POLL_MS = 500;
+
+/** Works: name -> title, the button, what is done, which states it takes, and what else is asked. */
+export const WORKS = {
+  purge: { title: "Delete messages", label: "Delete", past: "deleted", states: STATES, isDanger: true, note: "Deleted messages are gone. There is no way back." },
+  move: { title: "Move messages", label: "Move", past: "moved", states: ACTIVE, hasTarget: true },
+  resubmit: { title: "Send back", label: "Send back", past: "sent back", states: ACTIVE, hasTarget: true, note: "Each is sent to where it came from, without the reason of its death, and leaves the dead letters." },
+  deadLetter: { title: "Dead-letter messages", label: "Dead-letter", past: "dead-lettered", states: ACTIVE, hasReason: true },
+  cancel: { title: "Cancel scheduled messages", label: "Cancel the messages", past: "cancelled", states: ["scheduled"], isDanger: true, note: "Cancelled messages are gone. There is no way back." },
+};
+
+/** Count what a job would do: {examined, of} while it counts, then {count, states, examples, guarantee}. */
+function usePreview(body, isOn) {
+  const [state, setState] = useState({ progress: null, found: null, problem: null });
+  const key = JSON.stringify(body);
+  useEffect(() => {
+    setState({ progress: null, found: null, problem: null });
+    if (!isOn) return undefined;
+    const control = new AbortController();
+    const onEvent = (name, data) => {
+      if (name === "progress") setState((before) => ({ ...before, progress: data }));
+      else if (name === "end") setState({ progress: null, found: data, problem: null });
+      else if (name === "problem") setState({ progress: null, found: null, problem: new Problem(data) });
+    };
+    const timer = setTimeout(
+      () => api.stream("POST", "jobs/preview", onEvent, { body, signal: control.signal }).catch((problem) => isCancelled(problem) || setState({ progress: null, found: null, problem })),
+      350,
+    );
+    return () => {
+      clearTimeout(timer);
+      control.abort();
+    };
+  }, [key, isOn]);
+  return state;
+}
+
+/** Follow a job until it has ended. */
+function useJob(id) {
+  const [state, setState] = useState({ job: null, problem: null });
+  useEffect(() => {
+    if (!id) return undefined;
+    const control = new AbortController();
+    let timer = 0;
+    const run = async () => {
+      try {
+        const job = await api.get(`jobs/${encodeURIComponent(id)}`, { signal: control.signal });
+        setState({ job, problem: null });
+        if (job.state !== "running") return;
+      } catch (problem) {
+        if (isCancelled(problem)) return;
+        setState((before) => ({ ...before, problem }));
+      }
+      timer = setTimeout(run, POLL_MS);
+    };
+    run();
+    return () => {
+      control.abort();
+      clearTimeout(timer);
+    };
+  }, [id]);
+  return state;
+}
+
+const JOB_STATES = { running: "At work", stopped: "Stopped", interrupted: "Interrupted: the broker or the key went", done: "Done", failed: "Failed" };
+
+function Running({ id, work }) {
+  const { job, problem } = useJob(id);
+  if (!job) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Progress} label="Starting" note="Starting" />`;
+  const known = job.of ?? (job.left === undefined ? undefined : job.done + job.left);
+  return html`<div class="stack" role="status">
+    <${Progress} label=${work.title} done=${job.done} of=${known} note=${`${JOB_STATES[job.state]}${job.state === "running" && job.perSecond ? `, ${rate(job.perSecond)}` : ""}`} />
+    ${job.state === "done" && html`<p><b>${plural(job.done, "message")} ${work.past}.</b></p>`}
+    ${job.problem && html`<p class="note warn">${typeof job.problem === "string" ? job.problem : job.problem.detail}</p>`}
+    ${job.state === "running" && html`<p class="faint">The broker goes on when this tab is closed.</p>`}
+    ${problem && html`<${Refusal} problem=${problem} />`}
+  </div>`;
+}
+
+function Preview({ preview, past, entity }) {
+  const { progress, found, problem } = preview;
+  if (problem) return html`<${Refusal} problem=${problem} />`;
+  if (!found) return html`<${Progress} label="Counting" done=${progress?.examined} of=${progress?.of} note="Counting what would be ${past}" />`;
+  const states = Object.entries(found.states ?? {}).filter(([, count]) => count > 0);
+  return html`<div class="note stack">
+    <p><b>${plural(found.count, "message")}</b> will be ${past}${states.length > 1 ? html` <span class="faint">(${states.map(([state, count]) => `${number(count)} ${state}`).join(", ")})</span>` : ""}.</p>
+    ${found.count > 0 && html`<${Which} rows=${(found.examples ?? []).map((message) => rowOf(message, entity))} />`}
+    ${found.guarantee && html`<p class="faint">${found.guarantee}</p>`}
+  </div>`;
+}
+
+/**
+ * Do a work to messages of an entity. `numbers`: those that are chosen; `group`: {by, value} of `POST /groups`, those of
+ * one; without both, the criteria are asked for, beginning with `criteria`. `onDone()` when the dialog is closed after it.
+ */
+export function JobDialog({ work: name, entity, numbers, group, criteria: initial = {}, onDone = () => {}, onClose }) {
+  const work = WORKS[name];
+  const { base, topic, subQueue } = nameParts(entity);
+  const [criteria, setCriteria] = useState(initial);
+  const [target, setTarget] = useState(name === "resubmit" ? topic || base : "");
+  const [reason, setReason] = useState("");
+  const [perSecond, setPerSecond] = useState("");
+  const [state, setState] = useState({ job: null, isBusy: false, problem: null });
+  const isStarted = useRef(false);
+  const isTargetGood = !work.hasTarget || (target.trim() !== "" && can("Send", target.trim()));
+  const body = {
+    work: name,
+    entity,
+    to: work.hasTarget ? target.trim() : undefined,
+    criteria: bodyOfCriteria({ ...criteria, states: criteria.states?.filter((state) => work.states.includes(state)) }),
+    numbers,
+    group,
+    reason: work.hasReason && reason ? reason : undefined,
+    rate: Number(perSecond) > 0 ? Number(perSecond) : undefined,
+  };
+  const preview = usePreview(body, isTargetGood && state.job === null);
+  const isReady = isTargetGood && preview.found?.count > 0;
+  const start = async () => {
+    if (!isReady || isStarted.current) return;
+    isStarted.current = true;
+    setState({ job: null, isBusy: true, problem: null });
+    try {
+      setState({ job: await api.post("jobs", { body }), isBusy: false, problem: null });
+    } catch (problem) {
+      isStarted.current = false;
+      setState({ job: null, isBusy: false, problem });
+    }
+  };
+  const close = () => {
+    if (state.job) onDone();
+    onClose();
+  };
+  const actions = state.job
+    ? html`<${LinkButton} href=${href(["jobs", state.job.id])} icon="jobs">See it among the jobs<//><${Button} kind="primary" onClick=${close}>Close<//>`
+    : html`<${Button} onClick=${close}>Cancel<//>
+        <${Button} type="submit" kind=${work.isDanger ? "danger" : "primary"} isBusy=${state.isBusy} disabled=${!isReady}>${isReady ? `${work.label} ${number(preview.found.count)}` : work.label}<//>`;
+  return html`<${Dialog} title=${work.title} onClose=${close} onSubmit=${state.job ? close : start} actions=${actions}>
+    ${state.job
+      ? html`<${Running} id=${state.job.id} work=${work} />`
+      : html`
+          <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : group ? html`, those of the group <${Text} value=${group.value} max=${200} />` : isNarrow(criteria) ? ", those that match" : ", all"}${work.states.length === 1 ? `, if ${work.states[0]}` : ""}.</p>
+          ${work.hasTarget && html`<${Field} label="To" mono value=${target} onInput=${setTarget} placeholder="a queue or a topic" problem=${target.trim() && !isTargetGood ? "This key may not send there." : ""} autocomplete="off" spellcheck=${false} autofocus />`}
+          ${work.hasReason && html`<${Field} label="Reason" value=${reason} onInput=${setReason} />`}
+          ${!numbers && !group && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
+          <${Field} label="At most per second" inputmode="numeric" value=${perSecond} onInput=${(text) => setPerSecond(text.replace(/\D/g, ""))} help="Empty: as fast as the broker can." />
+          ${isTargetGood && html`<${Preview} preview=${preview} past=${work.past} entity=${entity} />`}
+          ${work.note && html`<p class="note warn">${work.note}</p>`}
+        `}
+    ${state.problem && html`<${Refusal} problem=${state.problem} />`}
+  <//>`;
+}

@@ -1,0 +1,277 @@
+// The list of an entity's messages: read page by page, followed live, with those that left meanwhile.
+import { api, entityPath, isCancelled } from "../api.js";
+import { useCallback, useEffect, useRef, useState } from "../lib.js";
+import { makeStore, useStore } from "../store.js";
+import { leftRowOf, rowOf } from "./model.js";
+
+const PAGE = 250;
+const ROWS_MAX = 50_000; // in the memory of the tab
+const SKIPPED_PAGES_MAX = 40; // that have nothing in the wanted state, at once
+const PARTITIONS = 16;
+const PARTITION = 2 ** 48; // numbers of one
+const FOLLOW_MS = 2000;
+const HIDDEN_MS = 20_000; // while the tab is not shown
+const BODY_BYTES = 160; // of each: a list shows no more
+const KEPT = 6; // lists, for the way back
+
+/** The messages of an entity from a number on. `store.value`: {rows, isEnd, isLoading, problem, looked}. */
+class Listing {
+  /** `filters`: {state, session, from, isPartitioned, hasHistory}. */
+  constructor(entity, filters) {
+    this.entity = entity;
+    this.filters = filters;
+    this.store = makeStore({ rows: [], isEnd: false, isFull: false, isLoading: false, problem: null, looked: 0 });
+    this.numbers = new Map(); // number -> place in rows
+    this.next = filters.from ?? 0; // the number to go on from
+    this.lanes = null; // where new ones are looked for, once the end was reached: [{from, end}]
+    this.left = new Map(); // number -> entry of the history, not in rows yet
+    this.seen = undefined; // the newest number of the history
+    this.opened = Infinity; // the newest number of the history when the list was opened
+    this.scrollTop = 0;
+  }
+
+  path() {
+    const { session } = this.filters;
+    return session === undefined
+      ? entityPath(this.entity, "messages")
+      : entityPath(this.entity, "sessions", session, "messages");
+  }
+
+  peek(from, limit, signal, state) {
+    return api.get(this.path(), { query: { from, limit, state, bodyBytesMax: BODY_BYTES }, signal });
+  }
+
+  /** Read the next page. */
+  async more(signal) {
+    const { isLoading, isEnd, isFull, problem } = this.store.value;
+    if (isLoading || isEnd || isFull || problem) return;
+    this.store.update({ isLoading: true });
+    try {
+      if (this.seen === undefined && this.filters.hasHistory) await this.readHistory(signal);
+      await this.readPage(signal);
+    } catch (failure) {
+      if (!isCancelled(failure)) this.store.update({ problem: failure });
+    }
+    this.store.update({ isLoading: false });
+  }
+
+  async readPage(signal) {
+    for (let page = 0; page < SKIPPED_PAGES_MAX; page += 1) {
+      const found = await this.peek(this.next, PAGE, signal, this.filters.state);
+      const first = this.next;
+      if (found.next === undefined) {
+        this.end();
+        this.add([], first, Infinity);
+        return;
+      }
+      const { messages } = found;
+      this.next = await this.nextOf(found, messages, signal);
+      this.store.update({ looked: this.store.value.looked + messages.length });
+      this.add(this.rows(messages), first, this.next);
+      if (messages.length > PAGE / 2) return;
+    }
+  }
+
+  /** Return the number after a page. A page that was filtered does not show its last number: its cursor does. */
+  async nextOf(found, messages, signal) {
+    if (!this.filters.state && messages.length > 0) return messages.at(-1).sequenceNumber + 1;
+    const whole = await api.get(this.path(), { query: { cursor: found.next, limit: 1, bodyBytesMax: 0 }, signal });
+    return whole.messages[0]?.sequenceNumber ?? (messages.at(-1)?.sequenceNumber ?? this.next) + 1;
+  }
+
+  end() {
+    const { isPartitioned } = this.filters;
+    const lanes = isPartitioned ? Array.from({ length: PARTITIONS }, (_, at) => ({ from: at * PARTITION, end: (at + 1) * PARTITION })) : [{ from: this.next, end: Infinity }];
+    for (const { number } of isPartitioned ? this.store.value.rows : []) {
+      const lane = lanes[Math.floor(number / PARTITION)];
+      if (lane) lane.from = Math.max(lane.from, number + 1);
+    }
+    this.lanes = lanes;
+    this.store.update({ isEnd: true });
+  }
+
+  /** Add rows at the end, and those that left with numbers between `first` and `next`. */
+  add(rows, first, next) {
+    const gone = [];
+    for (const [number, entry] of this.left) {
+      if (number < first || number >= next) continue;
+      this.left.delete(number);
+      if (this.isWanted(entry.message)) gone.push(this.leftRow(entry));
+    }
+    const fresh = [...rows, ...gone].filter((row) => !this.numbers.has(row.number)).sort((a, b) => a.number - b.number);
+    if (fresh.length === 0) return;
+    const all = this.store.value.rows.concat(fresh);
+    for (let at = all.length - fresh.length; at < all.length; at += 1) this.numbers.set(all[at].number, at);
+    this.store.update({ rows: all, isFull: all.length >= ROWS_MAX });
+  }
+
+  isWanted(message) {
+    const { session, from = 0, state } = this.filters;
+    if (message.sequenceNumber < from || (state && message.state !== state)) return false;
+    return session === undefined || message.sessionId === session;
+  }
+
+  /** Put changed rows in the places of the old ones. */
+  change(rows) {
+    if (rows.length === 0) return;
+    const all = this.store.value.rows.slice();
+    for (const row of rows) {
+      const at = this.numbers.get(row.number);
+      if (at !== undefined) all[at] = row;
+    }
+    this.store.update({ rows: all });
+  }
+
+  /** Note that messages left: by an action of this page, which knows the outcome. */
+  leave(numbers, outcome) {
+    const at = new Date().toISOString();
+    this.change(numbers.map((number) => ({ ...this.row(number), isLocked: false, left: { outcome, at } })));
+  }
+
+  leftRow(entry) {
+    return leftRowOf(entry, this.entity, entry.number <= this.opened);
+  }
+
+  rows(messages) {
+    return messages.map((message) => rowOf(message, this.entity));
+  }
+
+  row(number) {
+    return this.store.value.rows[this.numbers.get(number)];
+  }
+
+  /** Look once for what is new, changed and gone; `seen`: the rows in sight. */
+  async follow(seen, signal) {
+    if (this.filters.hasHistory) await this.readHistory(signal);
+    if (this.lanes) await this.readTail(signal);
+    await this.readSeen(seen.filter((row) => this.row(row.number)?.left === null), signal);
+    if (this.store.value.problem) this.store.update({ problem: null });
+  }
+
+  async readTail(signal) {
+    for (const lane of this.lanes) {
+      const { messages } = await this.peek(lane.from, PAGE, signal);
+      const own = messages.filter((message) => message.sequenceNumber < lane.end);
+      if (own.length) lane.from = own.at(-1).sequenceNumber + 1;
+      this.next = Math.max(this.next, lane.from);
+      this.add(this.rows(own.filter((message) => this.isWanted(message))), 0, Infinity);
+    }
+  }
+
+  /** Compare the rows in sight with what the entity has now. A dead letter keeps its number: it may come between. */
+  async readSeen(rows, signal) {
+    if (rows.length === 0) return;
+    const numbers = rows.map((row) => row.number).sort((a, b) => a - b);
+    const there = new Map();
+    let from = rows.includes(this.store.value.rows[0]) ? (this.filters.from ?? 0) : numbers[0];
+    const last = numbers.at(-1);
+    for (let turn = 0; turn < 4 && from <= last; turn += 1) {
+      const { messages } = await this.peek(from, Math.min(PAGE, rows.length + 20), signal);
+      for (const message of messages) there.set(message.sequenceNumber, message);
+      from = messages.length ? messages.at(-1).sequenceNumber + 1 : Infinity;
+    }
+    const changed = [];
+    for (const row of rows) {
+      if (row.number >= from) continue;
+      const message = there.get(row.number);
+      if (message) {
+        const fresh = rowOf(message, this.entity);
+        if (fresh.state !== row.state || fresh.isLocked !== row.isLocked || fresh.deliveryCount !== row.deliveryCount || fresh.scheduledEnqueueTime !== row.scheduledEnqueueTime) changed.push(fresh);
+      } else if (this.row(row.number)?.left === null) {
+        changed.push({ ...row, isLocked: false, left: { outcome: "gone", at: new Date().toISOString() } });
+      }
+    }
+    this.change(changed);
+    this.add(this.rows([...there.values()].filter((message) => this.isWanted(message))), 0, 0);
+  }
+
+  /** Read the newest entries of the history. */
+  async readHistory(signal) {
+    let cursor;
+    const fresh = [];
+    do {
+      const found = await api.get("history", { query: { entity: this.entity, limit: PAGE, cursor }, signal });
+      const entries = found.entries.filter((entry) => this.seen === undefined || entry.number > this.seen);
+      fresh.push(...entries);
+      cursor = entries.length < found.entries.length || found.entries.length === 0 ? undefined : found.next;
+    } while (cursor && fresh.length < 1000);
+    this.seen = Math.max(this.seen ?? 0, ...fresh.map((entry) => entry.number));
+    if (this.opened === Infinity) this.opened = this.seen;
+    const changed = [];
+    for (const entry of fresh.reverse()) {
+      const number = entry.message.sequenceNumber;
+      if (this.numbers.has(number)) changed.push({ ...this.leftRow(entry), preview: this.row(number).preview });
+      else this.left.set(number, entry);
+    }
+    this.change(changed);
+    if (this.lanes) this.add([], 0, Infinity);
+  }
+}
+
+const kept = new Map(); // the lists that were shown last, by entity and filters
+
+/** Forget what is kept of lists: after something changed them as a whole. */
+export const forgetListings = () => kept.clear();
+
+/** Return the list for an entity and filters; the one that was shown before, if it is still kept. */
+export function useListing(entity, filters, isFollowing) {
+  const key = JSON.stringify([entity, filters]);
+  const [turn, setTurn] = useState(0);
+  const seen = useRef([]); // rows
+  let listing = kept.get(key);
+  if (!listing) listing = new Listing(entity, filters);
+  kept.delete(key);
+  kept.set(key, listing);
+  if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+  const state = useStore(listing.store);
+
+  useEffect(() => {
+    if (listing.store.value.rows.length === 0) listing.more();
+  }, [listing]);
+  useEffect(() => {
+    if (!isFollowing) return undefined;
+    const control = new AbortController();
+    let timer = 0;
+    const run = async () => {
+      try {
+        if (!listing.store.value.isLoading) await listing.follow(seen.current, control.signal);
+      } catch (problem) {
+        if (isCancelled(problem)) return;
+        listing.store.update({ problem });
+      }
+      if (!control.signal.aborted) timer = setTimeout(run, document.hidden ? HIDDEN_MS : FOLLOW_MS);
+    };
+    timer = setTimeout(run, 500);
+    return () => {
+      control.abort();
+      clearTimeout(timer);
+    };
+  }, [listing, isFollowing]);
+
+  const reload = () => {
+    kept.delete(key);
+    setTurn(turn + 1);
+  };
+  const onSee = useCallback((rows) => {
+    seen.current = rows;
+  }, []);
+  return { listing, state, reload, onSee };
+}
+
+/** Return the number of the last message of an entity, found by halving; undefined = there is none. */
+export async function lastNumber(path, signal) {
+  const from = async (number) => (await api.get(path, { query: { from: number, limit: 1, bodyBytesMax: 0 }, signal })).messages[0]?.sequenceNumber;
+  let low = await from(0);
+  if (low === undefined) return undefined;
+  let step = 1024;
+  let high = Infinity;
+  for (;;) {
+    const probe = high === Infinity ? low + step : low + Math.floor((high - low) / 2) + 1;
+    if (probe >= high || probe > Number.MAX_SAFE_INTEGER) return low;
+    const found = await from(probe);
+    if (found === undefined) high = probe;
+    else low = found;
+    step *= 4;
+    if (high !== Infinity && high - low <= 1) return low;
+  }
+}

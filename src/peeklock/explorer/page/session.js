@@ -1,0 +1,58 @@
+// Who is signed in. The key or token is in this module's memory only; it ends with the tab.
+import { makeStore } from "./store.js";
+import { sign } from "./sign.js";
+
+const TOKEN_S = 3600; // of a signature that the page makes
+const RENEW_MS = 300_000; // before its end another one is made
+
+/** `phase`: "starting", "out" or "in". `me`: what the API says of the caller. `problem`: why it is "out". */
+export const session = makeStore({ phase: "starting", me: null, problem: null });
+
+let credential = null; // {kind: "key", resource, keyName, key} or {kind: "token", text} or {kind: "none"}
+let made = null; // the current signature: {text, endsAt}
+
+/** Use a credential from now on; null = none. */
+export function use(next) {
+  credential = next;
+  made = null;
+}
+
+/** Return the key in use: {resource, keyName, key}; null = a token, or nothing. */
+export const keyInUse = () => (credential?.kind === "key" ? credential : null);
+
+/** Return the value of the header Authorization; empty = none is sent. */
+export async function authorization() {
+  if (credential === null || credential.kind === "none") return "";
+  if (credential.kind === "token") return credential.text;
+  if (made === null || made.endsAt - RENEW_MS < Date.now()) {
+    const { resource, keyName, key } = credential;
+    made = { text: await sign(resource, keyName, key, TOKEN_S), endsAt: Date.now() + TOKEN_S * 1000 };
+  }
+  return made.text;
+}
+
+/** Return whether the caller has a right on an entity; without one, on the namespace. */
+export function can(right, entity = "") {
+  const me = session.value.me;
+  if (me === null) return false;
+  const isCovered = me.path === "" || covers(me.path.toLowerCase(), entity.toLowerCase());
+  return isCovered && (me.rights.includes(right) || me.rights.includes("Manage"));
+}
+
+const covers = (path, entity) => entity === path || entity.startsWith(`${path}/`);
+
+/** Return {keyName, key, host, entity} or {token, host, entity} of a connection string. Throws: Error. */
+export function readConnectionString(text) {
+  const values = {};
+  for (const part of text.trim().split(";")) {
+    const at = part.indexOf("=");
+    if (at > 0) values[part.slice(0, at).trim().toLowerCase()] = part.slice(at + 1).trim();
+  }
+  const host = /^[a-z]+:\/\/([^/]+)/i.exec(values.endpoint ?? "")?.[1];
+  if (!host) throw new Error("The connection string has no Endpoint=sb://HOST/.");
+  const entity = values.entitypath ?? "";
+  if (values.sharedaccesssignature) return { host, entity, token: values.sharedaccesssignature };
+  if (!values.sharedaccesskeyname) throw new Error("The connection string has no SharedAccessKeyName.");
+  if (!values.sharedaccesskey) throw new Error("The connection string has no SharedAccessKey.");
+  return { host, entity, keyName: values.sharedaccesskeyname, key: values.sharedaccesskey };
+}

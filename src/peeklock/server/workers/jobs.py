@@ -1,0 +1,293 @@
+"""The jobs of one namespace: started, followed, kept, stopped and resumed.
+
+Theory of operation. A job is a record, which is a fact of the process, and while it runs a child. The child
+writes its checkpoints here; each is durable before the child goes on. A child that ends says why. If it was
+killed, the job is interrupted, as all jobs are that ran when the broker ended. To resume is to start another
+child with the checkpoint, and with the grants of who asks.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from peeklock.admin.exchange import Response
+from peeklock.api.exchange import Steer, answer_json
+from peeklock.api.instants import write_instant
+from peeklock.api.problems import NotHere
+from peeklock.auth.rights import Grant
+from peeklock.broker.vocabulary.errors import InvalidOperation, ServerBusy, ServiceBusError
+from peeklock.server import log
+from peeklock.server.workers.children import LINE_BYTES_MAX, Child, Children, in_background
+from peeklock.store.base import StoreError
+
+Attach = Callable[[socket.socket, Sequence[Grant]], Awaitable[None]]
+
+KEPT_MAX: Final = 200
+"""Jobs of a namespace that are kept. Those that are done are forgotten beyond this, the oldest first."""
+
+RUNNING: Final = "running"
+STOPPED: Final = "stopped"
+INTERRUPTED: Final = "interrupted"
+DONE: Final = "done"
+FAILED: Final = "failed"
+
+_UNAUTHORIZED: Final = 401
+
+
+class Facts(Protocol):
+    """Where jobs are kept."""
+
+    def all(self) -> dict[str, Any]: ...
+
+    async def put(self, job_id: str, kept: Mapping[str, Any] | None) -> None: ...
+
+
+class NoFacts:
+    """Keeps nothing: the namespace ends without a trace."""
+
+    def all(self) -> dict[str, Any]:
+        return {}
+
+    async def put(self, job_id: str, kept: Mapping[str, Any] | None) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class _Record:
+    """One job."""
+
+    shown: dict[str, Any]
+    """As JSON of the API."""
+    work: Mapping[str, Any]
+    """For the child."""
+    checkpoint: Any = None
+    child: Child | None = None
+    is_stopping: bool = False
+    began_s: float = 0.0
+    began_with: int = 0
+    """Messages that were done when this run began."""
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What is kept of it."""
+        return {"shown": self.shown, "work": self.work, "checkpoint": self.checkpoint}
+
+    def json(self) -> dict[str, Any]:
+        """Return it as JSON of the API."""
+        found = dict(self.shown)
+        if "of" in found:
+            found["left"] = max(0, found["of"] - found["done"])
+        if found["state"] == RUNNING and "of" in found:
+            spent_s = max(time.monotonic() - self.began_s, 0.001)
+            found["perSecond"] = round((found["done"] - self.began_with) / spent_s, 1)
+        return found
+
+
+class Jobs:
+    """The jobs of one namespace."""
+
+    def __init__(
+        self, namespace: str, children: Children, attach: Attach, facts: Facts, now_ms: Callable[[], int]
+    ) -> None:
+        """Read what is kept. Those that ran are interrupted. Raises: StoreDamaged."""
+        self._namespace = namespace
+        self._children = children
+        self._attach = attach
+        self._facts = facts
+        self._now_ms = now_ms
+        self._is_stopping = False
+        found = [_Record(each["shown"], each["work"], each["checkpoint"]) for each in facts.all().values()]
+        found.sort(key=lambda record: str(record.shown["createdAt"]))
+        self._records = {record.shown["id"]: record for record in found}
+        for record in found:
+            if record.shown["state"] == RUNNING:
+                record.shown["state"] = INTERRUPTED
+
+    def steer(self, asked: Steer, then: Callable[[Response], None]) -> None:
+        """Do what is asked, and call `then` with the answer, now or later."""
+
+        async def answer() -> None:
+            try:
+                found = await self._steer(asked)
+            except asked.exchange.refused_on as failure:
+                found = asked.exchange.refusal(failure)  # type: ignore[arg-type]  # one of `refused_on`
+            except StoreError as failure:
+                found = asked.exchange.refusal(ServerBusy(f"the job cannot be kept: {failure}"))
+            then(found)
+
+        in_background(answer())
+
+    def stop(self) -> None:
+        """End all children. Jobs that run are interrupted: their facts say so after the next start."""
+        self._is_stopping = True
+        for record in self._records.values():
+            if record.child is not None:
+                record.child.kill()
+
+    async def _steer(self, asked: Steer) -> Response:
+        if asked.do == "list":
+            shown = [record.json() for record in self._records.values()]
+            return answer_json({"jobs": [job for job in reversed(shown) if asked.sees(job)]})
+        if asked.do == "start":
+            return await self._start(asked)
+        record = self._records.get(asked.job_id)
+        if record is None or not asked.sees(record.shown):
+            raise NotHere(f"There is no job '{asked.job_id[:64]}'.")
+        if asked.do == "stop":
+            self._require(record, RUNNING, "it does not run")
+            record.is_stopping = True
+            if record.child is not None:
+                record.child.order({"stop": True})
+        elif asked.do == "resume":
+            return await self._resume(record, asked)
+        elif asked.do == "forget":
+            self._require(record, None, "it runs: stop it first")
+            await self._forget(record)
+            return Response(204)
+        return answer_json(record.json(), 200 if asked.do == "show" else 202)
+
+    def _require(self, record: _Record, state: str | None, why: str) -> None:
+        """Raise InvalidOperation unless a job is in a state; None = in any but running."""
+        is_running = record.child is not None or record.shown["state"] == RUNNING
+        if is_running != (state == RUNNING):
+            raise InvalidOperation(f"The job {record.shown['id']} is {record.shown['state']}: {why}.")
+
+    async def _start(self, asked: Steer) -> Response:
+        assert asked.order is not None
+        self._require_room()
+        now = write_instant(self._now_ms())
+        job_id = uuid.uuid4().hex
+        shown = {
+            "id": job_id,
+            **asked.order["shown"],
+            "state": RUNNING,
+            "by": asked.by,
+            "createdAt": now,
+            "updatedAt": now,
+            "done": 0,
+        }
+        record = self._records[job_id] = _Record(shown, asked.order["work"])
+        try:
+            await self._begin(record, asked.grants(shown))
+        except BaseException:
+            del self._records[job_id]
+            raise
+        log.info("job started", {name: shown[name] for name in ("id", "work", "entity", "by")})
+        return answer_json(record.json(), 201)
+
+    async def _resume(self, record: _Record, asked: Steer) -> Response:
+        self._require(record, None, "it runs")
+        if record.shown["state"] == DONE:
+            raise InvalidOperation(f"The job {record.shown['id']} is done.")
+        before = dict(record.shown)
+        grants = asked.grants(record.shown)
+        self._children.require_room(self._namespace)
+        record.shown.update(state=RUNNING, by=asked.by)
+        record.shown.pop("problem", None)
+        try:
+            await self._begin(record, grants)
+        except BaseException:
+            record.shown = before
+            raise
+        return answer_json(record.json(), 202)
+
+    def _require_room(self) -> None:
+        """Raise ServerBusy or InvalidOperation if there can be no further job."""
+        if self._is_stopping:
+            raise ServerBusy("the broker stops")
+        self._children.require_room(self._namespace)
+        done = [each for each in self._records.values() if each.shown["state"] == DONE and not each.child]
+        if len(self._records) >= KEPT_MAX:
+            if not done:
+                raise InvalidOperation(f"There are {KEPT_MAX} jobs that are not done: resume or forget some.")
+            in_background(self._forget(done[0]))
+
+    async def _forget(self, record: _Record) -> None:
+        self._records.pop(record.shown["id"], None)
+        await self._facts.put(record.shown["id"], None)
+
+    # A run
+
+    async def _begin(self, record: _Record, grants: Sequence[Grant]) -> None:
+        """Start the child of a job. Raises: ServerBusy, StoreError."""
+        await self._keep(record)
+
+        async def attach(sock: socket.socket) -> None:
+            await self._attach(sock, grants)
+
+        work = {**record.work, "namespace": self._namespace, "checkpoint": record.checkpoint}
+        record.is_stopping = False
+        try:
+            record.child = await self._children.start(
+                self._namespace, work, attach, kept_bytes_max=LINE_BYTES_MAX
+            )
+        except (ServiceBusError, OSError) as failure:
+            log.warning("a process for a job cannot be started", {"reason": str(failure)})
+            await self._facts.put(record.shown["id"], None if record.checkpoint is None else record.kept)
+            raise ServerBusy(f"a process for the job cannot be started: {failure}") from failure
+        if self._is_stopping:
+            record.child.kill()
+        record.began_s, record.began_with = time.monotonic(), record.shown["done"]
+        in_background(self._follow(record, record.child))
+
+    async def _follow(self, record: _Record, child: Child) -> None:
+        """Take what a child writes until it ends."""
+        outcome: dict[str, Any] = {"state": INTERRUPTED, "problem": "the process of the job has ended early"}
+        try:
+            while (line := await child.read_line()) is not None:
+                found = self._take(record, line)
+                if found is not None:
+                    outcome = found
+                elif "checkpoint" in line:
+                    await self._keep(record)
+                    child.order({"saved": True})
+        except StoreError as failure:
+            outcome = {"state": INTERRUPTED, "problem": f"its checkpoint cannot be kept: {failure}"}
+            child.kill()
+        await child.ended()
+        record.child = None
+        if self._is_stopping:
+            return  # the next start finds that it ran
+        record.shown.update(outcome)
+        try:
+            await self._keep(record)
+        except StoreError as failure:
+            log.warning("the end of a job cannot be kept", {"reason": str(failure)})
+        log.info("job ended", {"id": record.shown["id"], **outcome, "done": record.shown["done"]})
+
+    def _take(self, record: _Record, line: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Take a line of a child; return what the job becomes, None = it goes on."""
+        shown = record.shown
+        if "begun" in line:
+            shown.update(of=line["begun"]["of"], guarantee=line["begun"]["guarantee"])
+            record.began_s, record.began_with = time.monotonic(), shown["done"]
+        elif "progress" in line:
+            shown["done"] = line["progress"]
+        elif "checkpoint" in line:
+            record.checkpoint, shown["done"] = line["checkpoint"], line["done"]
+        elif "end" in line:
+            end = line["end"]
+            shown["done"] = end["done"]
+            if end["isStopped"]:
+                return {"state": STOPPED}
+            if end["left"]:
+                left = f"{end['left']:,} messages are left: other receivers hold them, or have taken them."
+                return {"state": STOPPED, "problem": left}
+            return {"state": DONE}
+        elif "problem" in line:
+            problem = line["problem"]
+            state = STOPPED if problem["status"] == _UNAUTHORIZED else FAILED
+            return {"state": state, "problem": problem["detail"]}
+        if record.is_stopping and "begun" in line and record.child is not None:
+            record.child.order({"stop": True})  # it may have been asked before there was a child
+        return None
+
+    async def _keep(self, record: _Record) -> None:
+        record.shown["updatedAt"] = write_instant(self._now_ms())
+        if record.shown["id"] in self._records:
+            await self._facts.put(record.shown["id"], record.kept)

@@ -1,0 +1,15 @@
+"""The durable store of namespaces in a PostgreSQL database, which several processes may share.
+
+address      The address of a database, and how it is shown.
+connections  A bounded number of connections, lent to one job at a time.
+database     What the stores of a process share: threads, connections, leases.
+errors       PostgreSQL's errors as errors of a store.
+filler       Makes a store of what a back-up has.
+format       The number of the format, and the tables.
+leases       Who may write to a store, and until when.
+reader       Reads a store as it is stored, for a back-up.
+refusals     Servers and connections that cannot keep what a broker promises.
+store        `PostgresStore`: commits, reads.
+vacuum       Wins space back after so many dropped rows.
+writing      The transaction that writes a batch.
+"""

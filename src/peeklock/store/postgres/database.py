@@ -1,0 +1,85 @@
+"""What the stores of a process share: threads, connections, leases, and the reclaiming of space."""
+
+from __future__ import annotations
+
+from peeklock.store.postgres.address import Address
+from peeklock.store.postgres.connections import Connections
+from peeklock.store.postgres.errors import store_errors
+from peeklock.store.postgres.leases import TTL_S, Leases, Owner
+from peeklock.store.postgres.refusals import Durability
+from peeklock.store.postgres.vacuum import Vacuum
+from peeklock.store.worker import Pool
+
+CONNECTIONS = 50
+"""To the database. Our choice: half of what PostgreSQL allows by default."""
+
+CONNECTIONS_MIN = 8
+
+READERS = 4
+"""Threads that read, each with a connection."""
+
+OTHERS = 3
+"""Connections for renewals, for vacuuming, and for a reader of a whole store."""
+
+
+class Database:
+    """One database; call it on one event loop."""
+
+    def __init__(
+        self,
+        address: Address,
+        owner: Owner,
+        *,
+        durability: Durability = "fsync",
+        connections: int = CONNECTIONS,
+        ttl_s: float = TTL_S,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            address: where it is.
+            owner: this process.
+            durability: what a commit survives.
+            connections: so many at a time, `CONNECTIONS_MIN` at least. A commit has a connection while it is
+                under way, so any number of stores share them.
+            ttl_s: how long a lease lasts.
+        """
+        self.connections = Connections(address, owner.application_name, durability, connections)
+        self.leases = Leases(self.connections, owner, ttl_s)
+        self.vacuum = Vacuum(self.connections)
+        self.writers = Pool("peeklock-store-writer", connections - READERS - OTHERS)
+        self.readers = Pool("peeklock-store-reader", READERS)
+
+    @property
+    def shown(self) -> str:
+        """Where it is, without user and password."""
+        return self.connections.shown
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a store of this name. Raises: StoreError."""
+        with self.connections.lent() as link, store_errors(f"look for the store '{name}' in {self.shown}"):
+            query = "SELECT 1 FROM peeklock.lease WHERE name = %s"
+            return link.db.execute(query, (name,)).fetchone() is not None
+
+    def remove(self, name: str) -> None:
+        """Remove a store that is closed; what is interrupted is done by the next call. Raises: StoreError."""
+        with self.connections.lent() as link, store_errors(f"remove the store '{name}' in {self.shown}"):
+            found = link.db.execute(
+                "UPDATE peeklock.lease SET is_whole = false, epoch = epoch + 1 WHERE name = %s "
+                "RETURNING shard",
+                (name,),
+            ).fetchone()
+            if found is None:
+                return
+            link.db.execute("SET statement_timeout = 0")
+            for table in ("body", "journal", "kv", "event", "lease"):
+                link.db.execute(f"DELETE FROM peeklock.{table} WHERE shard = %s", found)
+            link.db.close()  # its settings are its own
+
+    def close(self) -> None:
+        """End threads and connections; all stores are closed."""
+        self.leases.stop()
+        self.vacuum.stop()
+        for pool in (self.writers, self.readers):
+            pool.stop()
+        self.connections.close()

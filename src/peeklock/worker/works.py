@@ -1,0 +1,46 @@
+"""The works by name. A work is a JSON object with its name as `work`; the module of each says what else."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import BinaryIO, Final
+
+from peeklock.client.connection import BlockingConnection
+from peeklock.client.errors import ServiceBusError
+from peeklock.client.given import GivenConnection
+from peeklock.jobs.checkpoint import CheckpointError
+from peeklock.search import SearchError
+from peeklock.worker.grouping import group
+from peeklock.worker.job_runs import preview, run_job
+from peeklock.worker.life import show_life
+from peeklock.worker.orders import Orders, Work
+from peeklock.worker.output import Output, WorkFailed, problem_json
+from peeklock.worker.searching import search
+
+STREAMS: Final[Mapping[str, Callable[[Work, BlockingConnection, Output], None]]] = {
+    "search": search,
+    "group": group,
+    "preview": preview,
+    "life": show_life,
+}
+"""Works whose output is passed on to a client."""
+
+
+def run(work: Work, sock: socket.socket, orders: Orders, file: BinaryIO) -> int:
+    """Do a work; return the exit status."""
+    connection = GivenConnection(sock, work["namespace"])
+    output = Output(file, work.get("form", "events"))
+    stream = STREAMS.get(work["work"])
+    try:
+        if stream is None:
+            run_job(work, connection, output, orders)
+        else:
+            stream(work, connection, output)
+    except (ServiceBusError, SearchError, WorkFailed, CheckpointError) as failure:
+        if stream is None:
+            output.line({"problem": problem_json(failure)})
+        else:
+            output.problem(failure)
+    file.flush()
+    return 0

@@ -1,0 +1,50 @@
+"""The places of the page that every test of its look visits."""
+
+from __future__ import annotations
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+VIEWS = {
+    "overview": "",
+    "search": "search",
+    "jobs": "jobs",
+    "connections": "connections",
+    "namespaces": "namespaces",
+    "keys": "keys",
+    "connect": "connect",
+    "create": "create",
+    "subscriptions": "entities/events/subscriptions",
+    "messages": "entities/orders/messages",
+    "message": "entities/orders/messages/20",
+    "search-one": "entities/orders/search",
+    "dead-letters": "entities/orders/dead-letters",
+    "dead-letters-all": "dead-letters",
+    "sessions": "entities/invoices/sessions?session=invoice-1",
+    "rules": "entities/events%2Fsubscriptions%2Fbilling/rules",
+    "match": "entities/events/match",
+    "settings": "entities/orders/settings",
+}
+"""Place by the name of its screenshot. The broker is `ExploredBroker` after `fill`."""
+
+
+def shown(page: Page) -> Page:
+    """Wait until a view is drawn."""
+    page.wait_for_selector("h1")
+    page.wait_for_function("() => !document.querySelector('main [aria-busy=true]')")
+    return page
+
+
+def faults(page: Page) -> list[tuple[str, list[str]]]:
+    """Return what axe finds in a page: the rule, and the elements."""
+    found = Axe().run(page).response["violations"]
+    return [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in found]
+
+
+def faults_in_both_themes(page: Page) -> list[tuple[str, list[str]]]:
+    """Return what axe finds in a page in its light and its dark theme."""
+    found = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found += faults(page)
+    return found

@@ -1,0 +1,181 @@
+"""The search, and jobs that follow from it: checked as it is typed, streamed, previewed, run."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.explorer.brokers import ExploredBroker
+from tests.explorer.conftest import OpenPage
+
+pytestmark = pytest.mark.page
+
+MANY = 1500
+JOB_S_MAX = 60.0
+
+
+@pytest.fixture(scope="module")
+def queues(broker: ExploredBroker) -> ExploredBroker:
+    """Return the broker with a long queue and empty ones."""
+    for name in ("long", "moved", "shelf", "trash", "kept"):
+        broker.api("PUT", f"entities/{name}", {"kind": "queue"})
+    for first in range(0, MANY, 500):
+        broker.send(
+            "long",
+            [
+                {"body": json.dumps({"n": n, "text": f"Line {n}"}), "properties": {"n": n}}
+                for n in range(first, first + 500)
+            ],
+        )
+    return broker
+
+
+def count(broker: ExploredBroker, entity: str) -> int:
+    """Return how many active messages an entity has."""
+    return int(broker.api("GET", f"entities/{entity}")["counts"]["active"])
+
+
+def search(page: Page, place: str, **fields: str) -> None:
+    """Search by some criteria, by their labels."""
+    page.goto(place)
+    for label, text in fields.items():
+        page.get_by_label(label.replace("_", " "), exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def wait_for_job(broker: ExploredBroker) -> dict[str, Any]:
+    """Return the newest job once it has ended."""
+    ends_at = time.monotonic() + JOB_S_MAX
+    while (job := broker.api("GET", "jobs")["jobs"][0])["state"] == "running":
+        assert time.monotonic() < ends_at, job
+        time.sleep(0.1)
+    return dict(job)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"Filter": "n >= 1490"}, 10),
+        ({"Body_contains": "Line 77"}, 11),
+        ({"Regular_expression": "Line 1[0-4]9[^0-9]"}, 5),
+        ({"JSON_path": "$.n > 1494"}, 5),
+        ({"Filter": "n < 100", "Body_contains": "Line 5"}, 11),
+        ({"Body_contains": "nowhere"}, 0),
+    ],
+)
+def test_each_criterion_finds_what_it_should(
+    queues: ExploredBroker, open_page: OpenPage, fields: dict[str, str], found: int
+) -> None:
+    page = open_page(queues.url)
+    search(page, queues.at("entities/long/search"), **fields)
+    what = "1 message" if found == 1 else f"{found} messages"
+    expect(page.locator(".table-foot")).to_have_text(f"{what} found in 1,500")
+    expect(page.locator(".table-rows > .row")).to_have_count(found)
+    page.reload()
+    expect(page.locator(".table-foot")).to_have_text(f"{what} found in 1,500")
+
+
+def test_all_entities_are_searched_with_their_dead_letters(
+    queues: ExploredBroker, open_page: OpenPage
+) -> None:
+    page = open_page(queues.url)
+    search(page, queues.at("search"), Body_contains='"order": 3')
+    expect(page.locator(".table-rows > .row").first).to_be_visible()
+    expect(page.get_by_text("orders/$deadletterqueue")).to_have_count(1)
+    page.locator(".table-rows > .row").first.click()
+    expect(page.get_by_role("heading", name="Message", exact=False).last).to_be_visible()
+    page.go_back()
+    expect(page.locator(".table-rows > .row").first).to_be_visible()
+
+
+def test_what_is_wrong_with_a_search_is_said(queues: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(queues.at("entities/long/search"), expected=("400 (Bad Request)",))
+    page.get_by_label("Filter").fill("n >")
+    expect(page.get_by_role("alert")).to_contain_text("at character")
+    page.get_by_label("Filter").fill("n > 1")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_label("Regular expression").fill("(unfinished")
+    expect(page.get_by_role("alert")).to_contain_text("unfinished")
+    page.keyboard.press("Enter")
+    expect(page.locator(".refusal")).to_contain_text("regex")
+
+
+def test_a_search_is_stopped(queues: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(queues.url)
+    search(page, queues.at("entities/long/search"), Regular_expression="(L|Li|Lin)+e [0-9]+")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Search", exact=True)).to_be_visible()
+
+
+def test_what_is_found_is_downloaded_as_lines(queues: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(queues.url)
+    search(page, queues.at("entities/long/search"), Filter="n >= 1498")
+    with page.expect_download() as begun:
+        page.get_by_role("button", name="Download all").click()
+    lines = [json.loads(line) for line in begun.value.path().read_text().splitlines()]
+    assert [json.loads(line["body"])["n"] for line in lines] == [1498, 1499]
+
+
+def test_messages_that_match_are_moved_by_a_job_that_outlives_the_tab(
+    queues: ExploredBroker, open_page: OpenPage
+) -> None:
+    page = open_page(queues.at("entities/long/messages"))
+    page.get_by_role("button", name="Move…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Filter").fill("n < 200")
+    dialog.get_by_label("To", exact=True).fill("moved")
+    expect(dialog).to_contain_text("200 messages will be moved")
+    expect(dialog).to_contain_text("Exactly once")
+    assert count(queues, "moved") == 0
+    dialog.get_by_label("At most per second").fill("100")
+    dialog.get_by_role("button", name="Move 200").click()
+    expect(dialog).to_contain_text("The broker goes on when this tab is closed")
+    page.close()
+    assert wait_for_job(queues)["done"] == 200
+    assert count(queues, "moved") == 200
+    assert count(queues, "long") == MANY - 200
+
+
+def test_chosen_messages_are_moved(queues: ExploredBroker, open_page: OpenPage) -> None:
+    numbers = queues.send("kept", [{"body": f"{n}"} for n in range(3)])
+    page = open_page(queues.at("entities/kept/messages"))
+    for number in numbers[:2]:
+        link = page.get_by_role("link", name=str(number), exact=True)
+        page.locator(".table-rows > .row").filter(has=link).get_by_role("checkbox").check()
+    bar = page.get_by_role("toolbar", name="Chosen messages")
+    bar.get_by_role("button", name="Move", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("To", exact=True).fill("shelf")
+    dialog.get_by_role("button", name="Move 2").click()
+    expect(dialog).to_contain_text("2 messages moved.")
+    dialog.get_by_role("button", name="Close").last.click()
+    assert (count(queues, "shelf"), count(queues, "kept")) == (2, 1)
+
+
+def test_messages_that_match_are_deleted_after_a_preview(queues: ExploredBroker, open_page: OpenPage) -> None:
+    queues.send("trash", [{"body": f"{n}", "properties": {"n": n}} for n in range(30)])
+    page = open_page(queues.at("entities/trash/messages"))
+    page.get_by_role("button", name="Delete…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Filter").fill("n >= 10")
+    expect(dialog).to_contain_text("20 messages will be deleted")
+    expect(dialog).to_contain_text("There is no way back")
+    dialog.get_by_role("button", name="Delete 20").click()
+    expect(dialog).to_contain_text("20 messages deleted.")
+    assert count(queues, "trash") == 10
+
+
+def test_dead_letters_are_sent_back(queues: ExploredBroker, open_page: OpenPage) -> None:
+    before = count(queues, "orders")
+    page = open_page(queues.at("entities/orders%2F$deadletterqueue/messages"))
+    page.get_by_role("button", name="Send back…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Dead-letter reason").fill("PaymentRefused")
+    dialog.get_by_role("button", name="Send back 6").click()
+    expect(dialog).to_contain_text("6 messages sent back.")
+    assert count(queues, "orders") == before + 6
+    assert queues.api("GET", "entities/orders")["counts"]["deadLetter"] == 6

@@ -1,0 +1,158 @@
+"""A PostgreSQL server for tests: in a temporary folder, with real fsync, on the loopback."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from peeklock.store.postgres.database import Database
+
+START_S = 60
+USER = "postgres"
+
+
+def binaries() -> Path | None:
+    """Return the folder of PostgreSQL's programs, the newest; None = it is not installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    if found:
+        return found[-1]
+    initdb = shutil.which("initdb")
+    return None if initdb is None else Path(initdb).resolve().parent
+
+
+class PostgresServer:
+    """One server; `start` and `stop` may follow each other."""
+
+    def __init__(self, *settings: str) -> None:
+        """Make its folder; each setting is a line such as `max_connections = 20`."""
+        found = binaries()
+        assert found is not None
+        self._binaries = found
+        self.folder = Path(tempfile.mkdtemp(prefix="peeklock-pg-"))
+        self._as_owner: list[str] = []
+        if os.geteuid() == 0:  # the server refuses to run as root
+            shutil.chown(self.folder, USER, USER)
+            self._as_owner = ["runuser", "-u", USER, "--"]
+        self.port = free_port()
+        self._run("initdb", "-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale")
+        lines = [
+            "listen_addresses = '127.0.0.1'",
+            f"port = {self.port}",
+            f"unix_socket_directories = '{self.folder}'",
+            "shared_buffers = 32MB",
+            "logging_collector = off",
+            *settings,
+        ]
+        with Path(self._data, "postgresql.conf").open("a") as file:
+            file.write("\n".join(["", *lines, ""]))
+
+    @property
+    def _data(self) -> str:
+        return str(self.folder / "data")
+
+    def url(self, database: str = USER, user: str = USER) -> str:
+        """Return the URL of a database, over the loopback port."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def socket_url(self, database: str = USER) -> str:
+        """Return the URL of a database, over the Unix socket."""
+        return f"postgresql://{USER}@/{database}?host={self.folder}&port={self.port}"
+
+    def execute(self, sql: str, database: str = USER) -> list[tuple[object, ...]]:
+        """Return the rows of a statement of the administrator."""
+        import psycopg  # not everywhere installed
+
+        with psycopg.connect(self.url(database), autocommit=True) as db:
+            cursor = db.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def new_database(self, name: str) -> str:
+        """Make a database; return its URL."""
+        self.execute(f'CREATE DATABASE "{name}"')
+        return self.url(name)
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        log = str(self.folder / "log")
+        self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "-t", str(START_S), "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stop it; `immediate` is what a kill does."""
+        self._run("pg_ctl", "-D", self._data, "-w", "-m", mode, "stop")
+
+    def remove(self) -> None:
+        """Stop it if it runs, and remove its folder."""
+        if Path(self._data, "postmaster.pid").exists():
+            self.stop("immediate")
+        shutil.rmtree(self.folder)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file into its folder, which its owner can read."""
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o644)
+
+    def popen(self, *command: str) -> subprocess.Popen[bytes]:
+        """Start a program as its owner."""
+        # Not by `runuser`, which would get the signals in its place.
+        user = USER if self._as_owner else None
+        return subprocess.Popen(command, user=user, cwd=self.folder)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as_owner, str(self._binaries / program), *arguments]
+        # Files, not pipes: the server inherits them and would keep a pipe open.
+        with tempfile.TemporaryFile() as said:
+            done = subprocess.run(command, stdout=said, stderr=said, cwd=self.folder, check=False)
+            said.seek(0)
+            assert done.returncode == 0, f"{program}: {said.read().decode(errors='replace')}"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests of a session."""
+    require_postgres()
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def require_postgres() -> None:
+    """Skip a test where no server can run."""
+    if importlib.util.find_spec("psycopg") is None:
+        pytest.skip("psycopg is not installed: pip install 'peeklock[postgres]'")
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+
+
+def database_of(
+    url: str, *, instance: str = "one", ttl_s: float = 5.0, session: str | None = None
+) -> Database:
+    """Return a database for stores, as a new process has it; `close` it."""
+    from peeklock.store.postgres.address import Address
+    from peeklock.store.postgres.database import CONNECTIONS_MIN, Database
+    from peeklock.store.postgres.leases import Owner
+
+    owner = Owner(f"process {instance}", instance, session or uuid.uuid4().hex)
+    return Database(Address(url), owner, connections=CONNECTIONS_MIN, ttl_s=ttl_s)
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody uses now."""
+    with closing(socket.socket()) as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

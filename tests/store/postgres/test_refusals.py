@@ -1,0 +1,148 @@
+"""Databases that cannot keep what a broker promises: each refusal says what to do."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peeklock.store.base import StoreDamaged, StoreError, StoreFailed, StoreTooNew
+from peeklock.store.postgres import refusals
+from peeklock.store.postgres.address import Address, AddressInvalid
+from peeklock.store.postgres.connections import Connections
+from tests.postgres_server import PostgresServer, free_port
+
+PGBOUNCER = Path("/usr/sbin/pgbouncer")
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database(f"refused{uuid.uuid4().hex}")
+
+
+def refused(url: str, durability: refusals.Durability = "fsync") -> str:
+    """Return the text of the refusal of a database."""
+    connections = Connections(Address(url), "test", durability, 2)
+    with closing(connections), pytest.raises(StoreError) as raised, connections.lent():
+        pass
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mysql://host/db", "does not begin with postgresql://"),
+        ("postgresql://host", "names no database"),
+        ("postgresql://host/db?no_such_option=1", "no_such_option"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_an_example(url: str, says: str) -> None:
+    with pytest.raises(AddressInvalid, match=says) as raised:
+        Address(url)
+    assert "postgresql://USER:PASSWORD@HOST:5432/DATABASE" in str(raised.value)
+
+
+def test_neither_password_nor_user_is_shown() -> None:
+    address = Address("postgresql://me:secret@db-1:5433,db-2:5434/shop?sslmode=require")
+    assert address.shown == "postgresql://db-1:5433,db-2:5434/shop"
+    with pytest.raises(AddressInvalid) as raised:
+        Address("postgresql://me:secret@db-1/shop?no_such_option=secret")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_server_that_is_not_there_is_named(postgres: PostgresServer) -> None:
+    assert "could not connect to postgresql://127.0.0.1" in refused(
+        f"postgresql://x@127.0.0.1:{free_port()}/db"
+    )
+
+
+def test_a_database_that_is_not_there_is_named(postgres: PostgresServer) -> None:
+    assert 'database "absent" does not exist' in refused(postgres.url("absent"))
+
+
+def test_a_server_before_14_is_refused() -> None:
+    old: Any = SimpleNamespace(info=SimpleNamespace(server_version=130_012))
+    with pytest.raises(StoreFailed, match="is PostgreSQL 13, and 14 is the oldest that works: upgrade"):
+        refusals.check_version(old, "postgresql://host/db")
+
+
+def test_a_user_without_rights_learns_what_to_run(url: str, postgres: PostgresServer) -> None:
+    postgres.execute("CREATE ROLE guest LOGIN")
+    text = refused(url.replace("postgres@", "guest@"))
+    assert "the user guest may not make or use tables" in text
+    assert 'ALTER SCHEMA peeklock OWNER TO "guest"' in text
+
+
+def test_a_newer_format_is_refused(url: str, postgres: PostgresServer) -> None:
+    name = url.rpartition("/")[2]
+    with closing(Connections(Address(url), "test", "fsync", 2)) as connections, connections.lent():
+        pass
+    postgres.execute("UPDATE peeklock.meta SET v = '99' WHERE k = 'format'", name)
+    connections = Connections(Address(url), "test", "fsync", 2)
+    with pytest.raises(StoreTooNew, match="has format 99, written by release"), connections.lent():
+        pass
+    postgres.execute("DELETE FROM peeklock.meta", name)
+    with pytest.raises(StoreDamaged, match="a schema `peeklock` that is not ours"), connections.lent():
+        pass
+
+
+def test_asynchronous_replication_is_refused_where_a_standby_was_asked_for(url: str) -> None:
+    text = refused(url, "replicated")
+    assert "replicates asynchronously, or not at all" in text
+    assert "set synchronous_standby_names on the primary" in text
+
+
+def test_a_weak_commit_of_the_server_is_made_strong(url: str, postgres: PostgresServer) -> None:
+    postgres.execute(f'ALTER DATABASE "{url.rpartition("/")[2]}" SET synchronous_commit = off')
+    for durability, found in (("fsync", "on"), ("os", "off")):
+        connections = Connections(Address(url), "test", durability, 2)  # type: ignore[arg-type]  # both are one
+        with closing(connections), connections.lent() as link:
+            assert link.db.execute("SHOW synchronous_commit").fetchone() == (found,)
+
+
+@pytest.fixture(params=["transaction", "session"])
+def pool(request: pytest.FixtureRequest, postgres: PostgresServer, url: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database behind PgBouncer."""
+    if not PGBOUNCER.exists():
+        pytest.skip("PgBouncer is not installed: apt-get install pgbouncer")
+    port, name = free_port(), url.rpartition("/")[2]
+    postgres.write(
+        "pgbouncer.ini",
+        f"[databases]\n{name} = host=127.0.0.1 port={postgres.port} dbname={name} user=postgres\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nunix_socket_dir =\n"
+        f"pool_mode = {request.param}\nignore_startup_parameters = options\n",
+    )
+    process = postgres.popen(str(PGBOUNCER), str(postgres.folder / "pgbouncer.ini"))
+    try:
+        _wait_for(port)
+        yield f"{request.param} postgresql://postgres@127.0.0.1:{port}/{name}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_a_pool_of_transactions_is_refused_and_one_of_sessions_works(pool: str) -> None:
+    mode, _, url = pool.partition(" ")
+    if mode == "transaction":
+        assert "shares the sessions of the server between transactions" in refused(url)
+        return
+    with closing(Connections(Address(url), "test", "fsync", 2)) as connections, connections.lent() as link:
+        assert link.db.execute("SELECT 1").fetchone() == (1,)
+
+
+def _wait_for(port: int) -> None:
+    until_s = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
