@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -343,6 +345,24 @@ def test_a_sub_queue_has_no_dead_letters(run: Callable[..., Result]) -> None:
     for words in (("peek", "--dead-letter"), ("dead-letters", "groups")):
         result = run(*words, "orders/$DeadLetterQueue")
         assert (result.exit_code, text in result.stderr) == (2, True)
+
+
+def test_a_terminal_is_told_that_no_broker_answers_yet() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=b;"
+        text += "UseDevelopmentEmulator=true;"
+        ours, terminal = pty.openpty()
+        command = [sys.executable, "-m", "peeklock", "peek", "orders", "--connection-string", text]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal) as process:
+            try:
+                said = os.read(ours, 1000).decode()
+            finally:
+                process.kill()
+                os.close(ours)
+                os.close(terminal)
+    assert said == f"connecting to 127.0.0.1:{port} ...\r\n"
 
 
 # Reading

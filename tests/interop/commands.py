@@ -66,7 +66,7 @@ def messages(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "later" in run("search", queue, "--state", "scheduled").output
     run("peek", queue, "--dead-letter")
     assert "new one" in followed(run, queue, monkeypatch).output
-    assert "nearest" in run("send", f"{queue}x", "lost", status=1).output
+    assert f"did you mean '{queue}'" in run("send", f"{queue}x", "lost", status=1).output
     run("queues", "delete", queue, "--yes")
 
 
@@ -81,7 +81,7 @@ def put_right(run: Run, queue: str, monkeypatch: pytest.MonkeyPatch, folder: Pat
     assert "cold" in run("dead-letters", "groups", queue).output
     number = json.loads(run("dead-letters", "list", queue, "--count", "1", "--json").output)["sequenceNumber"]
     assert "cold" in run("dead-letters", "show", queue, str(number)).output
-    sent = run("dead-letters", "resubmit", queue, "--to", str(number + 1)).output
+    sent = run("dead-letters", "resubmit", queue, "--to-number", str(number + 1)).output
     assert "Exactly once" in sent
     assert sent.endswith(f"2 messages sent to {queue}\n")
     assert run("dead-letters", "drop", queue, "--yes").output.startswith("2 messages removed")

@@ -324,6 +324,12 @@ def test_a_broker_starts_without_its_issuer_and_clients_get_in_once_it_is_there(
             assert broker.stop() == 0
 
 
+def test_a_data_folder_names_no_key_where_there_is_none(jwt_broker: BrokerProcess) -> None:
+    command = [program(), "peek", "orders", "--data", str(jwt_broker.data)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, "a client needs a web token" in ended.stderr) == (1, True)
+
+
 def test_a_wrong_file_ends_the_start_with_what_to_do(tmp_path: Path) -> None:
     """Req: R-04"""
     (tmp_path / "jwt.toml").write_text('isuer = "https://id.example.com"')

@@ -282,6 +282,19 @@ PATHS: dict[str, dict[str, Any]] = {
             },
         }
     },
+    "/$api/v1/connection-string": {
+        "get": {
+            "operationId": "showConnectionString",
+            "summary": "Show a connection string of the namespace",
+            "description": "Needs Manage on the namespace. It has a key with Manage, and the host that the "
+            "broker listens on.",
+            "security": _KEYS,
+            "responses": {
+                "200": _answer("The connection string.", record({"connectionString": _TEXT})),
+                **_refusals(401, 403, 409, 421),
+            },
+        }
+    },
     "/$api/v1/keys": {
         "get": {
             "operationId": "listKeys",

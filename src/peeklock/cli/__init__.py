@@ -29,6 +29,7 @@ trace           `trace`: the frames before an error, from a file of `serve --tra
 connecting      `logins`: connection strings by name.
 running         How a command finds and asks a running broker.
 backups         `backup` and `restore`.
+copying         `copy`: from a folder into a database, and back.
 stores          `check` and `export`: a data folder, read while a broker may run on it.
 importing       `import`: definitions of another namespace, from a file or live.
 entities        `queues`, `topics` and `subscriptions`.
@@ -52,6 +53,7 @@ from peeklock.cli.backups import backup, restore
 from peeklock.cli.bench import bench
 from peeklock.cli.browsing import peek, search, tail
 from peeklock.cli.connecting import logins
+from peeklock.cli.copying import copy
 from peeklock.cli.dead_letters import dead_letters
 from peeklock.cli.deferred import deferred
 from peeklock.cli.entities import queues, subscriptions, topics
@@ -91,8 +93,8 @@ def main() -> None:
 
 
 _COMMANDS = (
-    serve, health, connections, namespaces, trace, check, export, import_, backup, restore, demo, ca, keys,
-    pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
+    serve, health, connections, namespaces, trace, check, export, import_, backup, restore, copy, demo, ca,
+    keys, pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
     deferred, sessions, scheduled, bench, dead_letters, move, purge,
 )  # fmt: skip
 

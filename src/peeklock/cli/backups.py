@@ -46,6 +46,7 @@ class OutputFailed(Exception):
     metavar="PATH",
     help="The running broker with --durability memory that was started with this --control.",
 )
+@click.option("--store", metavar="URL", help="The PostgreSQL database of a broker, which may run.")
 @click.option(
     "--to",
     "target",
@@ -62,7 +63,12 @@ class OutputFailed(Exception):
 )
 @_NAMESPACE
 def backup(
-    data: Path | None, control: Path | None, target: Path, since: Path | None, namespace: str | None
+    data: Path | None,
+    control: Path | None,
+    store: str | None,
+    target: Path,
+    since: Path | None,
+    namespace: str | None,
 ) -> None:
     """Back up a data folder into a file, while the broker runs.
 
@@ -72,6 +78,7 @@ def backup(
     To another machine:   peeklock backup --data ./data --to - | ssh host 'cat > monday.backup'
     One namespace:        peeklock backup --data ./data --to bank.backup --namespace bank
     A broker in memory:   peeklock backup --control ./control.sock --to monday.backup
+    A database:           peeklock backup --store postgresql://peeklock@db/peeklock --to monday.backup
 
     The file has the messages, entities, cursors and keys of all namespaces, each as of one instant, and the
     certificate authority: keep it as you keep the data folder. It does not have the event log. Commits go on
@@ -82,16 +89,18 @@ def backup(
     from peeklock.server.backup import back_up, read_backup
     from peeklock.store.base import StoreError
 
-    if (data is None) == (control is None):
-        raise click.UsageError("give --data DIR, or --control PATH for a broker with --durability memory.")
+    if [data, control, store].count(None) != 2:
+        raise click.UsageError(
+            "give --data DIR, --control PATH for a broker with --durability memory, or --store URL."
+        )
     yield_to_clients()
     with reported(StoreError, OutputFailed, BrokerError):
         _require_apart(data, target)
         base = None if since is None else read_backup(since)
-        progress = _Progress("backed up")
+        progress = Progress("backed up")
         with _terminated_in_order(), _output(target) as file:
             taken = back_up(
-                _stores(data, control, namespace),
+                _stores(data, control, store, namespace),
                 file.write,
                 since=base,
                 now_ms=time.time_ns() // 1_000_000,
@@ -107,8 +116,16 @@ def backup(
         click.echo(f"{target}: {target.stat().st_size:,} bytes, read again and whole", err=True)
 
 
-def _stores(data: Path | None, control: Path | None, namespace: str | None) -> Stores:
-    """Return the stores of a folder, or of the broker at a socket, which is asked."""
+def _stores(data: Path | None, control: Path | None, store: str | None, namespace: str | None) -> Stores:
+    """Return the stores of a folder, of a database, or of the broker at a socket, which is asked."""
+    if store is not None:
+        try:
+            from peeklock.server.backup_database import stores_at
+        except ImportError as failure:
+            raise OutputFailed(
+                f"--store needs psycopg, which is not installed ({failure}): pip install 'peeklock[postgres]'"
+            ) from failure
+        return stores_at(store, namespace)
     if data is not None:
         from peeklock.server.backup import stores_in
 
@@ -229,7 +246,7 @@ def restore(files: tuple[Path, ...], data: Path | None, namespace: str | None, d
                     click.echo(f"{name}: up to batch {source.last.end.last_no:,}, of {source.taken_at}")
             click.echo("all of it was read: whole")
             return
-        progress = _Progress("restored")
+        progress = Progress("restored")
         done = restore_into(sources, data, time.time_ns() // 1_000_000, progress.add)
         progress.end()
     for name, restored in done.items():
@@ -246,7 +263,7 @@ def _restored(restored: Restored) -> str:
     )
 
 
-class _Progress:
+class Progress:
     """A line on a terminal that says how far it is."""
 
     def __init__(self, done: str) -> None:

@@ -10,13 +10,12 @@ import math
 import secrets
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from peeklock.cli.message_output import Progress
-from peeklock.cli.places import Given, namespace_options
+from peeklock.cli.places import Given, in_a_namespace
 from peeklock.cli.stopping import INTERRUPTED, stopping
 from peeklock.cli.tables import table
 
@@ -34,15 +33,9 @@ SIZE_MAX: Final = 100 << 20
 _LATENCIES: Final = ("p50", "p90", "p99", "max")
 
 
-def _with_namespace(command: Any) -> Any:
-    for option in reversed(namespace_options("Send and Listen")):
-        command = option(command)
-    return command
-
-
 @click.command()
 @click.argument("entity")
-@_with_namespace
+@in_a_namespace("Send and Listen")
 @click.option(
     "--messages",
     type=click.IntRange(1),
@@ -64,10 +57,7 @@ def _with_namespace(command: Any) -> Any:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(
     entity: str,
-    connection_string: str | None,
-    connection: str | None,
-    ca: Path | None,
-    entra: bool,
+    given: Given,
     messages: int | None,
     seconds: float | None,
     rate: float | None,
@@ -96,7 +86,7 @@ def bench(
     Ctrl-C, and what was measured is shown.
     """
     plan = _plan(entity.strip("/"), size, messages, seconds, rate, only)
-    _measure(Given(connection_string, connection, ca, entra), plan, yes=yes, as_json=as_json)
+    _measure(given, plan, yes=yes, as_json=as_json)
 
 
 def _plan(

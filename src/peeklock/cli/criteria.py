@@ -32,10 +32,14 @@ _CRITERIA = (
         "since_ms",
         callback=parsed(past_ms),
         metavar="TIME",
-        help="Enqueued at this or later, or in the last 2h.",
+        help="Enqueued at this instant or later, or 2h ago or later.",
     ),
     click.option(
-        "--until", "until_ms", callback=parsed(past_ms), metavar="TIME", help="Enqueued before this."
+        "--until",
+        "until_ms",
+        callback=parsed(past_ms),
+        metavar="TIME",
+        help="Enqueued before this instant, or before 2h ago.",
     ),
 )
 REASON = click.option(

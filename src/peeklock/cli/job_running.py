@@ -51,12 +51,13 @@ class Ends:
 
     def options(self) -> str:
         """Return the names of the namespaces as options, to repeat them."""
-        named = (("--connection", self.source), ("--to-connection", self.target))
-        return "".join(
-            f" {option} {shlex.quote(given.connection)}"
-            for option, given in named
-            if given is not None and given.connection is not None
+        target = None if self.target is None else self.target.connection
+        named = (
+            ("--connection", self.source.connection),
+            ("--data", self.source.data),
+            ("--to-connection", target),
         )
+        return "".join(f" {option} {shlex.quote(str(name))}" for option, name in named if name is not None)
 
 
 # Purge

@@ -181,7 +181,7 @@ def move(
     if to_connection is not None and to_connection_string is not None:
         raise click.UsageError("give --to-connection or --to-connection-string, not both.")
     elsewhere = to_connection is not None or to_connection_string is not None
-    there = replace(given, connection_string=to_connection_string, connection=to_connection)
+    there = replace(given, connection_string=to_connection_string, connection=to_connection, data=None)
     ends = Ends(given, there if elsewhere else None)
     command = "peeklock move"
     if resume is not None:

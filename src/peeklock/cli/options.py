@@ -19,6 +19,7 @@ DATA_FOLDER = click.argument(
     "folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
 )
 EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 NEW_FOLDER = click.Path(file_okay=False)
 SOCKET = click.Path(path_type=Path, dir_okay=False)

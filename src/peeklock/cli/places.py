@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from peeklock.cli.connecting import complete_login
-from peeklock.cli.options import EXISTING_FILE
+from peeklock.cli.options import EXISTING_FILE, FOLDER, reported
 
 if TYPE_CHECKING:
     from peeklock.client.browsing import Browser
@@ -48,6 +48,7 @@ class Given:
     connection: str | None
     ca: Path | None
     entra: bool
+    data: Path | None = None
 
     def settings(self) -> ConnectionString:
         """Return the namespace that a command is for. Raises: OptionError, LoginRefused, click.UsageError."""
@@ -55,12 +56,14 @@ class Given:
 
         if self.connection is not None:
             login = login_of(self.connection, logins_file())
+        elif self.data is not None:
+            login = Login(_told_by(self.data))
         elif self.connection_string:
             login = Login(self.connection_string)
         else:
             raise click.UsageError(
-                "say which namespace: --connection NAME, --connection-string TEXT, or the variable "
-                "SERVICEBUS_CONNECTION_STRING."
+                "say which namespace: --data DIR, --connection NAME, --connection-string TEXT, or the "
+                "variable SERVICEBUS_CONNECTION_STRING."
             )
         ca = login.ca if self.ca is None else str(self.ca)
         login = replace(login, ca=ca, entra=login.entra or self.entra)
@@ -108,6 +111,20 @@ class Given:
             return f"there is no queue or topic '{entity}' here{near or '.'}"
         hint = "A subscription is TOPIC/Subscriptions/NAME."
         return f"there is no queue or subscription '{entity}' here{near or '.'} {hint}"
+
+
+def _told_by(folder: Path) -> str:
+    """Return the connection string of the broker that runs on a data folder; exit if none does.
+
+    On this machine a broker takes connections without TLS: its certificate need not be trusted.
+    """
+    from peeklock.cli.running import BrokerError, find
+
+    with reported(BrokerError):
+        told: str = find(folder).value("GET", "/$api/v1/connection-string")["connectionString"]
+    plain = "UseDevelopmentEmulator=true;"
+    is_here = told.startswith("Endpoint=sb://localhost:")
+    return told + plain if is_here and plain not in told else told
 
 
 @contextmanager
@@ -190,6 +207,8 @@ class Place:
         from peeklock.client.errors import ServiceBusError
         from peeklock.client.requests import AdministrationError
 
+        if self.is_sub_queue:
+            return False
         try:
             found = Administration.of(self.given.settings()).entity(self.path)
         except (AdministrationError, ServiceBusError, OSError):
@@ -264,6 +283,9 @@ def namespace_options(right: str) -> tuple[Callable[[Any], Any], ...]:
             help="A namespace of `peeklock logins`.",
         ),
         click.option(
+            "--data", type=FOLDER, metavar="DIR", help="The broker that runs on this data folder, here."
+        ),
+        click.option(
             "--ca", type=EXISTING_FILE, metavar="FILE", help="PEM file of the certificates to trust."
         ),
         click.option("--entra", is_flag=True, help="Ask Entra for tokens."),
@@ -280,9 +302,10 @@ def in_a_namespace(right: str) -> Callable[[Callable[..., Any]], Callable[..., A
             connection: str | None,
             ca: Path | None,
             entra: bool,
+            data: Path | None,
             **options: Any,
         ) -> None:
-            command(given=Given(connection_string, connection, ca, entra), **options)
+            command(given=Given(connection_string, connection, ca, entra, data), **options)
 
         for option in reversed(namespace_options(right)):
             placed = option(placed)
@@ -310,12 +333,13 @@ def at_a_place(command: Callable[..., None]) -> Callable[..., None]:
         connection: str | None,
         ca: Path | None,
         entra: bool,
+        data: Path | None,
         dead_letter: bool,
         transfer_dead_letter: bool,
         session: str | None,
         **options: Any,
     ) -> None:
-        given = Given(connection_string, connection, ca, entra)
+        given = Given(connection_string, connection, ca, entra, data)
         command(Place(entity, given, dead_letter, transfer_dead_letter, session), **options)
 
     for option in reversed(_PLACE):

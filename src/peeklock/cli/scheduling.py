@@ -93,9 +93,10 @@ def _on_messages(right: str, *options: Callable[[Any], Any]) -> Callable[[Callab
             connection: str | None,
             ca: Path | None,
             entra: bool,
+            data: Path | None,
             **further: Any,
         ) -> None:
-            given = Given(connection_string, connection, ca, entra)
+            given = Given(connection_string, connection, ca, entra, data)
             command(given, entity.strip("/"), **further)
 
         for option in reversed((click.argument("entity"), *options, *namespace_options(right))):

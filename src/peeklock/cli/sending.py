@@ -16,7 +16,7 @@ import click
 
 from peeklock.cli.message_output import Progress, counted
 from peeklock.cli.options import EXISTING_FILE, parsed
-from peeklock.cli.places import Given, instant_ms, namespace_options
+from peeklock.cli.places import Given, in_a_namespace, instant_ms
 from peeklock.cli.stopping import INTERRUPTED, Stop, stopping
 from peeklock.cli.visible import visible
 
@@ -123,9 +123,9 @@ _OPTIONS = (
 
 
 def _with_properties(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed((*namespace_options("Send"), *_OPTIONS)):
+    for option in reversed(_OPTIONS):
         command = option(command)
-    return command
+    return in_a_namespace("Send")(command)
 
 
 # The command
@@ -145,10 +145,7 @@ def send(
     entity: str,
     body: str | None,
     file: Path | None,
-    connection_string: str | None,
-    connection: str | None,
-    ca: Path | None,
-    entra: bool,
+    given: Given,
     count: int | None,
     from_line: int | None,
     skip_bad: bool,
@@ -177,7 +174,6 @@ def send(
     from peeklock.client.errors import ServiceBusError
 
     _check(body, file, from_line, skip_bad, count)
-    given = Given(connection_string, connection, ca, entra)
     entity = entity.strip("/")
     fields = {key: dict(value) if key == "properties" else value for key, value in options.items() if value}
     try:

@@ -44,11 +44,13 @@ def _at_an_entity(command: Callable[..., None]) -> Callable[..., None]:
         connection: str | None,
         ca: Path | None,
         entra: bool,
+        data: Path | None,
         session: str | None = None,
         **options: Any,
     ) -> None:
         command(
-            Place(entity, Given(connection_string, connection, ca, entra), False, False, session), **options
+            Place(entity, Given(connection_string, connection, ca, entra, data), False, False, session),
+            **options,
         )
 
     for option in reversed((click.argument("entity"), *namespace_options("Listen"))):

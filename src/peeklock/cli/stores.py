@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from peeklock.cli.options import DATA_FOLDER, reported
+from peeklock.cli.options import reported
 from peeklock.cli.running import BrokerError, Place, RunningBroker, to_a_broker_or_folder
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@DATA_FOLDER
+@click.argument(
+    "folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path, exists=True, file_okay=False)
+)
+@click.option("--store", metavar="URL", help="The PostgreSQL database of a broker, instead of DIR.")
 @click.option(
     "--repair",
     "repairs",
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
     help="Then move each message with a damaged body to its dead-letter queue, without the body, and list "
     "them. Stop the broker first. For other damage see `peeklock serve --accept-loss`.",
 )
-def check(folder: Path, repairs: bool) -> None:
-    """Verify the data folder DIR; changes nothing without --repair.
+def check(folder: Path | None, store: str | None, repairs: bool) -> None:
+    """Verify the data folder DIR, or all stores of a database; changes nothing without --repair.
 
     Reads every frame and every body, checks their checksums and numbers, and lists the damage. KNOWN damage
     has been handled: a damaged body whose messages were dead-lettered without it.
@@ -36,12 +39,40 @@ def check(folder: Path, repairs: bool) -> None:
     """
     from peeklock.server.repair import check as check_store
 
+    if (folder is None) == (store is None):
+        raise click.UsageError("give DIR, or --store URL.")
+    if folder is None:
+        sys.exit(_check_database(str(store), repairs))
     report = check_store(folder, repair_follows=repairs)
     for line in report.lines:
         click.echo(line)
     if repairs and report.damages:
         sys.exit(_repair(folder, report))
     sys.exit(report.exit_status)
+
+
+def _check_database(url: str, repairs: bool) -> int:
+    """Verify all stores of a database; return the exit status."""
+    from peeklock.store.base import StoreError
+    from peeklock.store.check import NOT_CHECKED
+
+    if repairs:
+        raise click.UsageError(
+            "--repair is for a folder: a broker on the database repairs bodies that it reads."
+        )
+    try:
+        from peeklock.server.check_database import check as check_stores
+
+        report = check_stores(url)
+    except ImportError as failure:
+        click.echo(f"peeklock: psycopg is missing ({failure}): pip install 'peeklock[postgres]'", err=True)
+        return NOT_CHECKED
+    except StoreError as failure:
+        click.echo(f"peeklock: {failure}", err=True)
+        return NOT_CHECKED
+    for line in report.lines:
+        click.echo(line)
+    return report.exit_status
 
 
 def _repair(folder: Path, report: Report) -> int:

@@ -105,7 +105,7 @@ TASKS: Final = (
     ),
     Task(
         "Data and Spark",
-        ("check", "export", "backup", "restore", "pipeline"),
+        ("check", "export", "backup", "restore", "copy", "pipeline"),
         (
             ("Verify a data folder:", "peeklock check ./data"),
             ("Save its entities:", "peeklock export ./data > Config.json"),

@@ -86,20 +86,21 @@ class DeferredMessages:
         """
         tokens = [each.lock_token for each in received if each.lock_token is not None]
         if tokens:
-            asked = {"lock-tokens": Array.of(UUID, tokens), **_disposition(outcome), **self._further}
+            asked = {"lock-tokens": Array.of(UUID, tokens), **disposition(outcome), **self._further}
             self._management.request(SETTLE, asked, repeat=False)
 
     def _receive(self, numbers: Sequence[int], mode: ReceiveMode) -> list[Received]:
-        asked = {
-            "sequence-numbers": Array.of(Long, numbers),
-            "receiver-settle-mode": _MODES[mode],
-            **self._further,
-        }
+        asked = {**by_number(numbers, mode), **self._further}
         body = self._management.request(RECEIVE, asked, repeat=False).body
         return [Received(each["message"], each.get("lock-token")) for each in body.get("messages") or ()]
 
 
-def _disposition(outcome: DeliveryState) -> dict[str, Any]:
+def by_number(numbers: Sequence[int], mode: ReceiveMode) -> dict[str, Any]:
+    """Return a request for messages by their numbers."""
+    return {"sequence-numbers": Array.of(Long, numbers), "receiver-settle-mode": _MODES[mode]}
+
+
+def disposition(outcome: DeliveryState) -> dict[str, Any]:
     """Return the part of a request that says the outcome."""
     if isinstance(outcome, Accepted):
         return {"disposition-status": "completed"}

@@ -117,3 +117,10 @@ class HostNames:
             return False
         host = found[0]
         return host in self or is_loopback(host) or host == host_in(asked)
+
+
+def shown_host(host: str) -> str:
+    """Return the host of a connection string for a broker that listens on an address."""
+    if host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
+        return "localhost"
+    return f"[{host}]" if ":" in host else host

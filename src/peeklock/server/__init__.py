@@ -9,9 +9,12 @@ follow         Notices that a file has changed.
 storage        The store, opened or rescued at start.
 backup         `peeklock backup`.
 backup_asked   `peeklock backup` of a broker in memory.
+backup_database  `peeklock backup` of a PostgreSQL database.
 restore        `peeklock restore`.
+copying        `peeklock copy`.
 export         `peeklock export`.
 repair         `peeklock check`.
+check_database  `peeklock check` of a PostgreSQL database.
 namespaces     The namespaces of the process.
 workers        Child processes that do long work for clients of the HTTP API.
 net            Listening sockets, AMQP, HTTP and WebSocket connections.

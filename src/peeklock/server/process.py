@@ -15,6 +15,7 @@ import click
 
 from peeklock import __version__
 from peeklock.auth import Authority
+from peeklock.config.hosts import shown_host
 from peeklock.server import log
 from peeklock.server.app import Broker
 from peeklock.server.descriptors import raise_descriptor_limit
@@ -95,7 +96,7 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> str:
     authority = broker.registry.default.authority_manager
     if settings.emulator:
         click.echo("Emulator Service is Successfully Up!")  # what Testcontainers waits for
-    endpoint, _, plain = broker.endpoint(_shown_host(settings.host)).partition(";")
+    endpoint, _, plain = broker.endpoint(shown_host(settings.host)).partition(";")
     text = f"{endpoint};{authority.connection_string_key}{plain}"
     click.echo(f"peeklock ready in {took_s:.2f} s: {text} (administration: port {broker.http_port})")
     if authority.warning:
@@ -120,9 +121,3 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> str:
         },
     )
     return text
-
-
-def _shown_host(host: str) -> str:
-    if host in ("127.0.0.1", "::1", "0.0.0.0", "::"):
-        return "localhost"
-    return f"[{host}]" if ":" in host else host

@@ -61,7 +61,7 @@ def restore(
     The folder must be empty, or not be there. Raises: StoreError, OSError; the folder then says that it is
     not whole, if anything was written.
     """
-    _require_empty(data)
+    require_empty(data)
     _require_space(data, sources)
     # The default one first: its mark is the one of the whole folder, and goes last.
     roles: list[Role] = ["default", "system", "namespace"]
@@ -97,7 +97,8 @@ def _folder(data: Path, head: StoreHead) -> Path:
     return data if head.role == "default" else data / namespaces.FOLDER / head.name.lower()
 
 
-def _require_empty(data: Path) -> None:
+def require_empty(data: Path) -> None:
+    """Raise StoreFailed unless a folder is empty, or not there."""
     try:
         found = sorted(path.name for path in data.iterdir() if path.name not in _NOT_THE_USERS)
     except FileNotFoundError:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import QUEUES_PER_ENTITY
 from peeklock.broker.vocabulary.message import Message
-from peeklock.store.base import StoreDamaged, StoreError, StoreTooNew
+from peeklock.store.base import Blob, Entry, StoreDamaged, StoreError, StoreTooNew
 from peeklock.store.encoding import body_rows, definitions, event_rows, frames
 from peeklock.store.encoding.fold import Chain, Fold
 from peeklock.store.losses import messages_named, queue_name
@@ -100,6 +101,43 @@ class _Needs:
     queue_ids: set[int] = field(default_factory=set)
 
 
+class Rows(Protocol):
+    """All that a store has, in the order of its keys and numbers, read as often as it is asked for."""
+
+    def entries(self) -> Iterable[Entry]:
+        """Return the facts that are kept apart from the journal."""
+
+    def journal(self) -> Iterable[Blob]:
+        """Return the frames."""
+
+    def bodies(self) -> Iterable[Blob]:
+        """Return the body rows."""
+
+    def events(self) -> Iterable[Blob]:
+        """Return the event rows."""
+
+
+class _SqliteRows:
+    """See `Rows`; values may be of any type, which no checksum covers."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def entries(self) -> Iterable[Entry]:
+        return self._db.execute("SELECT k, v, checksum FROM kv ORDER BY k")
+
+    def journal(self) -> Iterable[Blob]:
+        return self._db.execute("SELECT no, meta FROM journal ORDER BY no")
+
+    def bodies(self) -> Iterable[Blob]:
+        return self._db.execute("SELECT no, data FROM body ORDER BY no")
+
+    def events(self) -> Iterable[Blob]:
+        if not self._db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'event'").fetchone()[0]:
+            return ()  # a store of a format before 4
+        return self._db.execute("SELECT no, data FROM event ORDER BY no")
+
+
 def check(
     folder: str | os.PathLike[str],
     is_bodiless: Callable[[Message], bool] = lambda message: False,
@@ -133,7 +171,10 @@ def check(
             report.say(f"store {path}, format {read_format(db, path)}{used}")
             for damage in tail.damages_of(db, path, seen, is_written=is_used):
                 report.damage(damage)
-            _check_all(db, report, is_bodiless)
+            _check_pages(db, report)
+            for damage in schema_damages(db):
+                report.damage(damage)
+            check_rows(_SqliteRows(db), report, is_bodiless)
     except StoreTooNew as error:
         report.say(str(error))
         report.exit_status = NOT_CHECKED
@@ -146,14 +187,12 @@ def check(
     return report
 
 
-def _check_all(db: sqlite3.Connection, report: Report, is_bodiless: Callable[[Message], bool]) -> None:
-    _check_pages(db, report)
-    for damage in schema_damages(db):
-        report.damage(damage)
-    names = _check_definitions(db, report)
-    needs = _check_journal(db, report, names, is_bodiless)
-    _check_bodies(db, report, names, needs, is_bodiless)
-    _check_events(db, report)
+def check_rows(rows: Rows, report: Report, is_bodiless: Callable[[Message], bool]) -> None:
+    """Verify all that a store has; what reading it raises is not caught."""
+    names = _check_definitions(rows, report)
+    needs = _check_journal(rows, report, names, is_bodiless)
+    _check_bodies(rows, report, names, needs, is_bodiless)
+    _check_events(rows, report)
 
 
 def _check_pages(db: sqlite3.Connection, report: Report) -> None:
@@ -162,11 +201,11 @@ def _check_pages(db: sqlite3.Connection, report: Report) -> None:
             report.damage(f"SQLite: {' '.join(line.split())}")
 
 
-def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str] | None:
+def _check_definitions(rows: Rows, report: Report) -> dict[int, str] | None:
     """Return the names of entities by id, None if some cannot be read."""
     reader = definitions.Reader()
     sound = True
-    for entry in db.execute("SELECT k, v, checksum FROM kv ORDER BY k"):
+    for entry in rows.entries():
         try:
             reader.add(*entry)
         except StoreDamaged as error:
@@ -185,7 +224,7 @@ def _check_definitions(db: sqlite3.Connection, report: Report) -> dict[int, str]
 
 
 def _check_journal(
-    db: sqlite3.Connection,
+    rows: Rows,
     report: Report,
     names: dict[int, str] | None,
     is_bodiless: Callable[[Message], bool],
@@ -195,7 +234,7 @@ def _check_journal(
     chain = Chain()
     first = last = None
     size_bytes = 0
-    for no, meta in db.execute("SELECT no, meta FROM journal ORDER BY no"):
+    for no, meta in rows.journal():
         first = no if first is None else first
         last = no
         size_bytes += len(meta or b"")
@@ -246,7 +285,7 @@ def _check_journal(
 
 
 def _check_bodies(
-    db: sqlite3.Connection,
+    store: Rows,
     report: Report,
     names: dict[int, str] | None,
     needs: dict[int, _Needs] | None,
@@ -254,7 +293,7 @@ def _check_bodies(
 ) -> None:
     rows = idle = size_bytes = 0
     damaged: Places = {}
-    for row, data in db.execute("SELECT no, data FROM body ORDER BY no"):
+    for row, data in store.bodies():
         rows += 1
         size_bytes += len(data or b"")
         need = None if needs is None else needs.pop(row, None)
@@ -275,7 +314,7 @@ def _check_bodies(
     for row, need in sorted((needs or {}).items()):
         _name_row(report, f"body row {row} is missing", need, names)
     if damaged:
-        owners = {} if needs is None or names is None else _owners(db, damaged, names, is_bodiless)
+        owners = {} if needs is None or names is None else _owners(store, damaged, names, is_bodiless)
         _name_payloads(report, damaged, owners, names or {})
 
 
@@ -297,7 +336,7 @@ class _Owners:
 
 
 def _owners(
-    db: sqlite3.Connection, damaged: Places, names: dict[int, str], is_bodiless: Callable[[Message], bool]
+    rows: Rows, damaged: Places, names: dict[int, str], is_bodiless: Callable[[Message], bool]
 ) -> dict[tuple[int, int], _Owners]:
     """Return the messages of damaged payloads, by (row, slot).
 
@@ -305,7 +344,7 @@ def _owners(
     broker.
     """
     fold = Fold()
-    for no, meta in db.execute("SELECT no, meta FROM journal ORDER BY no"):
+    for no, meta in rows.journal():
         fold.add(no, meta)
     places = {(row, slot) for row, slots in damaged.items() for slot in slots}
     owners: dict[tuple[int, int], _Owners] = {}
@@ -365,12 +404,10 @@ def _needed_by(need: _Needs | None, names: dict[int, str] | None) -> str:
     return f"; {need.messages:,} message{'s' if need.messages > 1 else ''} of {queues} need it"
 
 
-def _check_events(db: sqlite3.Connection, report: Report) -> None:
+def _check_events(store: Rows, report: Report) -> None:
     """Check every event row that waits to be exported."""
-    if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'event'").fetchone()[0]:
-        return  # a store of a format before 4
     rows = count = 0
-    for no, data in db.execute("SELECT no, data FROM event ORDER BY no"):
+    for no, data in store.events():
         rows += 1
         try:
             count += len(event_rows.unpack(no, data))

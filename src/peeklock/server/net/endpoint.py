@@ -112,10 +112,6 @@ class HttpEndpoint:
             jobs=self._make_jobs(),
         )
 
-    def _identities_of(self, connection_id: int) -> list[str]:
-        connection = self._served.connections.get(connection_id)
-        return [] if connection is None else connection.view().identities
-
     def _event_log(self) -> Path | None:
         served = self._served
         if served.settings.capture is None:
@@ -129,6 +125,10 @@ class HttpEndpoint:
         served, shared = self._served, self._protocols
         facts = NoFacts() if served.kind == "throw-away" else JobFacts(shared.process.system, served.name)
         return Jobs(served.name, shared.children, partial(shared.attach, served), facts, shared.clock.wall_ms)
+
+    def _identities_of(self, connection_id: int) -> list[str]:
+        connection = self._served.connections.get(connection_id)
+        return [] if connection is None else connection.view().identities
 
     def _administration(self, authority: Authority, note: Note) -> Administration:
         served = self._served
@@ -182,6 +182,7 @@ class HttpEndpoint:
                 "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
             ),
             Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
+            Page("/$api/v1/connection-string", Access.MANAGE, namespaces.connect),
             Page("/$api/v1/config", Access.MANAGE, config.show),
             Page("/$api/v1/keys", Access.MANAGE, keys.show),
             Page("/$api/v1/keys/", Access.MANAGE, keys.add, "PUT"),

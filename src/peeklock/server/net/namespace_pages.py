@@ -5,6 +5,7 @@ Those of the default namespace know all; those of another one know that one alon
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import JSON, to_json
 from peeklock.api.problems import NotHere
-from peeklock.auth import KeyRefused, NamespaceFull
+from peeklock.auth import KeyRefused, NamespaceFull, Right, SasRule
 from peeklock.broker.vocabulary.durations import format_duration, parse_duration
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation, ServiceBusError
 from peeklock.broker.vocabulary.quotas import TIERS
-from peeklock.config.hosts import host_in
+from peeklock.config.hosts import host_in, shown_host
 from peeklock.config.namespace_limits import write_limits
 from peeklock.server import configuration, log
+from peeklock.server.keys.keys import GivenKeyFile
 from peeklock.server.namespaces.for_tests import advance, reset
 from peeklock.server.namespaces.lifecycle import Lifecycle, NotDeletable
 from peeklock.server.namespaces.registry import NamespaceThere, Registry
@@ -132,6 +134,27 @@ class NamespacePages:
         endpoint, _, more = self._endpoint_of(host).partition(";")
         shown = f"SharedAccessKeyName={served.name};SharedAccessKey={key};"
         return {"connectionString": f"{endpoint};{shown}{more}"}
+
+    async def connect(self, request: PageRequest) -> Response:
+        """Return a connection string with all rights, for commands on this machine."""
+        own = self._own
+        key = own.authority_manager.connection_string_key if own.is_default else ""
+        if not key:
+            rule = await self._rule_that_manages()
+            if rule is None:
+                why = "No key of this namespace has Manage: a client needs a web token."
+                return request.exchange.refusal(InvalidOperation(why))
+            key = f"SharedAccessKeyName={rule.name};SharedAccessKey={rule.primary_key};"
+        endpoint, _, more = self._endpoint_of(shown_host(own.settings.host)).partition(";")
+        return _json(200, {"connectionString": f"{endpoint};{key}{more}"})
+
+    async def _rule_that_manages(self) -> SasRule | None:
+        keys = self._own.keys
+        if keys is None:
+            first = self._own.first_key
+            return None if first is None else SasRule(self._own.name, first)
+        rules = await asyncio.to_thread(keys.load) if isinstance(keys, GivenKeyFile) else keys.rules()
+        return next((rule for rule in rules if Right.MANAGE in rule.rights), None)
 
     async def move_clock(self, request: PageRequest) -> Response:
         """Move the clock of a namespace forwards by the `advance` of the body, such as PT5M."""

@@ -16,17 +16,17 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from peeklock.amqp.messaging import scan
 from peeklock.amqp.performatives import DeliveryState
-from peeklock.amqp.types import Array, Int, Long, UInt
+from peeklock.amqp.types import Array, Int, Long
 from peeklock.client.browsing import PEEK, sequence_number
 from peeklock.client.connection import BlockingConnection, connection
 from peeklock.client.connection_string import ConnectionString
-from peeklock.client.deferred import DEFERRED, RECEIVE, SETTLE
+from peeklock.client.deferred import DEFERRED, RECEIVE, SETTLE, by_number, disposition
 from peeklock.client.errors import MESSAGE_NOT_FOUND, NOT_ALLOWED, TIMEOUT, OptionError, ServiceBusError
-from peeklock.client.links import NEXT, Delivery, ReceiveMode, Receiver
+from peeklock.client.links import NEXT, Delivery, ReceiveMode, Receiver, dead_letter
 from peeklock.client.management import Management, Ticket
 from peeklock.spark.options import SubQueue
 from peeklock.spark.source.offsets import Ranges, numbers_of, to_ranges
@@ -52,10 +52,6 @@ RELEASED: Final = 20
 
 PEEKED: Final = 1000
 """Messages that one peek requests; brokers answer with 256 KiB."""
-
-RECEIVE_AND_DELETE: Final = 0
-PEEK_LOCK: Final = 1
-"""Values of receiver-settle-mode. Source: wire contract 5.2."""
 
 EXCEEDED: Final = "MaxDeliveryCountExceeded"
 """The dead-letter reason of a message whose last delivery attempt failed. Source: wire contract 3.8."""
@@ -312,7 +308,7 @@ class Entity:
         refused: list[int] = []
         for chunk in [*_chunks(numbers_of(ranges), size), *[[]] * UNDER_WAY]:
             if chunk:
-                body = _by_number(chunk, RECEIVE_AND_DELETE)
+                body = by_number(chunk, ReceiveMode.RECEIVE_AND_DELETE)
                 under_way.append((chunk, self._management.start(RECEIVE, body)))
             if under_way and (not chunk or len(under_way) >= UNDER_WAY):
                 numbers, ticket = under_way.popleft()
@@ -330,21 +326,14 @@ class Entity:
         Raises: ServiceBusError.
         """
         try:
-            found = self._management.request(RECEIVE, _by_number(numbers, PEEK_LOCK))
+            found = self._management.request(RECEIVE, by_number(numbers, ReceiveMode.PEEK_LOCK))
         except ServiceBusError as error:
             if error.condition != MESSAGE_NOT_FOUND:
                 raise
             return False
         tokens = Array(uuid.UUID, [one["lock-token"] for one in found.body["messages"]])
-        self._management.request(
-            SETTLE,
-            {
-                "disposition-status": "suspended",
-                "lock-tokens": tokens,
-                "deadletter-reason": reason,
-                "deadletter-description": description,
-            },
-        )
+        outcome = dead_letter(reason, description)
+        self._management.request(SETTLE, {"lock-tokens": tokens, **disposition(outcome)})
         return True
 
     def all_deferred(self) -> Iterator[list[int]]:
@@ -437,11 +426,6 @@ def _spans(ranges: Ranges) -> Iterator[tuple[int, int]]:
         start, end = first, first + count
     if start >= 0:
         yield start, end
-
-
-def _by_number(numbers: list[int], settle_mode: int) -> dict[str, Any]:
-    longs = Array(Long, numbers)
-    return {"sequence-numbers": longs, "receiver-settle-mode": UInt(settle_mode)}
 
 
 def _is_dead_letter_queue(path: str) -> bool:

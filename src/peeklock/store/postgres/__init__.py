@@ -1,6 +1,7 @@
 """The durable store of namespaces in a PostgreSQL database, which several processes may share.
 
 address      The address of a database, and how it is shown.
+checking     Reads all of a store, for `peeklock check`.
 connections  A bounded number of connections, lent to one job at a time.
 database     What the stores of a process share: threads, connections, leases.
 errors       PostgreSQL's errors as errors of a store.

@@ -55,6 +55,10 @@ class Database:
         """Where it is, without user and password."""
         return self.connections.shown
 
+    def names(self) -> list[str]:
+        """Return the names of all stores, sorted. Raises: StoreError."""
+        return store_names(self.connections)
+
     def has(self, name: str) -> bool:
         """Return whether there is a store of this name. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"look for the store '{name}' in {self.shown}"):
@@ -83,3 +87,10 @@ class Database:
         for pool in (self.writers, self.readers):
             pool.stop()
         self.connections.close()
+
+
+def store_names(connections: Connections) -> list[str]:
+    """Return the names of all stores of a database, sorted. Raises: StoreError."""
+    with connections.lent() as link, store_errors(f"list the stores in {connections.shown}"):
+        rows = link.db.execute("SELECT name FROM peeklock.lease ORDER BY name").fetchall()
+        return [name for (name,) in rows]

@@ -11,15 +11,16 @@ import psycopg
 from peeklock.store.base import Blob, Entry, StoreFailed
 from peeklock.store.encoding import definitions
 from peeklock.store.postgres.connections import Connections
-from peeklock.store.postgres.errors import store_error
+from peeklock.store.postgres.errors import store_error, store_errors
 from peeklock.store.postgres.format import release_entry
 
 
 class PostgresFiller:
-    """A new store; it has a connection until its end."""
+    """A new store; it has a connection until all is written."""
 
     def __init__(self, connections: Connections, name: str) -> None:
         """Take the name, which no store has. Raises: StoreFailed, StoreTooNew."""
+        self._connections = connections
         self._name = name
         self._shown = connections.shown
         self._has_created_at = False
@@ -72,16 +73,13 @@ class PostgresFiller:
                 (self._shard, self._shard),
             )
             self._db.execute("COMMIT")
+            self._end()
         except psycopg.Error as error:
             raise store_error(self._doing, error) from error
 
     def finish(self) -> None:
-        try:
-            self._db.execute("UPDATE peeklock.lease SET is_whole = true WHERE shard = %s", (self._shard,))
-        except psycopg.Error as error:
-            raise store_error(self._doing, error) from error
-        finally:
-            self._end()
+        with self._connections.lent() as link, store_errors(self._doing):
+            link.db.execute("UPDATE peeklock.lease SET is_whole = true WHERE shard = %s", (self._shard,))
 
     def abandon(self) -> None:
         self._end()

@@ -77,6 +77,11 @@ class PostgresReader:
         finally:
             self._select("ROLLBACK")
 
+    def acknowledged_no(self) -> int:
+        """Return the last batch that was acknowledged."""
+        [(no,)] = self._select("SELECT batch_no FROM peeklock.lease WHERE shard = %s", self._shard)
+        return int(no)
+
     def writer_name(self) -> str:
         [(epoch,)] = self._select("SELECT epoch FROM peeklock.lease WHERE shard = %s", self._shard)
         return f"epoch {epoch}"

@@ -44,6 +44,11 @@ class SqliteReader:
                 read_format(self._db, path)
             self._opened = opened.pop_all()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process holds the folder: no broker runs on it."""
+        return self._writer is not None
+
     def ends(self) -> Ends:
         columns = ("min(no)", "journal"), ("max(no)", "journal"), ("max(no)", "body")
         # One at a time: SQLite finds a minimum or a maximum by the index only where it is asked for alone.
@@ -55,6 +60,10 @@ class SqliteReader:
 
     def body_rows(self, after: int, bytes_max: int) -> list[Blob]:
         return self._blobs("SELECT no, data FROM body WHERE no > ? ORDER BY no", after, bytes_max)
+
+    def event_rows(self, after: int, bytes_max: int) -> list[Blob]:
+        """Return the event rows above a number, likewise."""
+        return self._blobs("SELECT no, data FROM event WHERE no > ? ORDER BY no", after, bytes_max)
 
     def body_row(self, no: int) -> bytes | None:
         rows = self._select("SELECT data FROM body WHERE no = ?", no)
