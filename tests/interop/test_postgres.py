@@ -9,6 +9,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -134,3 +136,40 @@ def test_a_namespace_is_made_and_deleted_in_the_database(
                 for (name,) in postgres.execute("SELECT name FROM peeklock.lease", url.rpartition("/")[2])
             }
             assert ("namespace/third" in names) == (command == "create")
+
+
+def test_nothing_is_answered_without_a_commit_once_the_lease_is_over(
+    broker: BrokerProcess, url: str, postgres: PostgresServer
+) -> None:
+    """The owner is cut off: it must not say that a lock is renewed which another broker gives away."""
+    name = url.rpartition("/")[2]
+    send(broker, "first")
+    with client_of(broker) as client, client.get_queue_receiver("orders") as receiver:
+        [message] = receiver.receive_messages(max_wait_time=10)
+        receiver.renew_message_lock(message)  # it is answered while the lease holds
+        postgres.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false', "postgres")
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
+        postgres.execute(f"{ended} '{name}'")
+        until_s = time.monotonic() + 30
+        while ready(broker):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        renewing = threading.Thread(target=receiver.renew_message_lock, args=(message,))
+        renewing.start()
+        renewing.join(1.5)
+        assert renewing.is_alive()
+        postgres.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true', "postgres")
+        renewing.join(20)
+        assert not renewing.is_alive()
+        assert ready(broker)
+        receiver.complete_message(message)
+
+
+def ready(broker: BrokerProcess) -> bool:
+    """Return whether the broker says that it is ready."""
+    try:
+        urlopen(f"http://127.0.0.1:{broker.http_port}/ready").close()
+    except HTTPError as refusal:
+        refusal.close()
+        return False
+    return True
