@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -15,7 +17,7 @@ from urllib.request import urlopen
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from peeklock.demo.broker import BrokerProcess, program
+from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
 from tests.postgres_server import PostgresServer
 
 
@@ -165,6 +167,12 @@ def test_nothing_is_answered_without_a_commit_once_the_lease_is_over(
         receiver.complete_message(message)
 
 
+def check_until(broker: BrokerProcess, until_s: float) -> None:
+    while time.monotonic() < until_s:
+        broker.check()
+        time.sleep(0.05)
+
+
 def ready(broker: BrokerProcess) -> bool:
     """Return whether the broker says that it is ready."""
     try:
@@ -173,3 +181,25 @@ def ready(broker: BrokerProcess) -> bool:
         refusal.close()
         return False
     return True
+
+
+def test_an_owner_that_was_frozen_ends_when_another_has_taken_over(
+    broker: BrokerProcess, url: str, tmp_path: Path
+) -> None:
+    """What its client asked meanwhile is not answered, and not done."""
+    send(broker, "first")
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with BrokerProcess(folder, (f"--store={url}",)) as other:
+        assert receive(other, 1) == ["first"]
+        os.kill(broker.pid, signal.SIGCONT)
+        until_s = time.monotonic() + 30
+        while "another process owns the store" not in broker.log.read_text():
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        with pytest.raises(BrokerFailed, match="ended by itself with status 1"):
+            check_until(broker, until_s)
+        send(other, "second")
+        assert receive(other, 1) == ["second"]
