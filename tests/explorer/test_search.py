@@ -166,6 +166,28 @@ def test_messages_that_match_are_deleted_after_a_preview(queues: ExploredBroker,
     assert count(queues, "trash") == 10
 
 
+def test_scheduled_messages_that_match_are_moved_in_time_and_cancelled(
+    queues: ExploredBroker, open_page: OpenPage
+) -> None:
+    at = "2077-01-01T00:00:00Z"
+    plan = [{"body": "later", "scheduledEnqueueTime": at, "properties": {"n": n}} for n in range(5)]
+    queues.send("shelf", plan)
+    page = open_page(queues.at("entities/shelf/messages?state=scheduled"), timezone_id="UTC")
+    page.get_by_role("button", name="Move the schedule…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Filter").fill("n >= 2")
+    dialog.get_by_label("Enqueue at").fill("2088-02-03T04:05:06")
+    dialog.get_by_role("button", name="Move 3").click()
+    expect(dialog).to_contain_text("3 messages moved in time.")
+    dialog.get_by_role("button", name="Close").last.click()
+    found = queues.api("GET", "entities/shelf/messages?state=scheduled")["messages"]
+    assert [message["scheduledEnqueueTime"][:4] for message in found] == ["2077"] * 2 + ["2088"] * 3
+    page.get_by_role("button", name="Cancel…").click()
+    dialog.get_by_role("button", name="Cancel the messages 5").click()
+    expect(dialog).to_contain_text("5 messages cancelled.")
+    assert queues.api("GET", "entities/shelf")["counts"]["scheduled"] == 0
+
+
 def test_dead_letters_are_sent_back(queues: ExploredBroker, open_page: OpenPage) -> None:
     before = count(queues, "orders")
     page = open_page(queues.at("entities/orders%2F$deadletterqueue/messages"))

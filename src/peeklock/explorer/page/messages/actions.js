@@ -85,9 +85,9 @@ export function WholeActions({ entity, query = {}, criteria = criteriaOf({ ...qu
   const target = targetOf(entity);
   const isDead = subQueue !== "";
   const canSend = can("Send", target) && !isDead;
-  const offered = isDead ? ["resubmit", "move", "purge"] : ["move", "purge"];
-  const works = can("Listen", base) && hasJobs() ? offered.filter((work) => work === "purge" || maySend()) : [];
-  const NAMES = { resubmit: ["send", "Send back…"], move: ["right", "Move…"], purge: ["trash", "Delete…"] };
+  const offered = isDead ? ["resubmit", "move", "purge"] : query.state === "scheduled" ? ["reschedule", "cancel"] : ["move", "purge"];
+  const works = can("Listen", base) && hasJobs() ? offered.filter((work) => !["move", "resubmit"].includes(work) || maySend()) : [];
+  const NAMES = { resubmit: ["send", "Send back…"], move: ["right", "Move…"], purge: ["trash", "Delete…"], reschedule: ["clock", "Move the schedule…"], cancel: ["trash", "Cancel…"] };
   const done = () => {
     forgetListings();
     refreshCounts();
@@ -98,7 +98,7 @@ export function WholeActions({ entity, query = {}, criteria = criteriaOf({ ...qu
       ...(canSend ? [{ name: "Send a message", icon: "send", hint: "n", run: () => setOpen("send") }] : []),
       ...works.map((work) => ({ name: `${NAMES[work][1].replace("…", "")} messages that match`, icon: NAMES[work][0], run: () => setOpen(work) })),
     ],
-    [entity, canSend, works.length],
+    [entity, canSend, works.join()],
   );
   return html`
     ${works.map((work) => html`<${Button} key=${work} icon=${NAMES[work][0]} onClick=${() => setOpen(work)}>${NAMES[work][1]}<//>`)}
