@@ -266,12 +266,11 @@ export async function lastNumber(path, signal) {
   let step = 1024;
   let high = Infinity;
   for (;;) {
-    const probe = high === Infinity ? low + step : low + Math.floor((high - low) / 2) + 1;
+    const probe = high === Infinity ? low + step : low + Math.ceil((high - low) / 2);
     if (probe >= high || probe > Number.MAX_SAFE_INTEGER) return low;
     const found = await from(probe);
     if (found === undefined) high = probe;
     else low = found;
     step *= 4;
-    if (high !== Infinity && high - low <= 1) return low;
   }
 }

@@ -178,6 +178,7 @@ function useKeptPlace(box, listing, count, isFollowing) {
       listing.scrollTop = element.scrollTop;
       isAtEnd.current = element.scrollTop > 0 && element.scrollTop + element.clientHeight >= element.scrollHeight - 8;
     };
+    note();
     element.addEventListener("scroll", note, { passive: true });
     return () => element.removeEventListener("scroll", note);
   }, [listing]);
