@@ -4,6 +4,7 @@ not installed."""
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 from pathlib import Path
 
@@ -19,6 +20,9 @@ settings.load_profile("any machine")
 
 # A shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# pytest-xdist says that its workers have a terminal, which is 80 columns wide.
+os.environ.pop("COLUMNS", None)
 
 HERE = Path(__file__).parent
 collect_ignore = [] if importlib.util.find_spec("pyspark") else ["capture", "pipeline", "spark"]
