@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -35,8 +36,11 @@ def binaries() -> Path | None:
 class PostgresServer:
     """One server; `start` and `stop` may follow each other."""
 
-    def __init__(self, *settings: str) -> None:
-        """Make its folder; each setting is a line such as `max_connections = 20`."""
+    def __init__(self, *settings: str, primary: PostgresServer | None = None) -> None:
+        """Make its folder; each setting is a line such as `max_connections = 20`.
+
+        `primary`: it is to be a standby of this one.
+        """
         found = binaries()
         assert found is not None
         self._binaries = found
@@ -46,7 +50,10 @@ class PostgresServer:
             shutil.chown(self.folder, USER, USER)
             self._as_owner = ["runuser", "-u", USER, "--"]
         self.port = free_port()
-        self._run("initdb", "-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale")
+        if primary is None:
+            self._run("initdb", "-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale")
+        else:
+            self._run("pg_basebackup", "-D", self._data, "-d", primary.url(), "-R", "-c", "fast")
         lines = [
             "listen_addresses = '127.0.0.1'",
             f"port = {self.port}",
@@ -91,6 +98,20 @@ class PostgresServer:
     def stop(self, mode: str = "fast") -> None:
         """Stop it; `immediate` is what a kill does."""
         self._run("pg_ctl", "-D", self._data, "-w", "-m", mode, "stop")
+
+    def make_standby(self) -> PostgresServer:
+        """Return a standby that runs, and has all that there is."""
+        standby = PostgresServer(primary=self)
+        standby.start()
+        until_s = time.monotonic() + START_S
+        while not self.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        return standby
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._run("pg_ctl", "-D", self._data, "-w", "promote")
 
     def remove(self) -> None:
         """Stop it if it runs, and remove its folder."""

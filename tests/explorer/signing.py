@@ -18,10 +18,14 @@ def connection_string(broker: ExploredBroker, key_name: str) -> str:
 
 
 def open_signed_in(
-    open_page: OpenPage, broker: ExploredBroker, place: str, key_name: str = "RootManageSharedAccessKey"
+    open_page: OpenPage,
+    broker: ExploredBroker,
+    place: str,
+    key_name: str = "RootManageSharedAccessKey",
+    expected: tuple[str, ...] = (),
 ) -> Page:
     """Open a place of the page, signed in with a key."""
-    page = open_page(broker.at(place))
+    page = open_page(broker.at(place), expected=expected)
     page.get_by_label("Connection string or token").fill(connection_string(broker, key_name))
     page.get_by_role("button", name="Sign in").click()
     expect(page.locator("main h1")).to_be_visible()

@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.conftest import OpenPage
+from tests.explorer.places import faults_in_both_themes
 
 pytestmark = pytest.mark.page
 
@@ -51,9 +52,11 @@ def test_a_group_is_looked_at_and_sent_back_and_what_fails_again_is_counted(
     row = groups(page).get_by_role("row").filter(has_text="Late")
     expect(row).to_contain_text("3", timeout=SLOW_MS)
     expect(groups(page).get_by_role("row").filter(has_text="onmouseover")).to_contain_text("\\u202e")
-    row.click()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("3 messages")
+    assert faults_in_both_themes(page) == []
     expect(dialog.get_by_role("region", name="Message", exact=False).first).to_contain_text("because")
     dialog.get_by_role("button", name="Send back").click()
     page.get_by_role("dialog").get_by_role("button", name="Send back 3").click(timeout=SLOW_MS)
@@ -119,6 +122,7 @@ def test_a_job_is_stopped_resumed_interrupted_by_a_restart_and_forgotten(
     expect(page.locator("h1")).to_contain_text("stopped", timeout=SLOW_MS)
     done = broker.api("GET", f"jobs/{job}")["done"]
     assert done < 12
+    assert faults_in_both_themes(page) == []
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("h1")).to_contain_text("at work", timeout=SLOW_MS)
     broker.kill()
@@ -144,6 +148,7 @@ def test_each_rule_says_why_it_did_or_did_not_match(broker: ExploredBroker, open
     billing = page.get_by_role("region", name="Subscription billing")
     expect(billing).to_contain_text("does not get it")
     expect(billing).to_contain_text("amount")
+    assert faults_in_both_themes(page) == []
     page.get_by_role("button", name="Get it 1", exact=True).click()
     expect(billing).to_have_count(0)
 

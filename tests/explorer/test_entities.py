@@ -101,6 +101,30 @@ def test_a_rule_becomes_a_correlation_filter_with_values_of_other_types(
     }
 
 
+def test_a_rule_of_somebody_who_was_faster_is_not_replaced_unseen(
+    broker: ExploredBroker, open_page: OpenPage
+) -> None:
+    page = open_rules(open_page, broker)
+    page.get_by_role("button", name="New rule").click()
+    page.get_by_label("Name of the rule").fill("both")
+    expect(page.get_by_text("the rule is good")).to_be_visible()
+    broker.api("PUT", f"{path_of(BILLING)}/rules/both", {"filter": {"sql": "theirs = 1"}})
+    page.get_by_role("button", name="Add the rule").click()
+    expect(page.get_by_role("dialog").get_by_role("alert").first).to_be_visible()
+    assert rules_of(broker, BILLING)["both"] == {"filter": {"sql": "theirs = 1"}}
+    page.keyboard.press("Escape")
+    rule = page.get_by_role("region", name="Rule both")
+    rule.get_by_role("button", name="Edit").click()
+    page.get_by_label("Filter", exact=True).fill("mine = 1")
+    broker.api("PUT", f"{path_of(BILLING)}/rules/both", {"filter": {"sql": "theirs = 2"}})
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("Somebody else was faster")
+    assert rules_of(broker, BILLING)["both"] == {"filter": {"sql": "theirs = 2"}}
+    page.get_by_role("button", name="Save").click()
+    expect(rule).to_contain_text("mine = 1")
+    assert rules_of(broker, BILLING)["both"] == {"filter": {"sql": "mine = 1"}}
+
+
 def test_the_last_rule_is_deleted_with_a_warning(broker: ExploredBroker, open_page: OpenPage) -> None:
     broker.api("PUT", path_of("alerts/subscriptions/once"), {"kind": "subscription"})
     page = open_rules(open_page, broker, "alerts/subscriptions/once")
@@ -116,6 +140,7 @@ def test_a_rule_is_added_with_the_keyboard_alone(broker: ExploredBroker, open_pa
     page = open_rules(open_page, broker, "alerts/subscriptions/on-call")
     expect(page.get_by_role("button", name="New rule")).to_be_visible()
     page.keyboard.press("n")
+    expect(page.get_by_label("Name of the rule")).to_be_focused()
     page.keyboard.type("by-key")
     for _ in range(2):
         page.keyboard.press("Tab")
@@ -237,14 +262,46 @@ def test_the_sessions_show_what_they_have_and_hostile_ids_as_text(
         grid = page.get_by_role("grid", name="Sessions")
         expect(grid.get_by_role("row").filter(has_text="invoice-3")).to_contain_text("4 active")
         grid.get_by_text("invoice-3").click()
-        expect(page.get_by_role("region", name="Session", exact=True)).to_contain_text("Locked until")
+        session = page.get_by_role("region", name="Session", exact=True)
+        expect(session).to_contain_text("RootManageSharedAccessKey on connection")
         expect(page.get_by_role("region", name="State", exact=True).first).to_contain_text('"step": 3')
         page.get_by_role("tab", name="Hex").click()
         expect(page.get_by_role("region", name="State", exact=True).first).to_contain_text("7b 22 73 74")
+        expect(page.get_by_role("button", name="Edit")).to_have_count(0)
+        session.get_by_role("link").click()
+        expect(page.get_by_role("dialog").get_by_role("grid", name="Links")).to_contain_text("invoice-3")
+        page.go_back()
     grid.get_by_text("onerror").click()
     expect(page.get_by_role("region", name="Messages", exact=True)).to_contain_text("\\u202egnp\\x00")
     assert "run" not in page.title()
     expect(page.locator("main img")).to_have_count(0)
+
+
+def test_a_state_is_set_by_who_has_seen_the_last_one_and_cleared(
+    broker: ExploredBroker, open_page: OpenPage
+) -> None:
+    path = "entities/invoices/sessions/invoice-4"
+    broker.api("PUT", f"{path}/state", {"state": "one"})
+    page = open_page(broker.at("entities/invoices/sessions?session=invoice-4"))
+    state = page.get_by_role("region", name="State", exact=True).first
+    state.get_by_role("button", name="Edit").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("State", exact=True)).to_have_value("one")
+    broker.api("PUT", f"{path}/state", {"state": "two"})
+    dialog.get_by_label("State", exact=True).fill('{"mine": 1}')
+    expect(dialog).to_contain_text("It is JSON.")
+    dialog.get_by_role("button", name="Save the state").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Somebody else was faster")
+    assert broker.api("GET", path)["state"] == {"body": "two"}
+    dialog.get_by_role("button", name="Base64").click()
+    expect(dialog.get_by_label("State", exact=True)).to_have_value("eyJtaW5lIjogMX0=")
+    dialog.get_by_role("button", name="Save the state").click()
+    expect(state).to_contain_text('"mine": 1')
+    assert broker.api("GET", path)["state"] == {"body": '{"mine": 1}'}
+    state.get_by_role("button", name="Clear").click()
+    page.get_by_role("dialog").get_by_role("button", name="Clear").click()
+    expect(state).to_contain_text("None is set.")
+    assert "state" not in broker.api("GET", path)
 
 
 def test_a_form_outlives_a_restart_of_the_broker(broker: ExploredBroker, open_page: OpenPage) -> None:

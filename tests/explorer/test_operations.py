@@ -75,6 +75,20 @@ def test_a_key_is_made_hidden_shown_rotated_and_removed(broker: ExploredBroker, 
     assert "reports" not in keys_of(broker)
 
 
+def test_who_rotates_the_own_key_stays_signed_in(broker: ExploredBroker, open_page: OpenPage) -> None:
+    key = new_key(broker, "admin", "Send,Listen,Manage")
+    page = open_signed_in(open_page, broker, "keys", key)
+    shown = page.get_by_role("region", name=f"Key {key}")
+    shown.get_by_role("button", name="Rotate").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("The page goes on with the new one")
+    dialog.get_by_label("Replace both keys").check()
+    dialog.get_by_role("button", name="Replace both keys").click()
+    expect(dialog).to_have_count(0)
+    page.evaluate("location.hash = '#/namespaces'")
+    expect(page.get_by_role("region", name="Namespace sbemulatorns")).to_be_visible()
+
+
 def test_what_the_rights_do_not_allow_is_not_offered(broker: ExploredBroker, open_page: OpenPage) -> None:
     key = new_key(broker, "listener", "Listen")
     page = open_signed_in(open_page, broker, "entities/orders/settings", key)
@@ -94,9 +108,7 @@ def test_a_right_that_ends_in_mid_action_signs_out_and_changes_nothing(
 ) -> None:
     key = new_key(broker, "passing", "Manage,Send,Listen")
     place = "entities/events%2Fsubscriptions%2Fbilling/rules"
-    page = open_page(broker.at(place), expected=("401",))
-    page.get_by_label("Connection string or token").fill(connection_string(broker, key))
-    page.get_by_role("button", name="Sign in").click()
+    page = open_signed_in(open_page, broker, place, key, expected=("401",))
     page.get_by_role("region", name="Rule large").get_by_role("button", name="Delete").click()
     broker.api("DELETE", f"keys/{key}")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
@@ -104,6 +116,33 @@ def test_a_right_that_ends_in_mid_action_signs_out_and_changes_nothing(
     expect(page.get_by_role("alert")).to_be_visible()
     rules = broker.api("GET", f"{place}")["rules"]
     assert [rule["name"] for rule in rules] == ["large"]
+
+
+def test_a_job_stops_with_the_key_of_who_started_it_and_goes_on_for_another_one(
+    broker: ExploredBroker, open_page: OpenPage
+) -> None:
+    key = new_key(broker, "clerk", "Send,Listen")
+    page = open_signed_in(open_page, broker, "entities/orders/dead-letters", key, expected=("401",))
+    page.get_by_role("button", name="Send back…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("At most per second").fill("3")
+    dialog.get_by_role("button", name="Send back 12").click()
+    expect(dialog).to_contain_text("The broker goes on when this tab is closed.")
+    broker.api("DELETE", f"keys/{key}")
+    expect(page.get_by_role("heading", name="Sign in to peeklock")).to_be_visible()
+    page = open_signed_in(open_page, broker, "jobs")
+    row = page.get_by_role("grid", name="Jobs").get_by_role("row").filter(has_text=key)
+    row.click()
+    resume = page.get_by_role("button", name="Resume")
+    expect(resume).to_be_visible()
+    counts = broker.api("GET", "entities/orders")["counts"]
+    assert counts["deadLetter"] > 0
+    assert counts["deadLetter"] + counts["active"] == 60
+    resume.click()
+    expect(page.locator("h1")).to_contain_text("done")
+    expect(page.get_by_text("RootManageSharedAccessKey").last).to_be_visible()
+    counts = broker.api("GET", "entities/orders")["counts"]
+    assert (counts["active"], counts["deadLetter"]) == (60, 0)
 
 
 def test_a_connection_shows_what_it_does_and_is_closed(broker: ExploredBroker, open_page: OpenPage) -> None:

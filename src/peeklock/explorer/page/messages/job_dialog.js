@@ -156,6 +156,7 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
           ${!numbers && !group && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
           <${Field} label="At most per second" inputmode="numeric" value=${perSecond} onInput=${(text) => setPerSecond(text.replace(/\D/g, ""))} help="Empty: as fast as the broker can." />
           ${isTargetGood && html`<${Preview} preview=${preview} past=${work.past} entity=${entity} />`}
+          ${topic && subQueue && target.trim() === topic && html`<p class="note warn">It goes to the topic: each subscription whose rules match gets it, also those that have it already.</p>`}
           ${work.note && html`<p class="note warn">${work.note}</p>`}
         `}
     ${state.problem && html`<${Refusal} problem=${state.problem} />`}

@@ -3,7 +3,7 @@ import { html, useState } from "../lib.js";
 import { page } from "../api.js";
 import { connectionString } from "../connection_string.js";
 import { useLoad } from "../hooks.js";
-import { keyInUse, session } from "../session.js";
+import { keyInUse, session, use } from "../session.js";
 import { Badge, Button, Confirm, Copy, Dialog, Empty, Field, IconButton, Loading, Page, Refusal, Text, toast, useShortcuts } from "../ui.js";
 import { useCommands } from "../ui/palette.js";
 
@@ -42,20 +42,18 @@ function Rule({ rule, onAct }) {
   </section>`;
 }
 
-const Own = ({ name }) =>
-  isOwn(name) && html`<p class="note warn">You are signed in with this key. The page signs you out when it is refused.</p>`;
-
 function Rotate({ rule, onClose, onDone }) {
   const [revokes, setRevokes] = useState(false);
   const run = async () => {
-    await page("POST", pathOf(rule.name), { query: { revoke: revokes || undefined } });
+    const { primaryKey } = await page("POST", pathOf(rule.name), { query: { revoke: revokes || undefined } });
+    if (isOwn(rule.name)) use({ ...keyInUse(), key: primaryKey }); // else the page is signed out at the next rotation
     toast(revokes ? "Both keys are new" : "The primary key is new; the old one is the secondary key");
     onDone();
   };
   return html`<${Confirm} title="Rotate the key" label=${revokes ? "Replace both keys" : "Rotate"} isDanger=${revokes} run=${run} onClose=${onClose}>
     <p><b><${Text} value=${rule.name} /></b> gets a new primary key. The primary key of now becomes the secondary key, and works on until the next rotation. The secondary key of now is refused from now on.</p>
     <${Field} type="checkbox" label="Replace both keys" help="Both keys of now are refused at once, and links that they have opened are detached." value=${revokes} onInput=${setRevokes} />
-    <${Own} name=${rule.name} />
+    ${isOwn(rule.name) && html`<p class="note">You are signed in with this key. The page goes on with the new one; programs need it too.</p>`}
   <//>`;
 }
 
@@ -69,7 +67,7 @@ function Remove({ rule, rules, onClose, onDone }) {
   return html`<${Confirm} title="Remove the key" label="Remove" isDanger typed=${rule.name} run=${run} onClose=${onClose}>
     <p>Both keys of <b><${Text} value=${rule.name} /></b> are refused at once. Links that they have opened are detached.</p>
     ${isLast && html`<p class="note warn">It is the last key with Manage: only the command <code>peeklock keys add</code> on the broker's machine makes another one.</p>`}
-    <${Own} name=${rule.name} />
+    ${isOwn(rule.name) && html`<p class="note warn">You are signed in with this key: the page signs you out.</p>`}
   <//>`;
 }
 

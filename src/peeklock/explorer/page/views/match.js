@@ -97,7 +97,7 @@ function Verdict({ found, onMore }) {
   const of = next ? `the first ${subscriptions.length}` : subscriptions.length;
   return html`<div class="stack">
     <div class="toolbar" ref=${top}>
-      <h2 role="status">${matched === 0 ? `No subscription${next ? ` of the first ${subscriptions.length}` : ""} gets it` : `${plural(matched, "subscription")} of ${of} ${matched === 1 ? "gets" : "get"} it`}</h2>
+      <div role="status"><h2>${matched === 0 ? `No subscription${next ? ` of the first ${subscriptions.length}` : ""} gets it` : `${plural(matched, "subscription")} of ${of} ${matched === 1 ? "gets" : "get"} it`}</h2></div>
       <div class="chips" role="group" aria-label="Which subscriptions">
         ${kinds.map(([key, title, count]) => html`<button key=${key} type="button" class="chip" aria-pressed=${which === key ? "true" : "false"} onClick=${() => setWhich(key)}>${title} <span class="faint">${count}</span></button>`)}
       </div>

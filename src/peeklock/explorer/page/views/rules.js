@@ -1,5 +1,5 @@
 // The rules of a subscription: which messages it gets, and how they are changed.
-import { html, useMemo, useState } from "../lib.js";
+import { html, useMemo, useRef, useState } from "../lib.js";
 import { api, entityPath } from "../api.js";
 import { EntityPage, nameParts } from "../entity.js";
 import { plural } from "../format.js";
@@ -18,10 +18,14 @@ async function rulesOf(entity, signal) {
   return rules;
 }
 
+/** What a rule does, to compare. */
+const contentOf = ({ filter, action, actionParameters }) => JSON.stringify([filter, action, actionParameters]);
+
 function RuleDialog({ entity, rule, names, onClose, onDone }) {
   const isNew = rule === undefined;
   const [form, setForm] = useState(() => formOf(rule));
   const [state, setState] = useState({ isBusy: false, problem: null });
+  const seen = useRef(rule && contentOf(rule)); // what the one who edits has seen
   const checked = useRuleCheck(form);
   const isTaken = isNew && names.includes(form.name);
   const isReady = checked.isGood && form.name !== "" && !isTaken;
@@ -29,6 +33,11 @@ function RuleDialog({ entity, rule, names, onClose, onDone }) {
     if (!isReady || state.isBusy) return;
     setState({ isBusy: true, problem: null });
     try {
+      const now = (await rulesOf(entity)).find((one) => one.name === form.name);
+      if (now ? contentOf(now) !== seen.current : !isNew && seen.current !== "") {
+        seen.current = now ? contentOf(now) : "";
+        throw Object.assign(new Error(), { title: "Somebody else was faster", detail: `The rule ${now ? (isNew ? "is there already" : "has changed since you opened it") : "is deleted"}. Save again to put yours in its place.` });
+      }
       await api.put(entityPath(entity, "rules", form.name), { body: ruleOf(form) });
       toast(isNew ? "The rule is added" : "The rule is changed");
       onDone();
