@@ -110,7 +110,7 @@ def test_axe_finds_nothing_in_the_dialogs(queues: ExploredBroker, open_page: Ope
 def check(page: Page) -> None:
     """Run axe in both themes."""
     for scheme in ("dark", "light"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # a literal by its value
+        page.emulate_media(color_scheme=scheme)
         faults = Axe().run(page).response["violations"]
         assert [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in faults] == []
 
