@@ -28,10 +28,12 @@ function load(name) {
 /** Return the component of a view, undefined while it loads, or an Error. */
 function useView(name) {
   const [, redraw] = useState(0);
+  const shown = views.get(name);
   useEffect(() => {
-    if (name && !views.has(name)) load(name).then(() => redraw((turn) => turn + 1));
+    // It may have come between this drawing and its effect: what was drawn decides, not what is there by now.
+    if (name && shown === undefined) load(name).then(() => redraw((turn) => turn + 1));
   }, [name]);
-  return views.get(name);
+  return shown;
 }
 
 const isOffered = (route) => !route.right || can(route.right);
