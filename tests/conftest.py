@@ -1,5 +1,5 @@
-"""Marks tests by their folder, so that each suite is a step of `./run test`; skips tests of Spark where it is
-not installed."""
+"""Marks tests by their folder, so that each suite is a step of `./run test`; skips tests of Spark and of
+PostgreSQL where they are not installed."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ os.environ.pop("COLUMNS", None)
 
 HERE = Path(__file__).parent
 collect_ignore = [] if importlib.util.find_spec("pyspark") else ["capture", "pipeline", "spark"]
+if not importlib.util.find_spec("psycopg"):
+    collect_ignore += ["store/postgres", "server/test_copying.py"]
 SUITES = {"interop", "kill", "simulation"}
 
 
