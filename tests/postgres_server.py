@@ -50,6 +50,7 @@ class PostgresServer:
             shutil.chown(self.folder, USER, USER)
             self._as_owner = ["runuser", "-u", USER, "--"]
         self.port = free_port()
+        self._watch: subprocess.Popen[bytes] | None = None
         if primary is None:
             self._run("initdb", "-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale")
         else:
@@ -94,9 +95,20 @@ class PostgresServer:
         """Start it, and wait until it takes connections."""
         log = str(self.folder / "log")
         self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "-t", str(START_S), "start")
+        pid = Path(self._data, "postmaster.pid").read_text().split()[0]
+        # Its input ends with this process, also where that is killed: no server is left behind.
+        self._watch = subprocess.Popen(
+            ["sh", "-c", 'read -r line; kill -QUIT "$1"; sleep 1; rm -rf "$2"', "sh", pid, str(self.folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for the tests
+        )
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it; `immediate` is what a kill does."""
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.communicate()
+            self._watch = None
         self._run("pg_ctl", "-D", self._data, "-w", "-m", mode, "stop")
 
     def make_standby(self) -> PostgresServer:
