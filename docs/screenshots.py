@@ -14,10 +14,12 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import Literal
 
+from azure.servicebus import ServiceBusClient
 from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
@@ -25,6 +27,7 @@ from peeklock.demo.broker import BrokerProcess
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.chromium import launch, watch
 from tests.explorer.places import VIEWS, shown
+from tests.kept_keys import KeptKeys
 
 FOLDER = Path(__file__).parent / "how-to" / "explorer"
 SIZE: ViewportSize = {"width": 1280, "height": 800}
@@ -68,7 +71,7 @@ def draw(browser: Browser, broker: ExploredBroker, names: list[str]) -> None:
     overviews = open_pages(browser, broker.url, faults)
     pages = open_pages(browser, broker.url, faults)
     for name, (scheme, page) in itertools.product(names, pages.items()):
-        if name != "overview":
+        if name not in ("overview", "keys"):
             page.goto(broker.at(VIEWS[name]))
             shown(page)
             page.wait_for_timeout(400)  # lines that come late
@@ -83,12 +86,23 @@ def draw(browser: Browser, broker: ExploredBroker, names: list[str]) -> None:
     assert faults == [], faults
 
 
-def draw_sign_in(browser: Browser, folder: Path) -> None:
-    """Write the pictures of signing in, which needs a broker with keys."""
+def draw_keyed(browser: Browser, folder: Path) -> None:
+    """Write the pictures that need a broker with keys."""
     with BrokerProcess(folder, ["--durability=os", "--auth=sas"]) as broker:
-        for scheme, page in open_pages(browser, f"http://localhost:{broker.http_port}/", []).items():
+        keys = KeptKeys(broker.data)
+        keys.add("web", ["Send"])
+        keys.add("worker", ["Listen", "Send"])
+        [rule] = [rule for rule in keys.load() if rule.name == "RootManageSharedAccessKey"]
+        text = f"{broker.connection_string}SharedAccessKeyName={rule.name};SharedAccessKey={rule.primary_key}"
+        url = f"http://localhost:{broker.http_port}/"
+        for scheme, page in open_pages(browser, f"{url}#/keys", []).items():
             page.wait_for_selector("h1")
             save(f"sign-in-{scheme}", page.screenshot())
+            page.get_by_label("Connection string or token").fill(text)
+            page.keyboard.press("Enter")
+            page.wait_for_selector("main :text('worker')")
+            page.wait_for_timeout(400)
+            save(f"keys-{scheme}", page.screenshot())
 
 
 def main(names: list[str]) -> None:
@@ -102,8 +116,13 @@ def main(names: list[str]) -> None:
         ExploredBroker(Path(folder)) as broker,
         sync_playwright() as playwright,
         ThreadPoolExecutor(1) as pool,
+        ExitStack() as stack,
     ):
         broker.fill()
+        client = stack.enter_context(ServiceBusClient.from_connection_string(broker.connection_string))
+        for entity in ("shipping/europe", "letters"):
+            receiver = stack.enter_context(client.get_queue_receiver(entity))
+            receiver.peek_messages(max_message_count=1)
         browser = launch(playwright, chromium)
         traffic = pool.submit(make_traffic, broker, stopped)
         try:
@@ -113,7 +132,7 @@ def main(names: list[str]) -> None:
         traffic.result()
         if not names:
             (keyed := Path(folder, "keyed")).mkdir()
-            draw_sign_in(browser, keyed)
+            draw_keyed(browser, keyed)
         browser.close()
 
 

@@ -129,7 +129,11 @@ WAITING = (
         (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "kill and not spark", *FOLDERS["kill"]),
         80,
     ),
-    Step("explorer page", (*PYTEST, "-m", "page and not long", *FOLDERS["page"]), 90),
+    Step(
+        "explorer page",
+        (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", "page and not long", *FOLDERS["page"]),
+        90,
+    ),
     Step(
         "simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", *FOLDERS["simulation"]), 20
     ),

@@ -1,9 +1,10 @@
-"""Marks tests by their folder, so that each suite is a step of `./run test`; skips tests of Spark where it is
-not installed."""
+"""Marks tests by their folder, so that each suite is a step of `./run test`; skips tests of Spark and of
+PostgreSQL where they are not installed."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 from pathlib import Path
 
@@ -20,8 +21,13 @@ settings.load_profile("any machine")
 # A shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# pytest-xdist says that its workers have a terminal, which is 80 columns wide.
+os.environ.pop("COLUMNS", None)
+
 HERE = Path(__file__).parent
 collect_ignore = [] if importlib.util.find_spec("pyspark") else ["capture", "pipeline", "spark"]
+if not importlib.util.find_spec("psycopg"):
+    collect_ignore += ["store/postgres", "server/test_copying.py"]
 SUITES = {"interop", "kill", "simulation"}
 
 

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -35,8 +36,11 @@ def binaries() -> Path | None:
 class PostgresServer:
     """One server; `start` and `stop` may follow each other."""
 
-    def __init__(self, *settings: str) -> None:
-        """Make its folder; each setting is a line such as `max_connections = 20`."""
+    def __init__(self, *settings: str, primary: PostgresServer | None = None) -> None:
+        """Make its folder; each setting is a line such as `max_connections = 20`.
+
+        `primary`: it is to be a standby of this one.
+        """
         found = binaries()
         assert found is not None
         self._binaries = found
@@ -46,7 +50,11 @@ class PostgresServer:
             shutil.chown(self.folder, USER, USER)
             self._as_owner = ["runuser", "-u", USER, "--"]
         self.port = free_port()
-        self._run("initdb", "-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale")
+        self._watch: subprocess.Popen[bytes] | None = None
+        if primary is None:
+            self._run("initdb", "-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale")
+        else:
+            self._run("pg_basebackup", "-D", self._data, "-d", primary.url(), "-R", "-c", "fast")
         lines = [
             "listen_addresses = '127.0.0.1'",
             f"port = {self.port}",
@@ -87,10 +95,35 @@ class PostgresServer:
         """Start it, and wait until it takes connections."""
         log = str(self.folder / "log")
         self._run("pg_ctl", "-D", self._data, "-l", log, "-w", "-t", str(START_S), "start")
+        pid = Path(self._data, "postmaster.pid").read_text().split()[0]
+        # Its input ends with this process, also where that is killed: no server is left behind.
+        self._watch = subprocess.Popen(
+            ["sh", "-c", 'read -r line; kill -QUIT "$1"; sleep 1; rm -rf "$2"', "sh", pid, str(self.folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for the tests
+        )
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it; `immediate` is what a kill does."""
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.communicate()
+            self._watch = None
         self._run("pg_ctl", "-D", self._data, "-w", "-m", mode, "stop")
+
+    def make_standby(self) -> PostgresServer:
+        """Return a standby that runs, and has all that there is."""
+        standby = PostgresServer(primary=self)
+        standby.start()
+        until_s = time.monotonic() + START_S
+        while not self.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        return standby
+
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self._run("pg_ctl", "-D", self._data, "-w", "promote")
 
     def remove(self) -> None:
         """Stop it if it runs, and remove its folder."""

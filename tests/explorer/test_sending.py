@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.explorer.brokers import ExploredBroker
@@ -87,6 +88,31 @@ def test_a_message_is_sent_with_all_its_properties(queues: ExploredBroker, open_
         "none": {"type": "null", "value": None},
     }
     expect(page.locator(".message-number").first).to_have_text(str(message["sequenceNumber"]))
+
+
+def test_axe_finds_nothing_in_the_dialogs(queues: ExploredBroker, open_page: OpenPage) -> None:
+    page = opened(open_page(queues.url), queues.at("entities/orders/messages"))
+    page.get_by_role("button", name="Add a property").click()
+    for tab in ("A message", "From a file"):
+        page.get_by_role("tab", name=tab).click()
+        check(page)
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Move…").click()
+    page.get_by_label("To", exact=True).fill("letters")
+    expect(page.get_by_role("dialog")).to_contain_text("will be moved")
+    check(page)
+    page.keyboard.press("Escape")
+    page.locator(".table-rows > .row").first.get_by_role("checkbox").check()
+    page.get_by_role("toolbar", name="Chosen messages").get_by_role("button", name="Dead-letter").click()
+    check(page)
+
+
+def check(page: Page) -> None:
+    """Run axe in both themes."""
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        faults = Axe().run(page).response["violations"]
+        assert [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in faults] == []
 
 
 def test_what_is_wrong_is_said_and_nothing_is_sent(queues: ExploredBroker, open_page: OpenPage) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from peeklock.demo.broker import BrokerProcess, program
+from peeklock.demo.broker import BrokerFailed, BrokerProcess, program
 from tests.postgres_server import PostgresServer
 
 
@@ -134,3 +138,68 @@ def test_a_namespace_is_made_and_deleted_in_the_database(
                 for (name,) in postgres.execute("SELECT name FROM peeklock.lease", url.rpartition("/")[2])
             }
             assert ("namespace/third" in names) == (command == "create")
+
+
+def test_nothing_is_answered_without_a_commit_once_the_lease_is_over(
+    broker: BrokerProcess, url: str, postgres: PostgresServer
+) -> None:
+    """The owner is cut off: it must not say that a lock is renewed which another broker gives away."""
+    name = url.rpartition("/")[2]
+    send(broker, "first")
+    with client_of(broker) as client, client.get_queue_receiver("orders") as receiver:
+        [message] = receiver.receive_messages(max_wait_time=10)
+        receiver.renew_message_lock(message)  # it is answered while the lease holds
+        postgres.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false', "postgres")
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = "
+        postgres.execute(f"{ended} '{name}'")
+        until_s = time.monotonic() + 30
+        while ready(broker):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        renewing = threading.Thread(target=receiver.renew_message_lock, args=(message,))
+        renewing.start()
+        renewing.join(1.5)
+        assert renewing.is_alive()
+        postgres.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true', "postgres")
+        renewing.join(20)
+        assert not renewing.is_alive()
+        assert ready(broker)
+        receiver.complete_message(message)
+
+
+def check_until(broker: BrokerProcess, until_s: float) -> None:
+    while time.monotonic() < until_s:
+        broker.check()
+        time.sleep(0.05)
+
+
+def ready(broker: BrokerProcess) -> bool:
+    """Return whether the broker says that it is ready."""
+    try:
+        urlopen(f"http://127.0.0.1:{broker.http_port}/ready").close()
+    except HTTPError as refusal:
+        refusal.close()
+        return False
+    return True
+
+
+def test_an_owner_that_was_frozen_ends_when_another_has_taken_over(
+    broker: BrokerProcess, url: str, tmp_path: Path
+) -> None:
+    """What its client asked meanwhile is not answered, and not done."""
+    send(broker, "first")
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with BrokerProcess(folder, (f"--store={url}",)) as other:
+        assert receive(other, 1) == ["first"]
+        os.kill(broker.pid, signal.SIGCONT)
+        until_s = time.monotonic() + 30
+        while "another process owns the store" not in broker.log.read_text():
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        with pytest.raises(BrokerFailed, match="ended by itself with status 1"):
+            check_until(broker, until_s)
+        send(other, "second")
+        assert receive(other, 1) == ["second"]

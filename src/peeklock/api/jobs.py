@@ -8,9 +8,10 @@ from typing import Any, Final
 from peeklock.amqp.codec import EncodeError
 from peeklock.api.criteria import BY, MEMBERS, read_by, read_criteria
 from peeklock.api.exchange import Answer, ApiExchange, Ask, Steer
+from peeklock.api.instants import read_instant
 from peeklock.api.model import COUNT, INSTANT, SEQUENCE_NUMBER, STATES, VALUES, ttl_ms
 from peeklock.api.schema import Schema, record, ref
-from peeklock.api.table import Call, Operation, entity_of, node_of
+from peeklock.api.table import PATH_PARAMETERS, Call, Operation, Parameter, entity_of, node_of
 from peeklock.api.works import ENTITY, STREAM, count_of, require_messages, streamed
 from peeklock.auth.rights import Grant, Right, within
 from peeklock.broker.vocabulary.commands import LookUp
@@ -29,12 +30,16 @@ BODY_BYTES_MAX: Final = 256 * 1024
 FORWARDS: Final = ("move", "resubmit")
 """Works that send messages to a target."""
 
-WORKS: Final = ("purge", "cancel", "move", "resubmit", "deadLetter")
+WORKS: Final = ("purge", "cancel", "reschedule", "move", "resubmit", "deadLetter")
+
+SHIFT_S_MAX: Final = 100 * 366 * 86_400
+"""A century. Our choice."""
 
 _ACTIVE: Final = [STATES[MessageState.ACTIVE]]
 _DEFAULT_STATES: Final[Mapping[str, list[str]]] = {
     "purge": list(STATES.values()),
     "cancel": [STATES[MessageState.SCHEDULED]],
+    "reschedule": [STATES[MessageState.SCHEDULED]],
 }
 _TEXT: Schema = {"type": "string", "maxLength": 4096}
 
@@ -57,7 +62,7 @@ ORDER: Schema = record(
             "enum": list(WORKS),
             "description": "`purge` removes messages, `cancel` scheduled ones. `move` and `resubmit` send "
             "them to `to` and remove them; `resubmit` also removes why they were dead-lettered, and counts. "
-            "`deadLetter` dead-letters them.",
+            "`deadLetter` dead-letters them. `reschedule` enqueues scheduled ones at another time.",
         },
         "entity": ENTITY,
         "to": {
@@ -77,6 +82,13 @@ ORDER: Schema = record(
             description="Only messages of this group, as `groupMessages` shows it.",
         ),
         "edits": EDITS,
+        "at": {**INSTANT, "description": "Of `reschedule`: when to enqueue them; a past time means now."},
+        "shift": {
+            "type": "number",
+            "minimum": -SHIFT_S_MAX,
+            "maximum": SHIFT_S_MAX,
+            "description": "Of `reschedule`, instead of `at`: seconds to enqueue them later, or earlier.",
+        },
         "reason": {**_TEXT, "description": "Of `deadLetter`."},
         "description": {**_TEXT, "description": "Of `deadLetter`."},
         "rate": {"type": "number", "minimum": 0.01, "description": "Messages a second, at most."},
@@ -151,32 +163,49 @@ def _ordered(
     assert node is not None
     shown_job, plan = _read(given, node)
     target = None if "to" not in shown_job else node_of(shown_job["to"])
+    if "at" in given:
+        _times(given)  # it may be refused
     grants = _grants(exchange, node, target)
+    if given["work"] == "reschedule":
+        grants = (exchange.grant(Right.SEND, node.path),)
 
     def found(effect: EntityFound) -> Answer:
         source = effect.entity
-        refusal = exchange.guarded(lambda: require_messages(source, node))
-        if refusal is not None:
-            return refusal
+        if given["work"] != "reschedule":  # a topic has scheduled messages
+            refusal = exchange.guarded(lambda: require_messages(source, node))
+            if refusal is not None:
+                return refusal
         if target is None:
-            return then(_order(shown_job, plan, given), source, grants)
+            return then(_order(shown_job, plan, given, source), source, grants)
 
         def target_found(effect: EntityFound) -> Answer:
             refusal = exchange.guarded(lambda: _require_target(effect.entity, given))
             if refusal is not None:
                 return refusal
             facts = _facts(plan, effect.entity)
-            return then(_order(shown_job, {**plan, **facts}, given), source, grants)
+            return then(_order(shown_job, {**plan, **facts}, given, source), source, grants)
 
         return Ask(exchange, LookUp(target.address, exchange.reply_to), target_found)
 
     return Ask(exchange, LookUp(node.address, exchange.reply_to), found)
 
 
-def _order(shown_job: Mapping[str, Any], plan: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _order(
+    shown_job: Mapping[str, Any], plan: Mapping[str, Any], given: Mapping[str, Any], source: EntityView
+) -> dict[str, Any]:
     default = _DEFAULT_STATES.get(given["work"], _ACTIVE)
     states = [each for each in default if each in given.get("criteria", {}).get("states", default)]
-    return {"shown": shown_job, "work": {"work": "job", "plan": plan, "states": states}}
+    made: dict[str, Any] = {"work": "job", "plan": plan, "states": states}
+    if given["work"] == "reschedule":
+        made.update(_times(given), work="reschedule", mayDrop=source.description.requires_duplicate_detection)
+    return {"shown": shown_job, "work": made}
+
+
+def _times(given: Mapping[str, Any]) -> dict[str, int]:
+    """Return when a job enqueues messages. Raises: ArgumentInvalid."""
+    if "at" in given:
+        return {"atMs": read_instant(given["at"], "The member 'at'")}
+    return {"shiftMs": round(given["shift"] * 1000)}
 
 
 def _read(given: Mapping[str, Any], node: Node) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -185,7 +214,7 @@ def _read(given: Mapping[str, Any], node: Node) -> tuple[dict[str, Any], dict[st
     source = shown(node.address)
     shown_job = {"work": work, "entity": source}
     plan: dict[str, Any] = {
-        "work": "purge" if work == "cancel" else work,
+        "work": "purge" if work in _DEFAULT_STATES else work,
         "source": source,
         "criteria": read_criteria(given.get("criteria", {}), "criteria."),
         **{name: given[name] for name in ("numbers", "rate", "limit") if name in given},
@@ -203,6 +232,8 @@ def _read(given: Mapping[str, Any], node: Node) -> tuple[dict[str, Any], dict[st
     for name in ("to", "edits"):
         if name in given and work not in FORWARDS:
             raise ArgumentInvalid(f"The member '{name}' has no meaning for the work {work}.")
+    if (work == "reschedule") != (("at" in given) + ("shift" in given) == 1):
+        raise ArgumentInvalid("The work reschedule, and no other, has one of the members 'at' and 'shift'.")
     for name in ("reason", "description"):
         if name in given:
             if work != "deadLetter":
@@ -269,24 +300,32 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
         exchange = call.exchange
         grant = exchange.own_grant()
         by, path = grant.name, grant.path
+        asked = node_of(call.given["entity"]).path if "entity" in call.given else ""
 
         def sees(job: Mapping[str, Any]) -> bool:
             is_own = Right.MANAGE in grant.rights or job["by"] == by
-            return is_own and within(job["entity"].lower(), path)
+            entity = job["entity"].lower()
+            return is_own and within(entity, path) and within(entity, asked)
 
         def grants(job: Mapping[str, Any]) -> tuple[Grant, ...]:
-            return _grants(exchange, node_of(job["entity"]), node_of(job["to"]) if "to" in job else None)
+            source = node_of(job["entity"])
+            if job["work"] == "reschedule":
+                return (exchange.grant(Right.SEND, source.path),)
+            return _grants(exchange, source, node_of(job["to"]) if "to" in job else None)
 
         return Steer(exchange, do, sees, call.given.get("job", ""), grants=grants, by=by)
 
     return handle
 
 
+_ENTITY = Parameter(
+    "entity", PATH_PARAMETERS["entity"].schema, "Only jobs of this entity, or of one below its path."
+)
 _OWN = "Manage sees all jobs of what the token is for; any other right sees those of the same key."
 
 
 def _operation(name: str, method: str, path: str, summary: str, do: str, **more: Any) -> Operation:
-    return Operation(name, method, path, summary, None, _steered(do), _OWN, **more)
+    return Operation(name, method, path, summary, None, _steered(do), _OWN, query=(_ENTITY,), **more)
 
 
 OPERATIONS = (

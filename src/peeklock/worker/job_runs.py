@@ -166,7 +166,7 @@ def preview(work: Work, connection: BlockingConnection, output: Output) -> None:
 
 def run_job(work: Work, connection: BlockingConnection, output: Output, orders: Orders) -> None:
     """Run a job to its end, or until it is stopped. Raises: ServiceBusError, SearchError, WorkFailed."""
-    telling = _Telling(output, orders)
+    telling = Telling(output, orders)
     run = _Run(work, connection, save=telling.save, tell=telling.tell)
     orders.on_stop = run.driver.stop
     if orders.is_stopped:
@@ -209,7 +209,7 @@ def _states_of(names: frozenset[str]) -> frozenset[MessageState]:
     return frozenset(state for state, name in STATES.items() if name in names)
 
 
-class _Telling:
+class Telling:
     """Tells the broker how far a job is."""
 
     def __init__(self, output: Output, orders: Orders) -> None:
@@ -225,8 +225,11 @@ class _Telling:
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint durably."""
         self._done = checkpoint.done
-        kept: Mapping[str, Any] = {"job": checkpoint.to_json(), "swept": self.swept}
-        self._output.line({"checkpoint": kept, "done": self.swept + checkpoint.done})
+        self.keep({"job": checkpoint.to_json(), "swept": self.swept}, self.swept + checkpoint.done)
+
+    def keep(self, kept: Mapping[str, Any], done: int) -> None:
+        """Keep what a later run needs, durably."""
+        self._output.line({"checkpoint": kept, "done": done})
         self._orders.wait_until_saved()
 
     def tell(self, done: int) -> None:

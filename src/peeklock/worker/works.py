@@ -16,6 +16,7 @@ from peeklock.worker.job_runs import preview, run_job
 from peeklock.worker.life import show_life
 from peeklock.worker.orders import Orders, Work
 from peeklock.worker.output import Output, WorkFailed, problem_json
+from peeklock.worker.rescheduling import reschedule
 from peeklock.worker.searching import search
 
 STREAMS: Final[Mapping[str, Callable[[Work, BlockingConnection, Output], None]]] = {
@@ -26,6 +27,12 @@ STREAMS: Final[Mapping[str, Callable[[Work, BlockingConnection, Output], None]]]
 }
 """Works whose output is passed on to a client."""
 
+JOBS: Final[Mapping[str, Callable[[Work, BlockingConnection, Output, Orders], None]]] = {
+    "job": run_job,
+    "reschedule": reschedule,
+}
+"""Works that the broker follows."""
+
 
 def run(work: Work, sock: socket.socket, orders: Orders, file: BinaryIO) -> int:
     """Do a work; return the exit status."""
@@ -34,7 +41,7 @@ def run(work: Work, sock: socket.socket, orders: Orders, file: BinaryIO) -> int:
     stream = STREAMS.get(work["work"])
     try:
         if stream is None:
-            run_job(work, connection, output, orders)
+            JOBS[work["work"]](work, connection, output, orders)
         else:
             stream(work, connection, output)
     except (ServiceBusError, SearchError, WorkFailed, CheckpointError) as failure:

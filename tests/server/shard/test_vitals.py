@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peeklock.server.shard.vitals import STALLED_S_MAX, Vitals, why_not_live, why_not_ready
@@ -22,6 +24,13 @@ WELL = Vitals(failed=False, idle_s=0.2, refused="ok")
 def test_a_broker_lives_unless_a_restart_is_the_remedy(vitals: Vitals, why: str | None) -> None:
     for found in (why_not_live(vitals), why_not_ready(vitals, stops=False)):
         assert found is None if why is None else why in (found or "")
+
+
+def test_a_broker_whose_lease_is_over_lives_and_is_not_ready() -> None:
+    """A restart mends nothing, and clients may find the store's owner elsewhere."""
+    lapsed = replace(WELL, lapsed=True)
+    assert why_not_live(lapsed) is None
+    assert "the database of the store cannot be reached" in (why_not_ready(lapsed, stops=False) or "")
 
 
 def test_a_broker_that_stops_lives_and_is_not_ready() -> None:

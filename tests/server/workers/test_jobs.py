@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from peeklock.client import BlockingConnection, ReceiveMode, encode_message
 from peeklock.client.browsing import Browser
 from peeklock.client.links import dead_letter
+from peeklock.client.scheduling import due_ms
 from peeklock.demo.broker import BrokerProcess
 from peeklock.search import Peeked
 from tests.kept_keys import write_keys
@@ -82,6 +84,8 @@ def test_dead_letters_are_sent_back_by_group(client: Client, connection: Blockin
     assert (properties["again"], properties["peeklock-resubmits"]) == (1, 1)
     assert "DeadLetterReason" not in properties
     assert client.ask("GET", "/jobs")[1]["jobs"][0]["id"] == job["id"]
+    assert client.ask("GET", "/jobs?entity=orders")[1]["jobs"][0]["id"] == job["id"]
+    assert client.ask("GET", "/jobs?entity=repaired")[1]["jobs"] == []
     assert client.ask("POST", f"/jobs/{job['id']}/resume")[0] == 409
     assert client.ask("DELETE", f"/jobs/{job['id']}")[0] == 204
     assert client.ask("GET", f"/jobs/{job['id']}")[0] == 404
@@ -113,6 +117,30 @@ def test_a_purge_by_filter_removes_messages_of_all_states(
     job = wait(client, start(client, work="purge", entity="orders", criteria={"filter": "n < 5"}))
     assert (job["state"], job["done"], job["of"]) == ("done", 6, 6)
     assert numbers_in(connection, "orders") == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_schedules_are_shifted_once(
+    broker: BrokerProcess, client: Client, connection: BlockingConnection, killed: bool
+) -> None:
+    later = {"body": "x", "scheduledEnqueueTime": "2999-01-01T00:00:00Z", "properties": {"n": 0}}
+    left = 4
+    while left:  # a busy machine makes a busy broker
+        left -= client.ask("POST", "/entities/orders/messages", [later] * 250)[0] == 201
+    job = start(client, work="reschedule", entity="orders", shift=86_400)
+    if killed:
+        wait(client, job, lambda found: found["state"] != "running" or found["done"] > 100)
+        for pid in children(broker):
+            os.kill(pid, 9)
+        if wait(client, job)["state"] == "interrupted":
+            assert client.ask("POST", f"/jobs/{job['id']}/resume")[0] == 202
+    done = wait(client, job)
+    assert (done["state"], done.get("problem")) == ("done", None)
+    pages = Browser(connection, "orders").read()
+    due = [due_ms(each) for page in pages for each in page]
+    assert due == [round(datetime(2999, 1, 2, tzinfo=UTC).timestamp() * 1000)] * 1000
+    job = start(client, work="reschedule", entity="orders", at="2026-01-01T00:00:00Z", numbers=[1001, 1002])
+    assert wait(client, job)["done"] == 2
 
 
 def test_messages_are_dead_lettered_and_moved_by_number(
@@ -196,7 +224,9 @@ def test_a_job_ends_with_its_key_and_is_resumed_with_another(tmp_path: Path) -> 
         assert job["by"] == "worker"
         assert reader.ask("GET", f"/jobs/{job['id']}")[0] == 404
         assert reader.ask("GET", "/jobs")[1] == {"jobs": []}
+        assert reader.ask("POST", "/search", {})[0] == 403
         wait(root, job, lambda found: found["done"] > 10)
+        assert of_kind(reader.events("/search", {"entity": "repaired", "limit": 1}), "found")
         assert root.ask("DELETE", "/keys/worker")[0] == 200
         stopped = wait(root, job)
         assert stopped["state"] == "stopped"
@@ -219,6 +249,9 @@ def test_what_cannot_be_a_job_is_refused(client: Client, connection: BlockingCon
         ({"work": "purge", "entity": "orders", "criteria": {"filter": "n <"}}, 400),
         ({"work": "purge", "entity": "orders", "group": {"by": {}, "value": "a"}}, 400),
         ({"work": "none", "entity": "orders"}, 400),
+        ({"work": "reschedule", "entity": "orders"}, 400),
+        ({"work": "reschedule", "entity": "orders", "at": "2026-01-01T00:00:00Z", "shift": 1}, 400),
+        ({"work": "purge", "entity": "orders", "shift": 1}, 400),
         ({"work": "purge"}, 400),
         ({"work": "move", "entity": "orders", "to": "none", "edits": {"timeToLive": 9e307}}, 404),
     ):

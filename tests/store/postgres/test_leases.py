@@ -14,7 +14,7 @@ import pytest
 
 from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.store.base import Batch, StoreDamaged, StoreDeposed, StoreFailed
-from peeklock.store.postgres.database import Database
+from peeklock.store.postgres.database import CONNECTIONS_MIN, Database
 from peeklock.store.postgres.leases import boottime_s
 from peeklock.store.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer, database_of
@@ -155,7 +155,7 @@ def end_writer(nodes: Nodes, how: str = "pg_terminate_backend", wait: str = "Loc
     until_s = time.monotonic() + 20
     query = (
         f"SELECT {how}(pid) FROM pg_stat_activity WHERE application_name LIKE 'peeklock %' "
-        f"AND wait_event_type = '{wait}' AND state <> 'idle'"
+        f"AND wait_event_type = '{wait}' AND state <> 'idle' AND query LIKE 'INSERT INTO %'"
     )
     while not nodes.execute(query):
         assert time.monotonic() < until_s
@@ -181,18 +181,22 @@ def test_a_commit_that_waits_for_a_standby_is_settled(nodes: Nodes, how: str) ->
 
     async def check() -> None:
         store = await opened(nodes.node("a"))
-        await store.commit(batch(1))
         set_standby(nodes, "'nobody'")
         try:
-            committing = store.commit(batch(2))
+            no = 0
+            while True:  # the server takes a moment to follow its settings
+                no += 1
+                committing = store.commit(batch(no))
+                if not (await asyncio.wait({committing}, timeout=3))[0]:
+                    break
             await asyncio.to_thread(end_writer, nodes, how, "IPC")
             await asyncio.sleep(0.5)
             assert not committing.done()
         finally:
             set_standby(nodes, "''")
         await committing
-        await store.commit(batch(3))
-        assert await numbers(store) == [1, 2, 3]
+        await store.commit(batch(no + 1))
+        assert await numbers(store) == list(range(1, no + 2))
 
     asyncio.run(check())
 
@@ -269,3 +273,39 @@ async def test_a_commit_that_the_server_refuses_ends_the_store(nodes: Nodes) -> 
         await store.commit(batch(2))
     with pytest.raises(StoreFailed, match="batch 3 was not written"):
         await store.commit(batch(3))
+
+
+@run
+async def test_a_server_that_becomes_read_only_is_left_for_the_primary(nodes: Nodes) -> None:
+    """Here the same one, which takes writes again for new connections."""
+    store = await opened(nodes.node("a"))
+    await store.commit(batch(1))
+    nodes.execute(f"ALTER DATABASE {nodes.database_name} SET default_transaction_read_only = on")
+    nodes.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'peeklock %'"
+    )
+    committing = store.commit(batch(2))
+    await asyncio.sleep(0.5)
+    assert not committing.done()
+    with psycopg.connect(nodes.url, autocommit=True) as db:
+        db.execute("SET default_transaction_read_only = off")
+        db.execute(f"ALTER DATABASE {nodes.database_name} RESET default_transaction_read_only".encode())
+    await committing
+    assert await numbers(store) == [1, 2]
+
+
+@run
+async def test_any_number_of_stores_share_the_connections(nodes: Nodes) -> None:
+    database = nodes.node("a")
+    stores = [PostgresStore(database, f"store {number}") for number in range(30)]
+    await asyncio.gather(*(store.open() for store in stores))
+    for no in (1, 2, 3):
+        await asyncio.gather(*(store.commit(batch(no)) for store in stores))
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'peeklock %'"
+    [(count,)] = nodes.execute(query)
+    assert count <= CONNECTIONS_MIN
+    await asyncio.sleep(TTL_S)  # renewed together, in one statement
+    assert all(store.valid_until_s() > boottime_s() for store in stores)
+    assert await asyncio.gather(*map(numbers, stores)) == [[1, 2, 3]] * 30
+    await asyncio.gather(*(store.close() for store in stores))
+    assert stores[0].valid_until_s() == 0

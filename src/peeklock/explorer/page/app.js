@@ -28,12 +28,12 @@ function load(name) {
 /** Return the component of a view, undefined while it loads, or an Error. */
 function useView(name) {
   const [, redraw] = useState(0);
-  const shown = views.get(name);
+  const view = views.get(name);
   useEffect(() => {
-    // It may have come between this drawing and its effect: what was drawn decides, not what is there by now.
-    if (name && shown === undefined) load(name).then(() => redraw((turn) => turn + 1));
+    // It may have come since this was drawn: then it is drawn again at once.
+    if (name && view === undefined) load(name).then(() => redraw((turn) => turn + 1));
   }, [name]);
-  return shown;
+  return view;
 }
 
 const isOffered = (route) => !route.right || can(route.right);

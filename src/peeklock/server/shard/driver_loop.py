@@ -140,6 +140,11 @@ class DriverLoop:
         self.store_calls.between_commits.set()  # do not wait for a commit in doubt
         self._on_failure(failure)
 
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether the store may be another process' by now: what needs no commit does not leave."""
+        return self._valid_until_s is not None and self._valid_until_s() <= boottime_s()
+
     def _lease_until_ms(self, now_ms: int) -> float:
         """Return until when the store is ours for sure, by the clock of `now_ms`, which people may set."""
         assert self._valid_until_s is not None

@@ -220,7 +220,7 @@ class Shard:
     def vitals(self) -> Vitals:
         """Return what decides whether the broker lives and is ready."""
         idle_s = asyncio.get_running_loop().time() - self._kept_house_s
-        return Vitals(self._driving.failed, idle_s, self._pressure.status())
+        return Vitals(self._driving.failed, idle_s, self._pressure.status(), self._driving.has_lapsed)
 
     async def health(self) -> dict[str, Any]:
         """Return figures for `GET /health`; `status` is `ok` or names a fault."""

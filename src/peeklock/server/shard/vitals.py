@@ -25,6 +25,8 @@ class Vitals:
     """Since the broker's own work came last."""
     refused: str
     """What is refused now and why; `ok` = nothing."""
+    lapsed: bool = False
+    """The lease on the store is over, and not renewed: another process may own it."""
 
 
 def why_not_live(vitals: Vitals) -> str | None:
@@ -40,4 +42,6 @@ def why_not_ready(vitals: Vitals, *, stops: bool) -> str | None:
     """Return why clients should go elsewhere; None = sends and receives are taken."""
     if stops:
         return "the broker is stopping"
+    if vitals.lapsed and not vitals.failed:
+        return "the database of the store cannot be reached, and another broker may own it by now"
     return why_not_live(vitals)

@@ -17,7 +17,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from peeklock.store.base import StoreFailed
 from peeklock.store.postgres import refusals
 from peeklock.store.postgres.address import Address
-from peeklock.store.postgres.errors import store_error
+from peeklock.store.postgres.errors import READ_ONLY, store_error
 from peeklock.store.postgres.format import make_tables
 from peeklock.store.postgres.refusals import Db, Durability
 
@@ -89,6 +89,10 @@ class Connections:
             link = self._take()
             try:
                 yield link
+            except psycopg.Error as error:
+                if error.sqlstate == READ_ONLY:
+                    link.db.close()  # the next one leads to the primary
+                raise
             finally:
                 if link.is_usable:
                     link.warnings.clear()

@@ -24,7 +24,11 @@ class Kind(enum.Enum):
     REFUSED = "it was rolled back, or never begun, and would fail again"
 
 
+READ_ONLY = "25006"
+"""The server was the primary and is none any more."""
+
 _AGAIN = {
+    READ_ONLY: "the server is read-only: name the primary, or all servers, in --store",
     "40001": "the transaction was in conflict with another one",
     "40P01": "the transaction was in a deadlock",
     "53200": "the server has no memory",
@@ -35,7 +39,6 @@ _AGAIN = {
 
 _WORDS = {
     "23505": "a batch of this number is there already: another process writes to the store",
-    "25006": "the server is read-only: name the primary, or all servers, in --store",
     "28000": "the server refuses the user: check the URL in --store and pg_hba.conf",
     "28P01": "the server refuses the password: check the URL in --store",
     "3D000": "the database does not exist: create it with `CREATE DATABASE`, or check the URL in --store",

@@ -50,7 +50,8 @@ from peeklock.store.worker import Worker
 
 T = TypeVar("T")
 
-LOAD_ROWS = 256
+LOAD_ROWS = 64
+"""Frames asked for at a time: some MB."""
 
 HEAD_ROWS = 16
 
@@ -375,8 +376,10 @@ class PostgresStore:
         return 0 if self._is_full else None
 
     def valid_until_s(self) -> float:
-        lease = self._held()
-        return 0.0 if lease.is_lost or self._failure is not None else lease.valid_until_s
+        lease = self._lease
+        if lease is None or lease.is_lost or self._failure is not None:
+            return 0.0
+        return lease.valid_until_s
 
     def failure(self) -> StoreError | None:
         """Return what has ended the ownership, None = nothing has."""

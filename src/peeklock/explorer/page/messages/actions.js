@@ -16,6 +16,9 @@ import { bodyOfCriteria, criteriaOf } from "./criteria.js";
 
 const hasJobs = () => session.value.me.has.jobs;
 
+/** Whether the key may send anywhere: to move needs Send on the target. */
+const maySend = () => session.value.me.rights.some((right) => right === "Send" || right === "Manage");
+
 /** Works on chosen messages: a dialog each, what it takes, and when it is offered. */
 const CHOSEN = [
   { id: "complete", label: "Complete", icon: "check", takes: isSettled, Shown: CompleteDialog, key: "c" },
@@ -24,8 +27,8 @@ const CHOSEN = [
   { id: "receive", label: "Receive", icon: "lock", takes: isDeferred, Shown: ReceiveDialog, isOffered: ({ requiresSession }) => !requiresSession },
   { id: "reschedule", label: "Move the schedule", icon: "clock", takes: isScheduled, Shown: RescheduleDialog },
   { id: "cancel", label: "Cancel the schedule", icon: "trash", takes: isScheduled, Shown: CancelDialog },
-  { id: "resubmit", label: "Send back", icon: "send", takes: isActive, work: "resubmit", isOffered: ({ subQueue }) => subQueue && hasJobs() },
-  { id: "move", label: "Move", icon: "right", takes: isActive, work: "move", isOffered: hasJobs },
+  { id: "resubmit", label: "Send back", icon: "send", takes: isActive, work: "resubmit", isOffered: ({ subQueue }) => subQueue && hasJobs() && maySend() },
+  { id: "move", label: "Move", icon: "right", takes: isActive, work: "move", isOffered: () => hasJobs() && maySend() },
 ];
 
 /**
@@ -82,8 +85,9 @@ export function WholeActions({ entity, query = {}, criteria = criteriaOf({ ...qu
   const target = targetOf(entity);
   const isDead = subQueue !== "";
   const canSend = can("Send", target) && !isDead;
-  const works = can("Listen", base) && hasJobs() ? (isDead ? ["resubmit", "move", "purge"] : ["move", "purge"]) : [];
-  const NAMES = { resubmit: ["send", "Send back…"], move: ["right", "Move…"], purge: ["trash", "Delete…"] };
+  const offered = isDead ? ["resubmit", "move", "purge"] : query.state === "scheduled" ? ["reschedule", "cancel"] : ["move", "purge"];
+  const works = can("Listen", base) && hasJobs() ? offered.filter((work) => !["move", "resubmit"].includes(work) || maySend()) : [];
+  const NAMES = { resubmit: ["send", "Send back…"], move: ["right", "Move…"], purge: ["trash", "Delete…"], reschedule: ["clock", "Move the schedule…"], cancel: ["trash", "Cancel…"] };
   const done = () => {
     forgetListings();
     refreshCounts();
@@ -94,7 +98,7 @@ export function WholeActions({ entity, query = {}, criteria = criteriaOf({ ...qu
       ...(canSend ? [{ name: "Send a message", icon: "send", hint: "n", run: () => setOpen("send") }] : []),
       ...works.map((work) => ({ name: `${NAMES[work][1].replace("…", "")} messages that match`, icon: NAMES[work][0], run: () => setOpen(work) })),
     ],
-    [entity, canSend, works.length],
+    [entity, canSend, works.join()],
   );
   return html`
     ${works.map((work) => html`<${Button} key=${work} icon=${NAMES[work][0]} onClick=${() => setOpen(work)}>${NAMES[work][1]}<//>`)}

@@ -83,9 +83,9 @@ export function Body({ message, onWhole, whole, name }) {
     const end = { json: ".json", xml: ".xml", text: ".txt", hex: ".bin" }[found.form];
     save(new Blob([bodyBytes(cut ? await whole() : message)]), fileName(name, end));
   });
-  if (total === 0) return html`<section class="card" aria-label="Body"><h2>Body</h2><${Empty} title="The body is empty" icon="messages" /></section>`;
+  if (total === 0) return html`<section class="card" aria-label="Body of the message"><h2>Body</h2><${Empty} title="The body is empty" icon="messages" /></section>`;
   const canIndent = (form === "json" || form === "xml") && !cut;
-  return html`<section class="card" aria-label="Body">
+  return html`<section class="card" aria-label="Body of the message">
     <div class="row-of">
       <h2>Body</h2>
       <span class="faint">${size(total)}${message.contentType ? html`, <code>${message.contentType}</code>` : ""}</span>

@@ -19,6 +19,7 @@ export const WORKS = {
   move: { title: "Move messages", label: "Move", past: "moved", states: ACTIVE, hasTarget: true },
   resubmit: { title: "Send back", label: "Send back", past: "sent back", states: ACTIVE, hasTarget: true, note: "Each is sent to where it came from, without the reason of its death, and leaves the dead letters." },
   deadLetter: { title: "Dead-letter messages", label: "Dead-letter", past: "dead-lettered", states: ACTIVE, hasReason: true },
+  reschedule: { title: "Move the schedule", label: "Move", past: "moved in time", states: ["scheduled"], hasTime: true },
   cancel: { title: "Cancel scheduled messages", label: "Cancel the messages", past: "cancelled", states: ["scheduled"], isDanger: true, note: "Cancelled messages are gone. There is no way back." },
 };
 
@@ -111,10 +112,12 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
   const [criteria, setCriteria] = useState(initial);
   const [target, setTarget] = useState(name === "resubmit" ? topic || base : "");
   const [reason, setReason] = useState("");
+  const [at, setAt] = useState("");
   const [perSecond, setPerSecond] = useState("");
   const [state, setState] = useState({ job: null, isBusy: false, problem: null });
   const isStarted = useRef(false);
-  const isTargetGood = !work.hasTarget || (target.trim() !== "" && can("Send", target.trim()));
+  const isTimeGood = !work.hasTime || !Number.isNaN(Date.parse(at));
+  const isTargetGood = isTimeGood && (!work.hasTarget || (target.trim() !== "" && can("Send", target.trim())));
   const body = {
     work: name,
     entity,
@@ -122,6 +125,7 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
     criteria: bodyOfCriteria({ ...criteria, states: criteria.states?.filter((state) => work.states.includes(state)) }),
     numbers,
     group,
+    at: work.hasTime && isTimeGood ? new Date(at).toISOString() : undefined,
     reason: work.hasReason && reason ? reason : undefined,
     rate: Number(perSecond) > 0 ? Number(perSecond) : undefined,
   };
@@ -152,6 +156,7 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
       : html`
           <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : group ? html`, those of the group <${Text} value=${group.value} max=${200} />` : isNarrow(criteria) ? ", those that match" : ", all"}${work.states.length === 1 ? `, if ${work.states[0]}` : ""}.</p>
           ${work.hasTarget && html`<${Field} label="To" mono value=${target} onInput=${setTarget} placeholder="a queue or a topic" problem=${target.trim() && !isTargetGood ? "This key may not send there." : ""} autocomplete="off" spellcheck=${false} autofocus />`}
+          ${work.hasTime && html`<${Field} label="Enqueue at" type="datetime-local" step="1" value=${at} onInput=${setAt} help="In your zone. A past time means now." />`}
           ${work.hasReason && html`<${Field} label="Reason" value=${reason} onInput=${setReason} />`}
           ${!numbers && !group && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
           <${Field} label="At most per second" inputmode="numeric" value=${perSecond} onInput=${(text) => setPerSecond(text.replace(/\D/g, ""))} help="Empty: as fast as the broker can." />

@@ -109,7 +109,7 @@ function Search({ entity, shown, query, place }) {
   const isOwn = state.key === key;
   const isRunning = isOwn && state.phase === "running";
   const form = useRef(null);
-  const { has } = session.value.me;
+  const { me } = session.value;
   const run = useCallback(() => {
     go(place, queryOf(criteria), { replace: true });
     start(key, body);
@@ -127,14 +127,15 @@ function Search({ entity, shown, query, place }) {
     run();
   };
   const { subQueue } = nameParts(entity ?? "");
-  const mayChange = entity && has.jobs && can("Listen", entity) && shown?.kind !== "topic";
+  const mayChange = entity && me.has.jobs && can("Listen", entity) && shown?.kind !== "topic";
   return html`
     <form class="card" role="search" ref=${form} onSubmit=${submit}>
       <${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== "" || !entity} />
       <div class="row-of">
         ${isRunning ? html`<${Button} icon="stop" onClick=${stop}>Stop<//>` : html`<${Button} type="submit" kind="primary" icon="search">Search<//>`}
         <${Button} icon="download" onClick=${download}>Download all<//>
-        ${mayChange && html`<${Button} icon="right" onClick=${() => setWork("move")}>Move…<//><${Button} icon="trash" onClick=${() => setWork("purge")}>Delete…<//>`}
+        ${mayChange && me.rights.some((right) => right !== "Listen") && html`<${Button} icon="right" onClick=${() => setWork("move")}>Move…<//>`}
+        ${mayChange && html`<${Button} icon="trash" onClick=${() => setWork("purge")}>Delete…<//>`}
         <span class="spread"></span>
         <div class="search-progress">${isRunning && html`<${Progress} label="Searching" done=${state.progress?.examined ?? 0} of=${state.progress?.of} note=${state.progress ? rate(state.progress.perSecond) : "Starting"} />`}</div>
       </div>
