@@ -233,7 +233,7 @@ def test_a_setting_is_changed_and_who_was_faster_is_told(broker: ExploredBroker,
     count.fill("7")
     expect(page.get_by_role("group", name="Changes")).to_contain_text("Maximum delivery count 10 → 7")
     broker.api("PATCH", "entities/letters", {"settings": {"maxDeliveryCount": 5, "lockDuration": 20}})
-    expect(page.get_by_text("Meanwhile somebody has set it to: 5.")).to_be_visible(timeout=15_000)
+    expect(page.get_by_text("Meanwhile somebody has set it to: 5.")).to_be_visible()
     page.get_by_label("Unit of Delete when idle").select_option("60")
     page.get_by_role("button", name="Save").click()  # one minute is too short
     expect(page.get_by_role("group", name="Changes").get_by_role("alert")).to_contain_text("AutoDeleteOnIdle")
