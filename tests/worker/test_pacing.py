@@ -35,14 +35,14 @@ class Queue:
 def test_pages_grow_to_the_largest_while_answers_are_fast() -> None:
     queue = Queue(300, [])
     assert queue.read() == 300
-    assert queue.pages == [64, 64, 64, 64, 64, 64]
+    assert queue.pages == [PAGE[1]] * 8
     assert queue.pauses == []
 
 
 def test_a_slow_answer_makes_the_next_page_smaller_and_is_followed_by_a_pause() -> None:
     queue = Queue(300, [SLOW_S + 0.002, 1.0, 1.0])
     assert queue.read() == 300
-    assert queue.pages[:5] == [64, 32, 16, 16, 32]
+    assert queue.pages[:5] == [48, 24, 16, 16, 32]
     assert [round(each, 3) for each in queue.pauses] == [0.002, PAUSE_S_MAX, PAUSE_S_MAX]
     assert min(queue.pages) == PAGE[0]
 
@@ -50,4 +50,4 @@ def test_a_slow_answer_makes_the_next_page_smaller_and_is_followed_by_a_pause() 
 def test_an_empty_queue_is_asked_once() -> None:
     queue = Queue(0, [])
     assert queue.read() == 0
-    assert queue.pages == [64]
+    assert queue.pages == [PAGE[1]]
