@@ -33,6 +33,7 @@ By hand, with `python -m bench.NAME`
     backup         a back-up beside clients, and a restore
     beside         what other clients wait while commands read and move messages; search: searches by peeks
     workers        searches and jobs of the HTTP API, and what other clients wait beside them
+    explorer       how quick the page is, and what open pages cost
     postgres       the store in PostgreSQL against SQLite
     stages         CPU time of a message, stage by stage
     calls          Python calls of a message

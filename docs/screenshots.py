@@ -74,6 +74,7 @@ def draw(browser: Browser, broker: ExploredBroker, names: list[str]) -> None:
         if name not in ("overview", "keys"):
             page.goto(broker.at(VIEWS[name]))
             shown(page)
+            page.wait_for_function("() => !document.querySelector('.progress-bar.unknown')")
             page.wait_for_timeout(400)  # lines that come late
             save(f"{name}-{scheme}", page.screenshot())
     if "overview" in names:
@@ -124,6 +125,8 @@ def main(names: list[str]) -> None:
             receiver = stack.enter_context(client.get_queue_receiver(entity))
             receiver.peek_messages(max_message_count=1)
         browser = launch(playwright, chromium)
+        broker.api("POST", "jobs", {"work": "move", "entity": "invoices/$deadletterqueue", "to": "letters"})
+        broker.api("POST", "jobs", {"work": "resubmit", "entity": "orders/$deadletterqueue", "rate": 0.05})
         traffic = pool.submit(make_traffic, broker, stopped)
         try:
             draw(browser, broker, names or list(VIEWS))

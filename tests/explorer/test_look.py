@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.explorer.brokers import ExploredBroker
@@ -13,14 +11,6 @@ from tests.explorer.places import VIEWS, faults_in_both_themes, shown
 pytestmark = pytest.mark.page
 
 FIRST_VIEW_BYTES_MAX = 150 * 1024
-FIRST_VIEW_MS_MAX = 300
-FIRST_ROW = """
-new MutationObserver((changes, observer) => {
-  if (!document.querySelector(".table-rows .row")) return;
-  window.firstRowMs = performance.now();
-  observer.disconnect();
-}).observe(document, { childList: true, subtree: true });
-"""
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -44,22 +34,14 @@ def test_a_dialog_is_for_everybody(broker: ExploredBroker, open_page: OpenPage, 
     page.wait_for_selector("dialog", state="detached")
 
 
-def test_the_first_view_is_light_and_quick(broker: ExploredBroker, open_page: OpenPage) -> None:
-    """The best of some tries counts, for as many cores as there are for what the machine has to run."""
-    took_ms = []
-    for _ in range(8):
-        page = open_page("about:blank")
-        page.add_init_script(FIRST_ROW)
-        page.goto(broker.url)
-        took_ms.append(page.wait_for_function("() => window.firstRowMs").json_value())
-        sizes = page.evaluate(
-            "[...performance.getEntriesByType('resource'), ...performance.getEntriesByType('navigation')]"
-            ".map((entry) => entry.transferSize)"
-        )
-        assert 20_000 < sum(sizes) < FIRST_VIEW_BYTES_MAX
-        page.context.close()
-    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
-    assert min(took_ms) < FIRST_VIEW_MS_MAX * max(1.0, waiting), took_ms
+def test_the_first_view_is_light(broker: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(broker.url)
+    page.wait_for_selector(".table-rows .row")
+    sizes = page.evaluate(
+        "[...performance.getEntriesByType('resource'), ...performance.getEntriesByType('navigation')]"
+        ".map((entry) => entry.transferSize)"
+    )
+    assert 20_000 < sum(sizes) < FIRST_VIEW_BYTES_MAX
 
 
 def test_nothing_jumps(broker: ExploredBroker, open_page: OpenPage) -> None:
