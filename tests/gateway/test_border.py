@@ -75,6 +75,7 @@ UNREACHED = frozenset(
         "transactions.Transactions.__init__",
         "admission.Admission.__init__",
         "choice.OneNamespace.__init__",
+        "choice.Only.__init__",
         "choice.Choice.__init__",
         "context.Backlog.__init__",
         "context.Output.__init__",
@@ -101,6 +102,11 @@ UNREACHED = frozenset(
         "choice.Namespaces.by_host",
         "choice.Namespaces.by_key",
         "choice.Namespaces.by_token",
+        # Of a child process, which is known without a token.
+        "choice.Only.by_host",
+        "choice.Only.by_key",
+        "choice.Only.by_token",
+        "connection.Gateway.grant",
         "incoming_link.IncomingLink.received",
     }
 )

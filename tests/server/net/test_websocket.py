@@ -692,14 +692,14 @@ def test_trickling_bytes_do_not_extend_the_time_for_a_frame(monkeypatch: pytest.
 
 
 def test_a_peer_that_completes_frames_has_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "FRAME_S_MAX", 0.03)
+    monkeypatch.setattr(websocket, "FRAME_S_MAX", 0.25)
 
     async def story(world: World, client: Client) -> None:
         await client.upgrade()
         for number in range(30):
             whole = frame(b"%d" % number)
             client.send(whole[:3])
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.01)
             client.send(whole[3:])
             assert await client.receive() == (BINARY, b"%d" % number)
 

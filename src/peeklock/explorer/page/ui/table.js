@@ -47,6 +47,8 @@ export function Table(props) {
   const [current, setCurrent] = useState(null); // key of the row with the focus
   const wanted = useRef(null); // the same, before it is drawn: keys can come faster
   const isFocusWanted = useRef(false);
+  const chosenNow = useRef(chosen); // likewise
+  chosenNow.current = chosen;
 
   const sorted = useMemo(() => {
     const column = sort && columns.find((one) => one.key === sort.key);
@@ -107,13 +109,13 @@ export function Table(props) {
   });
 
   const latest = useRef(null);
-  latest.current = { move };
+  latest.current = { move, choose: () => places.has(wanted.current) && toggle(wanted.current) };
   useShortcuts(
     [
       { keys: "j", name: "Next row", run: () => latest.current.move(1) },
       { keys: "k", name: "Previous row", run: () => latest.current.move(-1) },
       { keys: "Enter", name: "Open the row" },
-      ...(chosen ? [{ keys: "x", name: "Choose the row" }] : []),
+      ...(chosen ? [{ keys: "x", name: "Choose the row", run: () => latest.current.choose() }] : []),
     ],
     [!!chosen],
   );
@@ -123,12 +125,14 @@ export function Table(props) {
     setCurrent(key);
   };
   const toggle = (key) => {
-    const next = new Set(chosen);
+    const next = new Set(chosenNow.current);
     if (!next.delete(key)) next.add(key);
+    chosenNow.current = next;
     onChoose(next);
   };
   const press = (event, row) => {
     if (event.target !== event.currentTarget && /^(A|BUTTON|INPUT)$/.test(event.target.tagName)) return;
+    row = sorted[places.get(wanted.current)] ?? row; // the focus may come later than the next key
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: Math.floor(view.height / ROW_PX) - 2, PageUp: 2 - Math.floor(view.height / ROW_PX) };
     if (event.key in steps) move(steps[event.key]);
     else if (event.key === "Home") moveTo(0);
