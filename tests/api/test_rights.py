@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from peeklock.admin.exchange import AdminRequest
 from peeklock.api.api import TABLE
 from peeklock.api.problems import STATUSES, ApiRefusal
 from peeklock.auth import Authority, SasRule
@@ -126,8 +127,6 @@ def test_a_body_that_nobody_wants_is_refused(broker: ApiBroker) -> None:
 
 
 def test_a_large_body_is_refused_for_its_token_before_it_is_read(broker: ApiBroker) -> None:
-    from peeklock.admin.exchange import AdminRequest
-
     path = "/$api/v1/entities/q/messages"
     assert broker.api.body_bytes_max("POST", path) == 1024 * 1024
     assert broker.api.body_bytes_max("GET", path) == 16 * 1024
@@ -137,6 +136,18 @@ def test_a_large_body_is_refused_for_its_token_before_it_is_read(broker: ApiBrok
         found = broker.api.refusal(request, broker.clock.now_ms)
         assert (None if found is None else found.status) == wanted
     assert broker.api.too_large(request, 10, broker.clock.now_ms).status == 413
+
+
+@pytest.mark.parametrize("path", ["/search", "/groups", "/jobs", "/jobs/preview"])
+def test_a_body_that_names_the_entity_is_read_for_a_valid_token_alone(broker: ApiBroker, path: str) -> None:
+    def refused(token: str) -> int | None:
+        request = AdminRequest("POST", f"/$api/v1{path}", headers={"authorization": token})
+        found = broker.api.refusal(request, broker.clock.now_ms)
+        return None if found is None else found.status
+
+    assert refused("") == 401
+    assert refused(broker.token("of-q", "x" * 44, "/q")) == 401
+    assert refused(broker.token("of-q", KEYS["of-q"] * 44, "/q")) is None
 
 
 def test_each_refusal_of_the_broker_has_a_status() -> None:

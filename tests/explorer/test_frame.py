@@ -132,3 +132,26 @@ def test_json_is_indented_and_stays_what_it_is(
     page = open_page(broker.url)
     indent = "async (text) => (await import('./$explorer/ui/code.js')).indentJson(text)"
     assert page.evaluate(indent, text) == indented
+
+
+@pytest.mark.parametrize(
+    ("text", "module", "function", "size"),
+    [
+        ("[" + "{}," * 40_000 + "{}]", "ui/code.js", "indentJson", 240_008),
+        ("[" * 25_000 + "]" * 25_000, "ui/code.js", "indentJson", 3_297_822),
+        ("<a>" * 25_000 + "</a>" * 25_000, "messages/xml.js", "indentXml", 3_422_822),
+    ],
+)
+def test_no_body_takes_an_indentation_long(
+    broker: ExploredBroker, open_page: OpenPage, text: str, module: str, function: str, size: int
+) -> None:
+    """A quadratic one would hang the page of an operator for a minute."""
+    page = open_page(broker.url)
+    measure = """async ([text, module, name]) => {
+      const indent = (await import(`./$explorer/${module}`))[name];
+      const begun = performance.now();
+      return [indent(text).length, performance.now() - begun];
+    }"""
+    length, spent_ms = page.evaluate(measure, [text, module, function])
+    assert length == size
+    assert spent_ms < 10_000

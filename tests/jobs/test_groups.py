@@ -54,6 +54,12 @@ def test_a_body_that_is_no_json_has_none() -> None:
     assert grouping("json:$.a")(dead(1, b"{")) == NOTHING
 
 
+def test_values_that_are_long_and_begin_alike_are_one_group() -> None:
+    name = grouping("property:kind")
+    begun = "x" * groups.NAME_LENGTH_MAX
+    assert name(dead(1, kind=begun + "a")) == name(dead(2, kind=begun + "b")) == begun
+
+
 @pytest.mark.parametrize("by", ["", "property:", "json:", "json:x", "reasons", "kind:x"])
 def test_what_is_no_grouping_is_refused(by: str) -> None:
     with pytest.raises(SearchError) as refused:

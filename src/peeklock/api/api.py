@@ -161,7 +161,7 @@ def _authorized(
 ) -> tuple[Operation, Mapping[str, str], Node | None]:
     """Return the operation of a request, the texts of its path, and its entity; require the right to it.
 
-    `body`: None = it is not there yet, and an entity that it would name is not asked about.
+    `body`: None = it is not there yet; if it is to name the entity, any right is enough so far.
 
     Raises: NotHere, MethodNotAllowed, ArgumentInvalid, AuthorizationError.
     """
@@ -175,6 +175,7 @@ def _authorized(
         return operation, texts, None
     if operation.finds_entity is not None:
         if body is None:
+            exchange.own_grant()
             return operation, texts, None
         text = operation.finds_entity(body)
     if text is None:

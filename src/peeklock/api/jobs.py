@@ -299,13 +299,13 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
     def handle(call: Call) -> Answer:
         exchange = call.exchange
         grant = exchange.own_grant()
-        by, path = grant.name, grant.path
+        by = grant.name
         asked = node_of(call.given["entity"]).path if "entity" in call.given else ""
 
         def sees(job: Mapping[str, Any]) -> bool:
             is_own = Right.MANAGE in grant.rights or job["by"] == by
             entity = job["entity"].lower()
-            return is_own and within(entity, path) and within(entity, asked)
+            return is_own and grant.covers(entity) and within(entity, asked)
 
         def grants(job: Mapping[str, Any]) -> tuple[Grant, ...]:
             source = node_of(job["entity"])

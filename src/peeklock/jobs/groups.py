@@ -20,6 +20,10 @@ GROUPS_MAX: Final = 10_000
 """Groups that are counted; further ones are one group. Our choice: memory stays flat where each message has a
 value of its own."""
 
+NAME_LENGTH_MAX: Final = 1024
+"""Characters of the name of a group; longer values that begin alike are one group. Our choice: a value may be
+a whole body, and there are `GROUPS_MAX` of them."""
+
 
 def grouping(by: str) -> Callable[[Peeked], str]:
     """Return what names the group of a message: `reason`, `property:NAME` or `json:PATH`.
@@ -52,10 +56,9 @@ def _by_json(text: str) -> Callable[[Peeked], str]:
 def _text(value: Any) -> str:
     if value is None:
         return NOTHING
-    if isinstance(value, str):
-        return value
-    shown = plain(value)
-    return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+    shown = value if isinstance(value, str) else plain(value)
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+    return text[:NAME_LENGTH_MAX]
 
 
 @dataclass(slots=True)

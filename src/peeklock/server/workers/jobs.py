@@ -72,6 +72,10 @@ class _Record:
     began_with: int = 0
     """Messages that were done when this run began."""
 
+    def drop_work(self) -> None:
+        """Forget what only a job that goes on needs: up to half a megabyte."""
+        self.work, self.checkpoint = {}, None
+
     @property
     def kept(self) -> dict[str, Any]:
         """What is kept of it."""
@@ -215,13 +219,13 @@ class Jobs:
 
     async def _begin(self, record: _Record, grants: Sequence[Grant]) -> None:
         """Start the child of a job. Raises: ServerBusy, StoreError."""
+        record.is_stopping = False  # from here on it may be asked to stop
         await self._keep(record)
 
         async def attach(sock: socket.socket) -> None:
             await self._attach(sock, grants)
 
         work = {**record.work, "namespace": self._namespace, "checkpoint": record.checkpoint}
-        record.is_stopping = False
         try:
             record.child = await self._children.start(
                 self._namespace, work, attach, kept_bytes_max=LINE_BYTES_MAX
@@ -232,6 +236,8 @@ class Jobs:
             raise ServerBusy(f"a process for the job cannot be started: {failure}") from failure
         if self._is_stopping:
             record.child.kill()
+        elif record.is_stopping:  # asked before there was a child
+            record.child.order({"stop": True})
         record.began_s, record.began_with = time.monotonic(), record.shown["done"]
         in_background(self._follow(record, record.child))
 
@@ -254,6 +260,8 @@ class Jobs:
         if self._is_stopping:
             return  # the next start finds that it ran
         record.shown.update(outcome)
+        if outcome["state"] == DONE:
+            record.drop_work()
         try:
             await self._keep(record)
         except StoreError as failure:
@@ -283,8 +291,6 @@ class Jobs:
             problem = line["problem"]
             state = STOPPED if problem["status"] == _UNAUTHORIZED else FAILED
             return {"state": state, "problem": problem["detail"]}
-        if record.is_stopping and "begun" in line and record.child is not None:
-            record.child.order({"stop": True})  # it may have been asked before there was a child
         return None
 
     async def _keep(self, record: _Record) -> None:

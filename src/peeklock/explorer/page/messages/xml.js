@@ -1,5 +1,6 @@
 // XML as text: whether it is well-formed, and with an element on each line. The browser's own parser is not asked: it
 // would apply styles of a message.
+import { LEVELS_MAX } from "../ui/code.js";
 
 const NAME = "[A-Za-z_:\\u0080-\\uffff][\\w:.\\-\\u0080-\\uffff]*";
 const TOKENS = /<!--[^]*?-->|<!\[CDATA\[[^]*?\]\]>|<\?[^]*?\?>|<!DOCTYPE[^>[]*(?:\[[^\]]*\])?[^>]*>|<(?:"[^"]*"|'[^']*'|[^<>"'])*>|[^<]+/iy;
@@ -58,7 +59,7 @@ export function indentXml(text) {
   for (let at = 0; at < tokens.length; at += 1) {
     let line = tokens[at];
     if (closes(line)) depth -= 1;
-    const margin = "  ".repeat(Math.max(0, depth));
+    const margin = "  ".repeat(Math.min(Math.max(0, depth), LEVELS_MAX));
     if (opens(line)) {
       const end = [1, 2].find((after) => closes(tokens[at + after]) && !tokens.slice(at + 1, at + after).some(opens));
       if (end) {

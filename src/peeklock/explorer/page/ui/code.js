@@ -7,6 +7,7 @@ import { visible } from "./text.js";
 const LINES_MAX = 500; // shown at first
 const CHARACTERS_MAX = 100_000;
 const LINE_MAX = 20_000; // characters of a line
+export const LEVELS_MAX = 32; // that are indented: a body of brackets alone would become gigabytes
 
 const JSON_TOKENS = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 const XML_TOKENS = /<\/?[\w:.-]+|\/?>|<!--.*?-->|[\w:.-]+(?==")|"[^"]*"/g;
@@ -43,17 +44,18 @@ export function indentJson(text) {
   }
   let depth = 0;
   let result = "";
-  const breakLine = () => `\n${"  ".repeat(depth)}`;
+  let before = "";
+  const breakLine = () => `\n${"  ".repeat(Math.min(depth, LEVELS_MAX))}`;
   for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g)) {
     if (token === "}" || token === "]") {
       depth -= 1;
-      result = /[{[]\s*$/.test(result) ? result.trimEnd() + token : result + breakLine() + token;
-    } else if (token === "{" || token === "[") {
-      depth += 1;
-      result += token + breakLine();
+      result += before === "{" || before === "[" ? token : breakLine() + token;
     } else {
+      if (before === "{" || before === "[") result += breakLine();
+      if (token === "{" || token === "[") depth += 1;
       result += token === "," ? token + breakLine() : token === ":" ? ": " : token;
     }
+    before = token;
   }
   return result;
 }
