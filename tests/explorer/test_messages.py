@@ -66,8 +66,6 @@ def test_a_long_queue_is_read_page_by_page_and_from_any_number(
     expect(row(page, 700)).to_be_visible()
     assert "1" not in numbers(page)
     page.get_by_role("button", name="Newest").click()
-    expect(row(page, MANY - 199)).to_be_visible()
-    press_end(page, row(page, MANY - 199))
     expect(row(page, MANY)).to_be_visible()
 
 
@@ -134,8 +132,12 @@ def test_the_keyboard_is_enough(queues: ExploredBroker, open_page: OpenPage) -> 
     for key in ("j", "j", "x", "j", "x"):
         page.keyboard.press(key)
     expect(page.get_by_role("toolbar", name="Chosen messages")).to_contain_text("2 messages chosen")
+    row(page, 4).get_by_role("checkbox").check()
+    page.keyboard.press("x")
+    expect(page.get_by_role("toolbar", name="Chosen messages")).to_contain_text("2 messages chosen")
     page.keyboard.press("Escape")
     expect(page.get_by_role("toolbar", name="Chosen messages")).to_be_hidden()
+    page.keyboard.press("k")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Message 3", exact=True)).to_be_visible()
     page.keyboard.press("j")

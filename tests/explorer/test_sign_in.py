@@ -109,6 +109,14 @@ def test_what_a_key_does_not_allow_is_not_offered(
     assert [text.strip() for text in offered] == ["Overview", "Jobs", "Connect"]
 
 
+def test_what_the_command_prints_of_a_key_is_enough(keyed: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(keyed.url)
+    text = connection_string(keyed)
+    page.get_by_label("Connection string or token").fill(text[text.index("SharedAccessKeyName=") :])
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".entity-name:has-text('orders')")
+
+
 def test_a_key_of_one_entity_opens_that(keyed: ExploredBroker, open_page: OpenPage) -> None:
     page = open_page(keyed.url)
     page.get_by_label("Connection string or token").fill(connection_string(keyed, entity="orders"))

@@ -48,7 +48,8 @@ export function readConnectionString(text) {
     const at = part.indexOf("=");
     if (at > 0) values[part.slice(0, at).trim().toLowerCase()] = part.slice(at + 1).trim();
   }
-  const host = /^[a-z]+:\/\/([^/]+)/i.exec(values.endpoint ?? "")?.[1];
+  // `peeklock keys list` prints the part that names the key: then the host is the page's.
+  const host = values.endpoint === undefined ? location.host : /^[a-z]+:\/\/([^/]+)/i.exec(values.endpoint)?.[1];
   if (!host) throw new Error("The connection string has no Endpoint=sb://HOST/.");
   const entity = values.entitypath ?? "";
   if (values.sharedaccesssignature) return { host, entity, token: values.sharedaccesssignature };

@@ -37,7 +37,7 @@ async function enter(credential) {
 /** Sign in with a connection string, or with a token: a signature or a JSON web token. Throws: Problem, Error. */
 export async function signIn(text) {
   const given = text.trim();
-  if (/^endpoint=/i.test(given)) {
+  if (/^(endpoint|sharedaccesskeyname)=/i.test(given)) {
     const { host, entity, keyName, key, token } = readConnectionString(given);
     if (token) await enter({ kind: "token", text: token });
     else await enter({ kind: "key", resource: resourceOf(host, entity), keyName, key });

@@ -9,7 +9,8 @@ let waitingTimer = 0;
 
 /** Whether what is typed goes into a control. */
 const isTyping = (target) =>
-  target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  target instanceof HTMLElement &&
+  (target.isContentEditable || (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && target.type !== "checkbox"));
 
 /**
  * Add shortcuts while a component is shown: {keys: "g o", name: "Overview", run}. `keys`: one key, or two after each

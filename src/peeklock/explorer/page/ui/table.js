@@ -180,7 +180,7 @@ export function Table(props) {
     >
       ${chosen &&
       html`<div role="gridcell" class="cell">
-        <input type="checkbox" tabindex="-1" aria-label="Choose the row" checked=${chosen.has(key)} onChange=${() => toggle(key)} />
+        <input type="checkbox" tabindex="-1" aria-label="Choose the row" checked=${chosen.has(key)} onChange=${() => (take(key), toggle(key))} />
       </div>`}
       ${shown.map((column) => html`<div key=${column.key} role="gridcell" class=${`cell ${column.align ?? ""}`}>${column.cell(row)}</div>`)}
     </div>`;

@@ -135,7 +135,9 @@ function Listed({ entity, shown, query, reloadEntity }) {
     go(["entities", entity, "messages"], { ...query, ...part }, { replace: true });
   };
   const onEnd = useCallback(() => listing.more(), [listing]);
+  const toEnd = useRef(false);
   const onNewest = async () => {
+    toEnd.current = true;
     try {
       const last = await lastNumber(listing.path());
       if (last === undefined) toast("There are no messages");
@@ -151,7 +153,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
     reloadEntity();
   };
   useShortcuts([{ keys: "f", name: "Follow, or not", run: () => setFollowing((before) => !before) }]);
-  useKeptPlace(box, listing, rows.length, isFollowing);
+  useKeptPlace(box, listing, rows.length, isFollowing, toEnd);
   const isFiltered = query.state || query.session || query.from;
   const empty = state.isEnd
     ? html`<${Empty} title=${isFiltered ? "No message matches" : "No messages"} icon="messages">${isFiltered ? html`<a href=${href(["entities", entity, "messages"])}>Show all</a>` : isFollowing ? "New ones appear here." : ""}<//>`
@@ -167,9 +169,10 @@ function Listed({ entity, shown, query, reloadEntity }) {
   `;
 }
 
-/** Keep the place of a list for the way back, and stay at its end while new rows come there. */
-function useKeptPlace(box, listing, count, isFollowing) {
+/** Keep the place of a list for the way back, and stay at its end while new rows come. `toEnd`: whether to begin there. */
+function useKeptPlace(box, listing, count, isFollowing, toEnd) {
   const isAtEnd = useRef(false);
+  const isJumping = useRef(false); // to the end, once there are rows
   const scroller = () => box.current?.querySelector(".table-scroll");
   useLayoutEffect(() => {
     const element = scroller();
@@ -179,11 +182,14 @@ function useKeptPlace(box, listing, count, isFollowing) {
       isAtEnd.current = element.scrollTop > 0 && element.scrollTop + element.clientHeight >= element.scrollHeight - 8;
     };
     note();
+    isJumping.current = toEnd.current;
+    toEnd.current = false;
     element.addEventListener("scroll", note, { passive: true });
     return () => element.removeEventListener("scroll", note);
   }, [listing]);
   useLayoutEffect(() => {
-    if (isFollowing && isAtEnd.current) scroller().scrollTop = scroller().scrollHeight;
+    if (isJumping.current || (isFollowing && isAtEnd.current)) scroller().scrollTop = scroller().scrollHeight;
+    isJumping.current = isJumping.current && count === 0;
   }, [count]);
 }
 
