@@ -138,6 +138,7 @@ def test_the_keyboard_is_enough(queues: ExploredBroker, open_page: OpenPage) -> 
     page.keyboard.press("Escape")
     expect(page.get_by_role("toolbar", name="Chosen messages")).to_be_hidden()
     page.keyboard.press("k")
+    expect(row(page, 3)).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Message 3", exact=True)).to_be_visible()
     page.keyboard.press("j")

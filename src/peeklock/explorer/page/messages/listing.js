@@ -200,8 +200,15 @@ class Listing {
     const changed = [];
     for (const entry of fresh.reverse()) {
       const number = entry.message.sequenceNumber;
-      if (this.numbers.has(number)) changed.push({ ...this.leftRow(entry), preview: this.row(number).preview });
-      else this.left.set(number, entry);
+      if (!this.numbers.has(number)) {
+        this.left.set(number, entry);
+        continue;
+      }
+      const before = this.row(number);
+      const after = { ...this.leftRow(entry), preview: before.preview };
+      // The history says of what a person completes that it was purged: this page knows better.
+      if (before.left && before.left.outcome !== "gone") after.left.outcome = before.left.outcome;
+      changed.push(after);
     }
     this.change(changed);
     if (this.lanes) this.add([], 0, Infinity);
