@@ -167,8 +167,10 @@ def postgres() -> Iterator[PostgresServer]:
 def require_postgres() -> None:
     """Skip a test where no server can run."""
     if importlib.util.find_spec("psycopg") is None:
+        # The reason: it is an extra, and the rest of the broker is tested without it; CI has it.
         pytest.skip("psycopg is not installed: pip install 'peeklock[postgres]'")
     if binaries() is None:
+        # The reason: no package of Python brings a server; CI installs Debian's.
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -25,6 +26,7 @@ expect.set_options(timeout=20_000)  # other tests keep the machine busy
 def browser() -> Iterator[Browser]:
     """Chromium, once for all tests."""
     if CHROMIUM is None:
+        # The reason: the page needs a browser, which no package of Python brings; CI installs Debian's.
         pytest.skip("no chromium here: apt-get install chromium")
     with sync_playwright() as playwright:
         started = launch(playwright, CHROMIUM)
@@ -46,8 +48,8 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
     contexts: list[BrowserContext] = []
     faults: list[str] = []
 
-    def opened(url: str, *, expected: tuple[str, ...] = (), **options: object) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]  # the options of Playwright, by name
+    def opened(url: str, *, expected: tuple[str, ...] = (), **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         page = context.new_page()
         watch(page, faults, expected)

@@ -101,8 +101,9 @@ def test_asynchronous_replication_is_refused_where_a_standby_was_asked_for(url: 
 
 def test_a_weak_commit_of_the_server_is_made_strong(url: str, postgres: PostgresServer) -> None:
     postgres.execute(f'ALTER DATABASE "{url.rpartition("/")[2]}" SET synchronous_commit = off')
-    for durability, found in (("fsync", "on"), ("os", "off")):
-        connections = Connections(Address(url), "test", durability, 2)  # type: ignore[arg-type]  # both are one
+    expected: tuple[tuple[refusals.Durability, str], ...] = (("fsync", "on"), ("os", "off"))
+    for durability, found in expected:
+        connections = Connections(Address(url), "test", durability, 2)
         with closing(connections), connections.lent() as link:
             assert link.db.execute("SHOW synchronous_commit").fetchone() == (found,)
 
@@ -111,6 +112,7 @@ def test_a_weak_commit_of_the_server_is_made_strong(url: str, postgres: Postgres
 def pool(request: pytest.FixtureRequest, postgres: PostgresServer, url: str, tmp_path: Path) -> Iterator[str]:
     """The URL of a database behind PgBouncer."""
     if not PGBOUNCER.exists():
+        # The reason: no package of Python brings a pool; CI installs Debian's.
         pytest.skip("PgBouncer is not installed: apt-get install pgbouncer")
     port, name = free_port(), url.rpartition("/")[2]
     postgres.write(
