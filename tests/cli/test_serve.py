@@ -48,6 +48,14 @@ def run_serve(*arguments: str, environ: Mapping[str, str] | None = None) -> tupl
             {},
             "choose fsync or os, or name a file of keys with --keys.",
         ),
+        *(
+            (
+                ("--data=x", "--namespaces=on-use", f"--auth={auth}", *jwt),
+                {},
+                "--namespaces on-use makes namespaces for keys that everybody knows",
+            )
+            for auth, jwt in (("sas", ()), ("jwt", ("--jwt=README.md",)), ("off", ()))
+        ),
         ((), {}, "name a folder for the messages with --data DIR, or use --durability memory."),
     ],
 )

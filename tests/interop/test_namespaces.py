@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -101,6 +104,23 @@ def test_an_entity_of_one_is_not_there_in_the_other(two: Two) -> None:
     with pytest.raises(ServiceBusError):
         _send(two.client("bank"), "shop-only")
     _send(two.client("shop"), "shop-only")
+
+
+@pytest.mark.parametrize(("host", "status"), [("bank.localhost", 404), ("shop.localhost", 200)])
+def test_the_name_in_the_hand_shake_chooses_no_namespace(two: Two, host: str, status: int) -> None:
+    """TLS is asked for one namespace, and the request for the other or the same: the request counts."""
+    [name, key] = re.findall(r"SharedAccessKey(?:Name)?=([^;]+)", two.keys[host.partition(".")[0]])
+    token = generate(f"sb://{host}/", name, key, round(time.time() + 600) * 1000)
+    context = ssl.create_default_context(cafile=str(two.broker.data / "tls" / "ca.pem"))
+    context.check_hostname = False  # the certificate need not have every name
+    with (
+        socket.create_connection(("127.0.0.1", two.broker.http_port), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname="shop.localhost") as encrypted,
+    ):
+        asked = http.client.HTTPConnection(host)
+        asked.sock = encrypted
+        asked.request("GET", "/$api/v1/entities/shop-only", headers={"Authorization": token})
+        assert asked.getresponse().status == status
 
 
 def _send(client: ServiceBusClient, queue: str) -> None:
