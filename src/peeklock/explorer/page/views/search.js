@@ -94,9 +94,8 @@ function Found({ entity, shown, criteria, state }) {
       ? html`<${ChosenBar} entity=${target} shown=${shown ?? { settings: {} }} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />`
       : html`<div class="chosen-bar"><b>${plural(picked.length, "message")} chosen</b><span class="faint">They are of ${plural(entities.size, "entity", "entities")}: choose those of one to act on them.</span></div>`);
   const empty = state.phase === "running" ? html`<${Empty} title="Nothing found yet" icon="search" />` : html`<${Empty} title="No message matches" icon="search">${number(state.end?.examined ?? 0)} were looked at.<//>`;
-  return html`${bar}
-    <div class="fill"><${MessageTable} key=${state.key} rows=${rows} columns=${columns} label="Found messages" chosen=${chosen} onChoose=${setChosen} empty=${empty} />
-      <div class="table-foot" role="status"><span>${summary(state)}</span></div>
+  return html`<div class="fill"><${MessageTable} key=${state.key} rows=${rows} columns=${columns} label="Found messages" chosen=${chosen} onChoose=${setChosen} empty=${empty} />
+      <div class="table-foot"><span class="table-count" role="status">${summary(state)}</span>${bar}</div>
     </div>`;
 }
 
