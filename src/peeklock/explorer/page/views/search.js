@@ -4,7 +4,7 @@ import { EntityPage, nameParts } from "../entity.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { number, plural, rate } from "../format.js";
 import { ChosenBar } from "../messages/actions.js";
-import { CriteriaFields, bodyOfCriteria, criteriaOf, queryOf } from "../messages/criteria.js";
+import { CriteriaFields, bodyOfCriteria, criteriaOf, queryOf, useFilterCheck } from "../messages/criteria.js";
 import { downloadFound } from "../messages/download.js";
 import { JobDialog } from "../messages/job_dialog.js";
 import { rowOf } from "../messages/model.js";
@@ -102,6 +102,8 @@ function Found({ entity, shown, criteria, state }) {
 function Search({ entity, shown, query, place }) {
   const [criteria, setCriteria] = useState(() => criteriaOf(query));
   const [work, setWork] = useState("");
+  const check = useFilterCheck(criteria.filter);
+  const isWrong = check.problem !== "";
   const body = { ...(entity ? { entity } : {}), ...bodyOfCriteria(criteria) };
   const key = JSON.stringify(body);
   const state = useStore(last);
@@ -123,16 +125,16 @@ function Search({ entity, shown, query, place }) {
   };
   const submit = (event) => {
     event.preventDefault();
-    run();
+    if (!isWrong) run();
   };
   const { subQueue } = nameParts(entity ?? "");
   const mayChange = entity && me.has.jobs && can("Listen", entity) && shown?.kind !== "topic";
   return html`
     <form class="card" role="search" ref=${form} onSubmit=${submit}>
-      <${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== "" || !entity} />
+      <${CriteriaFields} value=${criteria} check=${check} onChange=${setCriteria} isDead=${subQueue !== "" || !entity} />
       <div class="row-of">
-        ${isRunning ? html`<${Button} icon="stop" onClick=${stop}>Stop<//>` : html`<${Button} type="submit" kind="primary" icon="search">Search<//>`}
-        <${Button} icon="download" onClick=${download}>Download all<//>
+        ${isRunning ? html`<${Button} icon="stop" onClick=${stop}>Stop<//>` : html`<${Button} type="submit" kind="primary" icon="search" disabled=${isWrong}>Search<//>`}
+        <${Button} icon="download" disabled=${isWrong} onClick=${download}>Download all<//>
         ${mayChange && me.rights.some((right) => right !== "Listen") && html`<${Button} icon="right" onClick=${() => setWork("move")}>Move…<//>`}
         ${mayChange && html`<${Button} icon="trash" onClick=${() => setWork("purge")}>Delete…<//>`}
         <span class="spread"></span>
