@@ -163,6 +163,25 @@ def test_a_choice_moves_nothing(queues: ExploredBroker, open_page: OpenPage) -> 
     assert [place.bounding_box() for place in places] == before
 
 
+def test_a_key_acts_on_what_the_key_before_it_chose(queues: ExploredBroker, open_page: OpenPage) -> None:
+    """However fast they come: the next one does not wait until the page is painted."""
+    page = open_page(queues.at("entities/long/messages"))
+    expect(row(page, 1)).to_be_visible()
+    page.evaluate(
+        "async () => {"
+        "  for (const key of ['j', 'x', 'c']) {"
+        "    document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));"
+        "    await new Promise((resolve) => {"
+        "      const channel = new MessageChannel();"
+        "      channel.port1.onmessage = resolve;"
+        "      channel.port2.postMessage(0);"
+        "    });"
+        "  }"
+        "}"
+    )
+    expect(page.get_by_role("dialog", name="Complete")).to_contain_text("1 message")
+
+
 def test_the_list_goes_on_after_a_restart(queues: ExploredBroker, open_page: OpenPage) -> None:
     page = open_page(
         queues.at("entities/live/messages"), expected=("ERR_CONNECTION_REFUSED", "ERR_EMPTY", "503")
