@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -159,6 +160,31 @@ def test_a_choice_moves_nothing(queues: ExploredBroker, open_page: OpenPage) -> 
     places = (row(page, 3), page.locator(".table-scroll"), page.locator(".table-foot"))
     before = [place.bounding_box() for place in places]
     row(page, 1).get_by_role("checkbox").check()
+def test_what_left_keeps_what_was_shown_of_it(queues: ExploredBroker, open_page: OpenPage) -> None:
+    """After a restart the history has no subject of a message that is only in the store."""
+    queues.api("PUT", "entities/kept", {"kind": "queue"})
+    (number,) = queues.send("kept", [{"body": "one", "subject": "a subject", "messageId": "an id"}])
+    queues.api("PATCH", f"entities/kept/messages/{number}", {"to": "deferred"})
+    queues.kill()
+    queues.start()
+    page = open_page(queues.at("entities/kept/messages"))
+    expect(row(page, number)).to_contain_text("deferred")
+    received = queues.api("POST", "entities/kept/locks", {"sequenceNumbers": [number]})["deliveries"]
+    queues.api("DELETE", f"entities/kept/locks/{received[0]['lock']['token']}")
+    expect(row(page, number)).to_contain_text("completed")
+    for text in ("a subject", "an id", "one"):
+        expect(row(page, number)).to_contain_text(text)
+
+
+@pytest.mark.parametrize(("zone", "offset"), [("Asia/Kolkata", "+05:30"), ("UTC", "UTC")])
+def test_times_say_their_zone(queues: ExploredBroker, open_page: OpenPage, zone: str, offset: str) -> None:
+    page = open_page(queues.at("entities/reminders/messages?state=scheduled"), timezone_id=zone)
+    due = page.locator(".table-rows time").first
+    expect(due).to_have_text(re.compile(rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{3}} {re.escape(offset)}$"))
+    page.get_by_role("button", name="Move the schedule…").click()
+    expect(page.get_by_role("dialog")).to_contain_text(f"In your zone, {offset}.")
+
+
     expect(page.get_by_role("toolbar", name="Chosen messages")).to_be_visible()
     assert [place.bounding_box() for place in places] == before
 
