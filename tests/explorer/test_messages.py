@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.conftest import OpenPage
@@ -61,8 +61,15 @@ def test_a_long_queue_is_read_page_by_page_and_from_any_number(
     page = open_page(queues.at("entities/long/messages"))
     expect(row(page, 1)).to_be_visible()
     assert len(numbers(page)) < 60
-    press_end(page, row(page, 1))
-    expect(row(page, 250)).to_be_visible()
+    held: list[Route] = []
+    page.route("**/messages?from=251*", lambda route: held.append(route))
+    with page.expect_request("**/messages?from=251*"):
+        press_end(page, row(page, 1))
+    expect(row(page, 250)).to_be_focused()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    held[0].continue_()
+    expect(page.locator(".table-foot")).to_contain_text("500 listed · more follow")
+    expect(row(page, 250)).to_be_in_viewport()
     page.get_by_label("From number").fill("700")
     expect(row(page, 700)).to_be_visible()
     assert "1" not in numbers(page)
@@ -154,12 +161,6 @@ def test_the_keyboard_is_enough(queues: ExploredBroker, open_page: OpenPage) -> 
     expect(row(page, 3)).to_be_visible()
 
 
-def test_a_choice_moves_nothing(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.at("entities/long/messages"))
-    expect(row(page, 1)).to_be_visible()
-    places = (row(page, 3), page.locator(".table-scroll"), page.locator(".table-foot"))
-    before = [place.bounding_box() for place in places]
-    row(page, 1).get_by_role("checkbox").check()
 def test_what_left_keeps_what_was_shown_of_it(queues: ExploredBroker, open_page: OpenPage) -> None:
     """After a restart the history has no subject of a message that is only in the store."""
     queues.api("PUT", "entities/kept", {"kind": "queue"})
@@ -185,6 +186,12 @@ def test_times_say_their_zone(queues: ExploredBroker, open_page: OpenPage, zone:
     expect(page.get_by_role("dialog")).to_contain_text(f"In your zone, {offset}.")
 
 
+def test_a_choice_moves_nothing(queues: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(queues.at("entities/long/messages"))
+    expect(row(page, 1)).to_be_visible()
+    places = (row(page, 3), page.locator(".table-scroll"), page.locator(".table-foot"))
+    before = [place.bounding_box() for place in places]
+    row(page, 1).get_by_role("checkbox").check()
     expect(page.get_by_role("toolbar", name="Chosen messages")).to_be_visible()
     assert [place.bounding_box() for place in places] == before
 
