@@ -247,6 +247,27 @@ def test_the_actions_of_one_message_have_keys(queue: Queue, open_page: OpenPage)
     page = open_page(queue.broker.at(f"entities/{queue.name}/messages/{first}"), expected=REFUSED)
     expect(page.get_by_role("heading", name=f"Message {first}", exact=True)).to_be_visible()
     page.keyboard.press("d")
+@pytest.mark.parametrize("rights", [["Listen"], ["Listen", "Send"]])
+def test_a_topic_offers_what_can_be_done_to_its_schedule(
+    keyed: ExploredBroker, open_page: OpenPage, rights: list[str]
+) -> None:
+    name = "-".join(["topic", *rights]).lower()
+    KeptKeys(keyed.data).add(name, rights)
+    keyed.send("events", [{"body": "later", "scheduledEnqueueTime": "2088-01-01T00:00:00Z"}])
+    page = open_page(keyed.at("entities/events/messages"))
+    page.get_by_label("Connection string or token").fill(connection_string(keyed, name))
+    page.keyboard.press("Enter")
+    expect(page.locator(".table-rows > .row").first).to_contain_text("2088")
+    offered = page.locator(".page-actions button").all_inner_texts()
+    assert offered == (["Move the schedule…", "Send"] if "Send" in rights else [])
+    if offered:
+        page.get_by_role("button", name="Move the schedule…").click()
+        page.get_by_label("Enqueue at").fill("2089-02-03T04:05:06")
+        page.get_by_role("button", name="Move 2 messages").click()
+        expect(page.get_by_role("dialog")).to_contain_text("2 messages moved in time.")
+        expect(page.locator(".table-rows")).to_contain_text("2089")
+
+
     page.get_by_label("Reason").fill("by keyboard")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="It was dead lettered")).to_be_visible()

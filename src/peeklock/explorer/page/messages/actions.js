@@ -75,18 +75,36 @@ export function ChosenBar({ entity, shown, rows, onDone, onClear }) {
     <${Button} small kind="quiet" onClick=${onClear}>Choose none<//>
   </div>`;
   return html`${rows.length > 0 && bar}${dialog}`;
+/** Works on all messages that match: the icon and the name. */
+const WHOLE = {
+  resubmit: ["send", "Send back…"],
+  move: ["right", "Move…"],
+  purge: ["trash", "Delete…"],
+  reschedule: ["clock", "Move the schedule…"],
+  cancel: ["trash", "Cancel the schedule…"],
+};
+
+/** Return the works that this key may do to all messages of an entity that match. A topic has scheduled messages alone. */
+function worksOf(entity, kind, state) {
+  const { base, subQueue } = nameParts(entity);
+  if (!can("Listen", base) || !hasJobs()) return [];
+  const mayReschedule = can("Send", base) ? ["reschedule"] : [];
+  if (kind === "topic") return mayReschedule;
+  if (subQueue) return maySend() ? ["resubmit", "move", "purge"] : ["purge"];
+  if (state === "scheduled") return [...mayReschedule, "cancel"];
+  return maySend() ? ["move", "purge"] : ["purge"];
+}
+
 }
 
 /** Buttons for the whole of an entity: send, and works on all messages that match. */
-export function WholeActions({ entity, query = {}, criteria = criteriaOf({ ...query, states: query.state }), onSent }) {
+export function WholeActions({ entity, kind, query = {}, criteria = criteriaOf({ ...query, states: query.state }), onSent }) {
   const [open, setOpen] = useState("");
   const { base, subQueue } = nameParts(entity);
   const target = targetOf(entity);
-  const isDead = subQueue !== "";
-  const canSend = can("Send", target) && !isDead;
-  const offered = isDead ? ["resubmit", "move", "purge"] : query.state === "scheduled" ? ["reschedule", "cancel"] : ["move", "purge"];
-  const works = can("Listen", base) && hasJobs() ? offered.filter((work) => !["move", "resubmit"].includes(work) || maySend()) : [];
-  const NAMES = { resubmit: ["send", "Send back…"], move: ["right", "Move…"], purge: ["trash", "Delete…"], reschedule: ["clock", "Move the schedule…"], cancel: ["trash", "Cancel…"] };
+  const canSend = can("Send", target) && subQueue === "";
+  const works = worksOf(entity, kind, query.state);
+  const canSearch = kind !== "topic" && can("Listen", base) && hasJobs();
   const done = () => {
     forgetListings();
     refreshCounts();
@@ -95,13 +113,13 @@ export function WholeActions({ entity, query = {}, criteria = criteriaOf({ ...qu
   useCommands(
     [
       ...(canSend ? [{ name: "Send a message", icon: "send", hint: "n", run: () => setOpen("send") }] : []),
-      ...works.map((work) => ({ name: `${NAMES[work][1].replace("…", "")} messages that match`, icon: NAMES[work][0], run: () => setOpen(work) })),
+      ...works.map((work) => ({ name: `${WHOLE[work][1].replace("…", "")}: messages that match`, icon: WHOLE[work][0], run: () => setOpen(work) })),
     ],
     [entity, canSend, works.join()],
   );
   return html`
-    ${works.map((work) => html`<${Button} key=${work} icon=${NAMES[work][0]} onClick=${() => setOpen(work)}>${NAMES[work][1]}<//>`)}
-    ${works.length > 0 && html`<${Button} icon="download" onClick=${() => downloadFound({ entity, ...bodyOfCriteria(criteria) }, entity).catch((problem) => toast(`Not downloaded: ${problem.message}`, { kind: "bad" }))}>Download<//>`}
+    ${works.map((work) => html`<${Button} key=${work} icon=${WHOLE[work][0]} onClick=${() => setOpen(work)}>${WHOLE[work][1]}<//>`)}
+    ${canSearch && html`<${Button} icon="download" onClick=${() => downloadFound({ entity, ...bodyOfCriteria(criteria) }, entity).catch((problem) => toast(`Not downloaded: ${problem.message}`, { kind: "bad" }))}>Download<//>`}
     ${canSend && html`<${Button} kind="primary" icon="send" onClick=${() => setOpen("send")}>Send<//>`}
     ${open === "send" && html`<${SendDialog} entity=${entity} onSent=${onSent} onClose=${() => setOpen("")} />`}
     ${open && open !== "send" && html`<${JobDialog} work=${open} entity=${entity} criteria=${criteria} onDone=${done} onClose=${() => setOpen("")} />`}

@@ -211,7 +211,7 @@ function SendOnly({ entity }) {
 
 export default function Messages({ entity, query }) {
   if (!can("Listen", entity) && can("Send", nameParts(entity).base)) return html`<${SendOnly} entity=${entity} />`;
-  return html`<${EntityPage} entity=${entity} tab=${nameParts(entity).subQueue ? "dead-letters" : "messages"} isFull actions=${html`<${WholeActions} entity=${entity} query=${query} />`}>
+  return html`<${EntityPage} entity=${entity} tab=${nameParts(entity).subQueue ? "dead-letters" : "messages"} isFull actions=${(shown) => html`<${WholeActions} entity=${entity} kind=${shown.kind} query=${query} />`}>
     ${(shown, reload) => html`<${Listed} entity=${entity} shown=${shown} query=${query} reloadEntity=${reload} />`}
   <//>`;
 }
