@@ -3,7 +3,7 @@ import { refreshCounts } from "../counts.js";
 import { nameParts } from "../entity.js";
 import { html, useState } from "../lib.js";
 import { plural } from "../format.js";
-import { can, session } from "../session.js";
+import { can, maySend, session } from "../session.js";
 import { useCommands } from "../ui/palette.js";
 import { Button, toast, useShortcuts } from "../ui.js";
 import { downloadFound, downloadRows } from "./download.js";
@@ -15,9 +15,6 @@ import { CancelDialog, CompleteDialog, DeadLetterDialog, DeferDialog, Reschedule
 import { bodyOfCriteria, criteriaOf } from "./criteria.js";
 
 const hasJobs = () => session.value.me.has.jobs;
-
-/** Whether the key may send anywhere: to move needs Send on the target. */
-const maySend = () => session.value.me.rights.some((right) => right === "Send" || right === "Manage");
 
 /** Works on chosen messages: a dialog each, what it takes, and when it is offered. */
 const CHOSEN = [

@@ -10,7 +10,7 @@ import { JobDialog } from "../messages/job_dialog.js";
 import { rowOf } from "../messages/model.js";
 import { MessageTable, columnsOf, keyOf } from "../messages/table.js";
 import { go } from "../router.js";
-import { can, session } from "../session.js";
+import { can, maySend, session } from "../session.js";
 import { makeStore, useStore } from "../store.js";
 import { Button, Empty, Page, Progress, Refusal, toast, useShortcuts } from "../ui.js";
 
@@ -135,7 +135,7 @@ function Search({ entity, shown, query, place }) {
       <div class="row-of">
         ${isRunning ? html`<${Button} icon="stop" onClick=${stop}>Stop<//>` : html`<${Button} type="submit" kind="primary" icon="search" disabled=${isWrong}>Search<//>`}
         <${Button} icon="download" disabled=${isWrong} onClick=${download}>Download all<//>
-        ${mayChange && me.rights.some((right) => right !== "Listen") && html`<${Button} icon="right" onClick=${() => setWork("move")}>Move…<//>`}
+        ${mayChange && maySend() && html`<${Button} icon="right" onClick=${() => setWork("move")}>Move…<//>`}
         ${mayChange && html`<${Button} icon="trash" onClick=${() => setWork("purge")}>Delete…<//>`}
         <span class="spread"></span>
         <div class="search-progress">${isRunning && html`<${Progress} label="Searching" done=${state.progress?.examined ?? 0} of=${state.progress?.of} note=${state.progress ? rate(state.progress.perSecond) : "Starting"} />`}</div>
