@@ -146,7 +146,12 @@ def test_a_schedule_is_moved_and_cancelled(queue: Queue, open_page: OpenPage) ->
     expect(dialog).to_be_hidden()
     assert {each["scheduledEnqueueTime"][:19] for each in queue.held().values()} == {"2088-05-06T07:08:09"}
     choose(page, [first])
-    confirm(begin(page, "Cancel the schedule"))
+    dialog = begin(page, "Cancel the schedule")
+    assert dialog.locator(".dialog-foot button").all_inner_texts() == [
+        "Keep the messages",
+        "Cancel the messages",
+    ]
+    confirm(dialog)
     expect(page.get_by_role("dialog")).to_be_hidden()
     assert [*queue.held()] == [second]
 
@@ -242,11 +247,6 @@ def test_what_a_key_may_not_do_is_not_offered(
     assert [text.strip() for text in bar.get_by_role("button").all_inner_texts()] == offered
 
 
-def test_the_actions_of_one_message_have_keys(queue: Queue, open_page: OpenPage) -> None:
-    first, second = queue.fill(2)
-    page = open_page(queue.broker.at(f"entities/{queue.name}/messages/{first}"), expected=REFUSED)
-    expect(page.get_by_role("heading", name=f"Message {first}", exact=True)).to_be_visible()
-    page.keyboard.press("d")
 @pytest.mark.parametrize("rights", [["Listen"], ["Listen", "Send"]])
 def test_a_topic_offers_what_can_be_done_to_its_schedule(
     keyed: ExploredBroker, open_page: OpenPage, rights: list[str]
@@ -268,6 +268,11 @@ def test_a_topic_offers_what_can_be_done_to_its_schedule(
         expect(page.locator(".table-rows")).to_contain_text("2089")
 
 
+def test_the_actions_of_one_message_have_keys(queue: Queue, open_page: OpenPage) -> None:
+    first, second = queue.fill(2)
+    page = open_page(queue.broker.at(f"entities/{queue.name}/messages/{first}"), expected=REFUSED)
+    expect(page.get_by_role("heading", name=f"Message {first}", exact=True)).to_be_visible()
+    page.keyboard.press("d")
     page.get_by_label("Reason").fill("by keyboard")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="It was dead lettered")).to_be_visible()

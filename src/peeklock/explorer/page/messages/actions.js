@@ -29,8 +29,9 @@ const CHOSEN = [
 ];
 
 /**
- * Return {buttons, dialog} of what can be done to rows, and offer its keys. `onDone(numbers, outcome)`. The dialog is to
- * be drawn whether there are rows or not: they leave while it is at work.
+ * Return {buttons, dialog} of what can be done to rows, and offer its keys. `onDone(numbers, outcome)`: with what outcome
+ * they left; empty = look what became of them. The dialog is to be drawn whether there are rows or not: they leave while
+ * it is at work.
  */
 export function useRowActions({ entity, shown, rows, onDone, small, what = "the chosen messages" }) {
   const [open, setOpen] = useState(null); // {action, rows}
@@ -52,8 +53,9 @@ export function useRowActions({ entity, shown, rows, onDone, small, what = "the 
   useShortcuts(offered.filter((one) => one.key).map((one) => ({ keys: one.key, name: `${one.label}: ${what}`, run: () => begin(one) })), [rows, names]);
   useCommands(offered.map((one) => ({ name: `${one.label}: ${what}`, icon: one.icon, hint: one.key, run: () => begin(one) })), [rows, names]);
   const close = () => setOpen(null);
+  const numbers = open?.rows.filter(open.action.takes).map((row) => row.number);
   const dialog = open && (open.action.work
-    ? html`<${JobDialog} work=${open.action.work} entity=${entity} numbers=${open.rows.filter(open.action.takes).map((row) => row.number)} onDone=${() => onDone([], "")} onClose=${close} />`
+    ? html`<${JobDialog} work=${open.action.work} entity=${entity} numbers=${numbers} onDone=${() => onDone(numbers, "")} onClose=${close} />`
     : html`<${open.action.Shown} entity=${entity} rows=${open.rows} onDone=${onDone} onClose=${close} />`);
   const buttons = html`
     ${offered.map((one) => html`<${Button} key=${one.id} small=${small} icon=${one.icon} onClick=${() => begin(one)}>${one.label}<//>`)}
@@ -72,6 +74,8 @@ export function ChosenBar({ entity, shown, rows, onDone, onClear }) {
     <${Button} small kind="quiet" onClick=${onClear}>Choose none<//>
   </div>`;
   return html`${rows.length > 0 && bar}${dialog}`;
+}
+
 /** Works on all messages that match: the icon and the name. */
 const WHOLE = {
   resubmit: ["send", "Send back…"],
@@ -90,8 +94,6 @@ function worksOf(entity, kind, state) {
   if (subQueue) return maySend() ? ["resubmit", "move", "purge"] : ["purge"];
   if (state === "scheduled") return [...mayReschedule, "cancel"];
   return maySend() ? ["move", "purge"] : ["purge"];
-}
-
 }
 
 /** Buttons for the whole of an entity: send, and works on all messages that match. */
