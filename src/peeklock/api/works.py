@@ -132,11 +132,11 @@ def in_entity(call: Call, work: Mapping[str, Any]) -> Answer:
     return Ask(exchange, LookUp(node.address, exchange.reply_to), render)
 
 
-def streamed(exchange: ApiExchange, work: Mapping[str, Any], grants: Any) -> Work:
+def streamed(exchange: ApiExchange, work: Mapping[str, Any], grants: tuple[Grant, ...]) -> Work:
     """Return the answer that streams what a work finds, as the client accepts it."""
     is_lines = LINES in exchange.request.headers.get("accept", "")
     form = ("lines", LINES) if is_lines else ("events", EVENTS)
-    return Work(exchange.slim(), grants, {**work, "form": form[0]}, form[1])
+    return Work(exchange.slim(), grants, grants[0].identity, {**work, "form": form[0]}, form[1])
 
 
 def require_messages(entity: EntityView, node: Node) -> None:
