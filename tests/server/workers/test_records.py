@@ -185,6 +185,24 @@ def test_the_jobs_of_one_key_leave_room_for_those_of_others(command: list[str]) 
     run(steer, facts)
 
 
+@pytest.mark.parametrize("checkpoint", [None, {"some": 1}])
+def test_a_job_that_cannot_be_resumed_is_kept_as_it_was(command: list[str], checkpoint: Any) -> None:
+    async def steer(steered: Steered) -> None:
+        before = json.loads(json.dumps(steered.facts.kept))
+        steered.refusal = ServerBusy("no room")
+        assert (await steered.do("resume", "0", by="other")).status == 503
+        found = json.loads(json.dumps(steered.facts.kept))
+        found["0"]["shown"].pop("updatedAt", None)
+        assert found == before
+        steered.refusal = None
+        assert (await steered.do("resume", "0")).status == 202
+
+    facts = Facts()
+    facts.kept.update(kept(1, "stopped", "root"))
+    facts.kept["0"]["checkpoint"] = checkpoint
+    run(steer, facts)
+
+
 def test_nothing_is_left_of_a_job_or_a_child_that_cannot_start(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,4 +238,19 @@ def test_one_key_cannot_have_all_children_of_a_namespace(command: list[str]) -> 
         steered.jobs.stop()
 
     command.append("waits")
+    run(steer)
+
+
+def test_nothing_is_kept_of_a_job_after_the_end_of_its_namespace(command: list[str]) -> None:
+    async def steer(steered: Steered) -> None:
+        await steered.do("start")
+        steered.jobs.stop()
+        steered.facts.kept.clear()  # as the end of the namespace does
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert steered.facts.kept == {}
+        job = await steered.shown()
+        assert (await steered.do("resume", job["id"])).status in (409, 503)
+        assert steered.facts.kept == {}
+
     run(steer)

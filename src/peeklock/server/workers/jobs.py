@@ -226,6 +226,8 @@ class Jobs:
             await self._begin(record, grants)
         except BaseException:
             record.shown, record.owner = before
+            with self._logged("a job that was not resumed is kept as one that runs"):
+                await self._put(record)
             raise
         return answer_json(record.json(), 202)
 
@@ -255,7 +257,8 @@ class Jobs:
     async def _forget(self, record: _Record) -> None:
         """Forget a job. Raises: StoreError; it may then come back at the next start."""
         self._records.pop(record.shown["id"], None)
-        await self._facts.put(record.shown["id"], None)
+        if not self._is_stopping:
+            await self._facts.put(record.shown["id"], None)
 
     @contextmanager
     def _logged(self, what: str) -> Iterator[None]:
@@ -282,7 +285,6 @@ class Jobs:
             )
         except (ServiceBusError, OSError) as failure:
             log.warning("a process for a job cannot be started", {"reason": str(failure)})
-            await self._facts.put(record.shown["id"], None if record.checkpoint is None else record.kept)
             raise ServerBusy(f"a process for the job cannot be started: {failure}") from failure
         if self._is_stopping:
             record.child.kill()
@@ -343,5 +345,12 @@ class Jobs:
 
     async def _keep(self, record: _Record) -> None:
         record.shown["updatedAt"] = write_instant(self._now_ms())
-        if record.shown["id"] in self._records:
+        await self._put(record)
+
+    async def _put(self, record: _Record) -> None:
+        """Keep a job as it is, unless it is forgotten, or the namespace has ended. Raises: StoreError.
+
+        A namespace that ends may be followed by one of its name, which would have the job.
+        """
+        if record.shown["id"] in self._records and not self._is_stopping:
             await self._facts.put(record.shown["id"], record.kept)
