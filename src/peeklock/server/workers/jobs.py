@@ -339,8 +339,9 @@ class Jobs:
             return {"state": DONE}
         elif "problem" in line:
             problem = line["problem"]
-            state = STOPPED if problem["status"] == _UNAUTHORIZED else FAILED
-            return {"state": state, "problem": problem["detail"]}
+            if problem["status"] == _UNAUTHORIZED:
+                return {"state": STOPPED, "problem": _rights_ended(shown)}
+            return {"state": FAILED, "problem": problem["detail"]}
         return None
 
     async def _keep(self, record: _Record) -> None:
@@ -354,3 +355,14 @@ class Jobs:
         """
         if record.shown["id"] in self._records and not self._is_stopping:
             await self._facts.put(record.shown["id"], record.kept)
+
+
+def _rights_ended(shown: Mapping[str, Any]) -> str:
+    """Return why a job has stopped whose key was removed, or its value or rights changed."""
+    rights = f"{'Send' if shown['work'] == 'reschedule' else 'Listen'} on '{shown['entity']}'"
+    if "to" in shown:
+        rights += f" and Send on '{shown['to']}'"
+    return (
+        f"The key or role '{shown['by']}', with whose rights the job worked, was removed or changed: resume "
+        f"the job with one that has {rights}."
+    )
