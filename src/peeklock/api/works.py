@@ -182,9 +182,10 @@ OPERATIONS = (
         "Count the messages of an entity by a value of theirs",
         Right.LISTEN,
         group,
-        f"{STREAM}Events: `progress`, and `end` with `groups`, the 1,000 largest, and `count`, how many "
-        "groups there are. A group has `value`, `count`, `oldest`, `newest`, `numbers`, the first ten, and "
-        "`repeated`: how many were resubmitted before.",
+        f"{STREAM}Events: `progress`, and `end` with `groups`, the 1,000 largest, `count`, how many groups "
+        "there are, and `others`. At most the first 10,000 values that are met become groups: `others` is "
+        "how many messages have none of these. A group has `value`, `count`, `oldest`, `newest`, `numbers`, "
+        "the first ten, and `repeated`: how many were resubmitted before.",
         body=ref("Grouping"),
         finds_entity=entity_of,
         streams=True,

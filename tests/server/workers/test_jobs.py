@@ -17,6 +17,7 @@ from peeklock.client.browsing import Browser
 from peeklock.client.links import dead_letter
 from peeklock.client.scheduling import due_ms
 from peeklock.demo.broker import BrokerProcess
+from peeklock.jobs.groups import GROUPS_MAX
 from peeklock.search import Peeked
 from tests.kept_keys import write_keys
 from tests.server.workers.asking import Client, of_kind
@@ -99,10 +100,21 @@ def test_groups_are_counted(client: Client, connection: BlockingConnection) -> N
         ("burnt", 3, 0),
         ("lost", 2, 0),
     ]
+    assert (end["count"], end["others"]) == (2, 0)
     assert end["groups"][0]["numbers"] == [1, 3, 5]
     assert end["groups"][0]["oldest"] <= end["groups"][0]["newest"]
     end = client.events("/groups", {"entity": DEAD, "by": {"property": "n"}, "filter": "n < 2"})[-1][1]
     assert end["count"] == 2
+
+
+def test_groups_beyond_the_limit_are_counted_as_others(
+    client: Client, connection: BlockingConnection
+) -> None:
+    fill(connection, GROUPS_MAX + 3)
+    end = client.events("/groups", {"entity": "orders", "by": {"property": "n"}})[-1][1]
+    assert (end["examined"], end["count"], end["others"]) == (GROUPS_MAX + 3, GROUPS_MAX, 3)
+    assert len(end["groups"]) == 1000
+    assert "(others)" not in {each["value"] for each in end["groups"]}
 
 
 def test_a_purge_by_filter_removes_messages_of_all_states(
