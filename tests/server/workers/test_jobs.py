@@ -85,6 +85,7 @@ def test_dead_letters_are_sent_back_by_group(client: Client, connection: Blockin
     job = wait(client, start(client, **order))
     assert (job["state"], job["done"], job["of"], job["left"]) == ("done", 10, 10, 0)
     assert (job["entity"], job["to"], job["guarantee"]) == (DEAD, "orders", preview["guarantee"])
+    assert job["group"] == group
     assert numbers_in(connection, "orders") == list(range(0, 20, 2))
     [first] = Browser(connection, "orders").peek(0, 1)
     properties = Peeked(first).application_properties
@@ -134,6 +135,7 @@ def test_a_purge_by_filter_removes_messages_of_all_states(
     send(client, [later])
     job = wait(client, start(client, work="purge", entity="orders", criteria={"filter": "n < 5"}))
     assert (job["state"], job["done"], job["of"]) == ("done", 6, 6)
+    assert job["criteria"] == {"filter": "n < 5"}
     assert numbers_in(connection, "orders") == [5, 6, 7, 8, 9]
 
 
@@ -171,6 +173,7 @@ def test_messages_are_dead_lettered_and_moved_by_number(
     assert Peeked(first).dead_letter_reason == "spoilt"
     job = wait(client, start(client, work="move", entity="orders", to="repaired", numbers=[2, 3]))
     assert (job["state"], job["done"]) == ("done", 2)
+    assert (job["numberCount"], "criteria" in job, "rate" in job) == (2, False, False)
     assert numbers_in(connection, "repaired") == [1, 2]
     assert numbers_in(connection, "orders") == [0, 3]
 
@@ -191,7 +194,7 @@ def test_a_job_is_stopped_in_order_and_resumed(client: Client, connection: Block
     assert client.ask("DELETE", f"/jobs/{job['id']}")[0] == 409
     assert client.ask("POST", f"/jobs/{job['id']}/stop")[0] == 202
     stopped = wait(client, job)
-    assert stopped["state"] == "stopped"
+    assert (stopped["state"], stopped["rate"]) == ("stopped", 20)
     assert 5 < stopped["done"] < 60
     assert len(numbers_in(connection, "repaired")) == stopped["done"]
     assert client.ask("POST", f"/jobs/{job['id']}/stop")[0] == 409
