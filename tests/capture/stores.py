@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from peeklock.broker.vocabulary.events import Event, EventType
 from peeklock.capture.exporter import Exporter, ExportOptions
 from peeklock.capture.schema import EVENTS
+from peeklock.capture.source import FolderSource
 from peeklock.store.base import Batch
 from peeklock.store.encoding.event_rows import INTEGERS
 from peeklock.store.sqlite.store import SqliteStore
@@ -77,7 +78,7 @@ class Told:
 def export(data: Path, to: Path, **options: Any) -> Told:
     """Export all that is there, as after the end of a broker."""
     told = Told()
-    exporter = Exporter(ExportOptions(data, to, "here", **options), told)
+    exporter = Exporter(ExportOptions(FolderSource(data), to, "here", **options), told)
     exporter.finish()
     try:
         while (due_s := exporter.step(time.monotonic())) is not None:
