@@ -99,6 +99,10 @@ def test_what_left_stays_in_grey_until_it_is_hidden(queues: ExploredBroker, open
     expect(row(page, 3)).to_contain_text("dead lettered")
     expect(row(page, 4)).to_contain_text("deferred")
     assert "faint" in (row(page, 2).get_attribute("class") or "")
+    expect(row(page, 2).get_by_role("checkbox")).to_be_disabled()
+    page.get_by_label("Choose all 1", exact=True).check()
+    expect(page.get_by_role("toolbar", name="Chosen messages")).to_contain_text("1 message chosen")
+    page.keyboard.press("Escape")
     page.get_by_label("Those that left").select_option("all known")
     expect(row(page, 1)).to_contain_text("completed")
     page.get_by_label("Those that left").select_option("hidden")
@@ -147,6 +151,35 @@ def test_the_keyboard_is_enough(queues: ExploredBroker, open_page: OpenPage) -> 
     expect(page.get_by_role("heading", name="Message 3", exact=True)).to_be_visible()
     page.keyboard.press("u")
     expect(row(page, 3)).to_be_visible()
+
+
+def test_a_choice_moves_nothing(queues: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(queues.at("entities/long/messages"))
+    expect(row(page, 1)).to_be_visible()
+    places = (row(page, 3), page.locator(".table-scroll"), page.locator(".table-foot"))
+    before = [place.bounding_box() for place in places]
+    row(page, 1).get_by_role("checkbox").check()
+    expect(page.get_by_role("toolbar", name="Chosen messages")).to_be_visible()
+    assert [place.bounding_box() for place in places] == before
+
+
+def test_a_key_acts_on_what_the_key_before_it_chose(queues: ExploredBroker, open_page: OpenPage) -> None:
+    """However fast they come: the next one does not wait until the page is painted."""
+    page = open_page(queues.at("entities/long/messages"))
+    expect(row(page, 1)).to_be_visible()
+    page.evaluate(
+        "async () => {"
+        "  for (const key of ['j', 'x', 'c']) {"
+        "    document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));"
+        "    await new Promise((resolve) => {"
+        "      const channel = new MessageChannel();"
+        "      channel.port1.onmessage = resolve;"
+        "      channel.port2.postMessage(0);"
+        "    });"
+        "  }"
+        "}"
+    )
+    expect(page.get_by_role("dialog", name="Complete")).to_contain_text("1 message")
 
 
 def test_the_list_goes_on_after_a_restart(queues: ExploredBroker, open_page: OpenPage) -> None:

@@ -100,7 +100,9 @@ class HttpEndpoint:
             receives=Hub(Receives, new_id, shard, on_defect),
             api=ApiHub(new_id, shard, on_defect),
             api_context=ApiContext(
-                CountBoard(shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8]),
+                CountBoard(
+                    shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8], lambda: shard.mark
+                ),
                 served.history,
                 self._identities_of,
                 is_development=not served.authority_manager.asks_for_secret,

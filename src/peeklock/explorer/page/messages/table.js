@@ -55,5 +55,6 @@ export const MessageTable = ({ rows, columns, label = "Messages", ...rest }) => 
   columns=${columns}
   onOpen=${(row) => go(["entities", row.entity, "messages", row.number])}
   rowTone=${(row) => (row.left ? "faint" : "")}
+  isChoosable=${(row) => !row.left}
   ...${rest}
 />`;

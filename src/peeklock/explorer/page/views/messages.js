@@ -97,17 +97,17 @@ function Filters({ shown, subQueue, query, set, onNewest, isFollowing, setFollow
   </div>`;
 }
 
-function Foot({ state, rows, chosen }) {
+function Foot({ state, rows, children }) {
   const left = rows.filter((row) => row.left).length;
   const parts = [`${figure(rows.length - left)} listed`];
   if (left) parts.push(`${figure(left)} left`);
-  if (chosen.size) parts.push(`${figure(chosen.size)} chosen`);
   if (state.isFull) parts.push("no more fit into this list");
   else if (!state.isEnd) parts.push("more follow");
-  return html`<div class="table-foot" role="status">
-    <span>${parts.join(" · ")}</span>
+  return html`<div class="table-foot">
+    <span class="table-count" role="status">${parts.join(" · ")}</span>
     ${state.isFull && html`<a href="#" onClick=${(event) => (event.preventDefault(), state.goOn())}>Go on from the last one</a>`}
-    ${state.isLoading && html`<span class="spinner" aria-label="Loading"></span>`}
+    ${state.isLoading && html`<span class="spinner" role="img" aria-label="Loading"></span>`}
+    ${children}
   </div>`;
 }
 
@@ -161,10 +161,11 @@ function Listed({ entity, shown, query, reloadEntity }) {
   return html`
     <${Filters} ...${{ shown, subQueue, query, set, onNewest, isFollowing, setFollowing, left, setLeft: (value) => set({ left: value === "now" ? undefined : value }) }} />
     ${state.problem && html`<${Refusal} problem=${state.problem} onRetry=${reload} />`}
-    <${ChosenBar} entity=${entity} shown=${shown} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />
     <div class="fill" ref=${box}>
       <${MessageTable} key=${JSON.stringify(filters)} rows=${rows} columns=${columns} chosen=${chosen} onChoose=${setChosen} onEnd=${onEnd} onSee=${onSee} empty=${empty} />
-      <${Foot} state=${{ ...state, goOn: () => set({ from: String(listing.next) }) }} rows=${rows} chosen=${chosen} />
+      <${Foot} state=${{ ...state, goOn: () => set({ from: String(listing.next) }) }} rows=${rows}>
+        <${ChosenBar} entity=${entity} shown=${shown} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />
+      <//>
     </div>
   `;
 }
