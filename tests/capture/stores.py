@@ -89,13 +89,13 @@ def export(data: Path, to: Path, **options: Any) -> Told:
 
 
 def segments(log: Path) -> list[str]:
-    """Give the paths of all segments, within the log, by number."""
+    """Return the paths of all segments, within the log, by number."""
     found = log.glob("event_date=*/event_hour=*/*")
     return [str(path.relative_to(log)) for path in sorted(found, key=lambda path: path.name)]
 
 
 def rows(log: Path) -> list[dict[str, Any]]:
-    """Give all rows of a log, in order, with what is not null."""
+    """Return all rows of a log, in order, with what is not null."""
     tables = [pq.ParquetFile(log / path).read() for path in segments(log)]
     assert all(table.schema.equals(EVENTS) for table in tables)
     found = pa.concat_tables(tables).to_pylist() if tables else []
