@@ -192,7 +192,7 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
         if shared.settings.explorer == "on":
-            rows += explorer_pages()
+            rows += explorer_pages(asks_for_secret=served.authority_manager.asks_for_secret)
         if has_stores:
             data = served.settings.data
             backup = BackupPages(self._stores, None if data is None else str(data))
