@@ -1,5 +1,6 @@
 // What messages must be: the fields of a search, checked as they are typed, and what the API takes of them.
 import { api, isCancelled } from "../api.js";
+import { zoneOf } from "../format.js";
 import { html, useEffect, useState } from "../lib.js";
 import { useSettled } from "../hooks.js";
 import { Field } from "../ui.js";
@@ -107,8 +108,8 @@ export function CriteriaFields({ value, onChange, check, isDead, states: offered
       <div class="form-grid">
         <${Field} label="From number" inputmode="numeric" value=${value.from ?? ""} onInput=${(given) => set("from")(given.replace(/\D/g, ""))} />
         <${Field} label="To number" inputmode="numeric" value=${value.to ?? ""} onInput=${(given) => set("to")(given.replace(/\D/g, ""))} />
-        <${Field} label="Enqueued since" type="datetime-local" step="1" value=${value.since ?? ""} onInput=${set("since")} max=${localTime(Date.now())} />
-        <${Field} label="Enqueued before" type="datetime-local" step="1" value=${value.until ?? ""} onInput=${set("until")} />
+        <${Field} label="Enqueued since" help=${`In your zone, ${zoneOf(value.since)}.`} type="datetime-local" step="1" value=${value.since ?? ""} onInput=${set("since")} max=${localTime(Date.now())} />
+        <${Field} label="Enqueued before" help=${`In your zone, ${zoneOf(value.until)}.`} type="datetime-local" step="1" value=${value.until ?? ""} onInput=${set("until")} />
         <${Field} label="Session" value=${value.session ?? ""} onInput=${set("session")} ...${text} />
       </div>
     </details>

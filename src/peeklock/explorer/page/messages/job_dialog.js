@@ -2,7 +2,7 @@
 import { Problem, api, isCancelled } from "../api.js";
 import { nameParts } from "../entity.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
-import { number, plural, rate } from "../format.js";
+import { number, plural, rate, zoneOf } from "../format.js";
 import { href } from "../router.js";
 import { can } from "../session.js";
 import { Button, Dialog, Field, LinkButton, Progress, Refusal, Text } from "../ui.js";
@@ -158,7 +158,7 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
       : html`
           <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : group ? html`, those of the group <${Text} value=${group.value} max=${200} />` : isNarrow(criteria) ? ", those that match" : ", all"}${work.states.length === 1 ? `, if ${work.states[0]}` : ""}.</p>
           ${work.hasTarget && html`<${Field} label="To" mono value=${target} onInput=${setTarget} placeholder="a queue or a topic" problem=${target.trim() && !isTargetGood ? "This key may not send there." : ""} autocomplete="off" spellcheck=${false} autofocus />`}
-          ${work.hasTime && html`<${Field} label="Enqueue at" type="datetime-local" step="1" value=${at} onInput=${setAt} help="In your zone. A past time means now." />`}
+          ${work.hasTime && html`<${Field} label="Enqueue at" type="datetime-local" step="1" value=${at} onInput=${setAt} help=${`In your zone, ${zoneOf(at)}. A past time means now.`} />`}
           ${work.hasReason && html`<${Field} label="Reason" value=${reason} onInput=${setReason} />`}
           ${!numbers && !group && html`<${CriteriaFields} value=${criteria} check=${check} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
           <${Field} label="At most per second" inputmode="numeric" value=${perSecond} onInput=${(text) => setPerSecond(text.replace(/\D/g, ""))} help="Empty: as fast as the broker can." />

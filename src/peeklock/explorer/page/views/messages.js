@@ -153,7 +153,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
     reloadEntity();
   };
   useShortcuts([{ keys: "f", name: "Follow, or not", run: () => setFollowing((before) => !before) }]);
-  useKeptPlace(box, listing, rows.length, isFollowing, toEnd);
+  useKeptPlace(box, listing, { count: rows.length, isEnd: state.isEnd }, isFollowing, toEnd);
   const isFiltered = query.state || query.session || query.from;
   const empty = state.isEnd
     ? html`<${Empty} title=${isFiltered ? "No message matches" : "No messages"} icon="messages">${isFiltered ? html`<a href=${href(["entities", entity, "messages"])}>Show all</a>` : isFollowing ? "New ones appear here." : ""}<//>`
@@ -170,10 +170,14 @@ function Listed({ entity, shown, query, reloadEntity }) {
   `;
 }
 
-/** Keep the place of a list for the way back, and stay at its end while new rows come. `toEnd`: whether to begin there. */
-function useKeptPlace(box, listing, count, isFollowing, toEnd) {
+/**
+ * Keep the place of a list for the way back, and stay at its end while new messages come: not while further pages do,
+ * else it would read them all. `toEnd`: whether to begin there.
+ */
+function useKeptPlace(box, listing, { count, isEnd }, isFollowing, toEnd) {
   const isAtEnd = useRef(false);
   const isJumping = useRef(false); // to the end, once there are rows
+  const wasEnd = useRef(false); // whether all pages had been read before
   const scroller = () => box.current?.querySelector(".table-scroll");
   useLayoutEffect(() => {
     const element = scroller();
@@ -184,14 +188,16 @@ function useKeptPlace(box, listing, count, isFollowing, toEnd) {
     };
     note();
     isJumping.current = toEnd.current;
+    wasEnd.current = false;
     toEnd.current = false;
     element.addEventListener("scroll", note, { passive: true });
     return () => element.removeEventListener("scroll", note);
   }, [listing]);
   useLayoutEffect(() => {
-    if (isJumping.current || (isFollowing && isAtEnd.current)) scroller().scrollTop = scroller().scrollHeight;
+    if (isJumping.current || (isFollowing && isAtEnd.current && wasEnd.current)) scroller().scrollTop = scroller().scrollHeight;
     isJumping.current = isJumping.current && count === 0;
-  }, [count]);
+    wasEnd.current = isEnd;
+  }, [count, isEnd]);
 }
 
 /** For a key that may only send. */
