@@ -17,7 +17,8 @@ const counts = makeStore(empty());
 
 let users = 0;
 let timer = 0;
-let control = null;
+let control = null; // of the request under way
+let isAhead = false; // asked before a view has used the counts
 let version;
 let atMs = 0;
 let entries = new Map();
@@ -58,19 +59,35 @@ function take(answer) {
 }
 
 async function ask() {
-  control = new AbortController();
+  const own = new AbortController();
+  control = own;
   try {
-    take(await api.get("counts", { query: { since: version }, signal: control.signal }));
+    take(await api.get("counts", { query: { since: version }, signal: own.signal }));
   } catch (problem) {
     if (isCancelled(problem)) return;
     counts.update({ problem });
   }
+  control = null;
   if (users > 0) timer = setTimeout(ask, document.hidden ? HIDDEN_MS : EVERY_MS);
 }
 
 function stop() {
   clearTimeout(timer);
   control?.abort();
+  control = null;
+  isAhead = false;
+}
+
+/** Ask already, before a view that uses the counts is drawn. */
+export function askAhead() {
+  isAhead = true;
+  ask();
+}
+
+function follow() {
+  if (!isAhead) ask();
+  else if (control === null) timer = setTimeout(ask, EVERY_MS);
+  isAhead = false;
 }
 
 session.subscribe(({ phase }) => {
@@ -92,7 +109,7 @@ export function useCounts(isOn = true) {
   useEffect(() => {
     if (!isOn) return undefined;
     users += 1;
-    if (users === 1) ask();
+    if (users === 1) follow();
     return () => {
       users -= 1;
       if (users === 0) stop();
