@@ -350,10 +350,10 @@ OPERATIONS = (
         "Start a job",
         Right.LISTEN,
         start,
-        "It goes on when the client leaves. It does what `peeklock move`, `purge` and `dead-letters "
-        "resubmit` do, with the rights of this request, as long as its key has them; without them it stops. "
-        "After a restart of the broker it is `interrupted`, and can be resumed. To send needs the right Send "
-        "on the target.",
+        "It goes on when the client leaves, and beyond the expiry of its token. It does what `peeklock "
+        "move`, `purge` and `dead-letters resubmit` do, with the rights that the key or roles of this "
+        "request have at the time: when they are removed, or changed, it stops. After a restart of the "
+        "broker it is `interrupted`, and can be resumed. To send needs the right Send on the target.",
         body=ref("JobOrder"),
         body_bytes_max=BODY_BYTES_MAX,
         finds_entity=entity_of,

@@ -113,7 +113,7 @@ class HandOut:
 
 @dataclass(slots=True)
 class BodiesRead:
-    """Let a connection retry what waits for bodies, then call `want`."""
+    """Have a connection retry what waits for bodies, then call `want`."""
 
     connection_id: int
 

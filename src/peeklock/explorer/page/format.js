@@ -50,7 +50,16 @@ export function age(instant, now = Date.now()) {
   return duration(Math.max(0, (now - Date.parse(instant)) / 1000));
 }
 
-/** 2026-11-28 10:19:30.123, in the reader's zone. */
+/** How far the reader's zone is from UTC at a time, or now: "UTC", "+02:00", "-03:30". */
+export function zoneOf(text) {
+  const at = text ? new Date(text) : new Date();
+  const minutes = -at.getTimezoneOffset();
+  if (!minutes) return "UTC";
+  const two = (value) => String(Math.floor(value)).padStart(2, "0");
+  return `${minutes < 0 ? "-" : "+"}${two(Math.abs(minutes) / 60)}:${two(Math.abs(minutes) % 60)}`;
+}
+
+/** 2026-11-28 10:19:30.123 +02:00, in the reader's zone. */
 export function instant(text) {
   if (!text) return "–";
   const at = new Date(text);
@@ -58,7 +67,7 @@ export function instant(text) {
   const two = (value) => String(value).padStart(2, "0");
   const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
   const time = `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
-  return `${day} ${time}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+  return `${day} ${time}.${String(at.getMilliseconds()).padStart(3, "0")} ${zoneOf(at)}`;
 }
 
 /** Return `one` or `many` after a number: plural(2, "message") is "2 messages". */

@@ -35,11 +35,15 @@ export async function authorization() {
 export function can(right, entity = "") {
   const me = session.value.me;
   if (me === null) return false;
-  const isCovered = me.path === "" || covers(me.path.toLowerCase(), entity.toLowerCase());
-  return isCovered && (me.rights.includes(right) || me.rights.includes("Manage"));
+  return belongs(entity.toLowerCase(), me.path.toLowerCase()) && (me.rights.includes(right) || me.rights.includes("Manage"));
 }
 
-const covers = (path, entity) => entity === path || entity.startsWith(`${path}/`);
+/**
+ * Whether a path belongs to an entity: itself, a subscription of it, or a node such as `$deadletterqueue`. Names may
+ * have slashes: `a/b` is another entity than `a`. All belongs to the namespace, the empty `entity`.
+ */
+const belongs = (path, entity) =>
+  entity === "" || path === entity || (path.startsWith(`${entity}/`) && /^(subscriptions\/|\$)/.test(path.slice(entity.length + 1)));
 
 /** Return {keyName, key, host, entity} or {token, host, entity} of a connection string. Throws: Error. */
 export function readConnectionString(text) {

@@ -65,14 +65,13 @@ export function useRowActions({ entity, shown, rows, onDone, small, what = "the 
   return { buttons, dialog };
 }
 
-/** The bar of what can be done to chosen rows. */
+/** The bar of what can be done to chosen rows: it stands in the foot of their table, which has the place for it. */
 export function ChosenBar({ entity, shown, rows, onDone, onClear }) {
   const { buttons, dialog } = useRowActions({ entity, shown, rows, onDone, small: true });
   useShortcuts(rows.length ? [{ keys: "Escape", name: "Choose none", run: onClear }] : [], [rows.length > 0]);
   const bar = html`<div class="chosen-bar" role="toolbar" aria-label="Chosen messages">
     <b>${plural(rows.length, "message")} chosen</b>
     ${buttons}
-    <span class="spread"></span>
     <${Button} small kind="quiet" onClick=${onClear}>Choose none<//>
   </div>`;
   return html`${rows.length > 0 && bar}${dialog}`;

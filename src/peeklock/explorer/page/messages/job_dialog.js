@@ -2,12 +2,12 @@
 import { Problem, api, isCancelled } from "../api.js";
 import { nameParts } from "../entity.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
-import { number, plural, rate } from "../format.js";
+import { number, plural, rate, zoneOf } from "../format.js";
 import { href } from "../router.js";
 import { can } from "../session.js";
 import { Button, Dialog, Field, LinkButton, Progress, Refusal, Text } from "../ui.js";
 import { Which } from "./each.js";
-import { CriteriaFields, bodyOfCriteria, isNarrow } from "./criteria.js";
+import { CriteriaFields, bodyOfCriteria, isNarrow, useFilterCheck } from "./criteria.js";
 import { STATES, rowOf } from "./model.js";
 
 const ACTIVE = ["active"];
@@ -129,8 +129,10 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
     reason: work.hasReason && reason ? reason : undefined,
     rate: Number(perSecond) > 0 ? Number(perSecond) : undefined,
   };
-  const preview = usePreview(body, isTargetGood && state.job === null);
-  const isReady = isTargetGood && preview.found?.count > 0;
+  const check = useFilterCheck(criteria.filter);
+  const isComplete = isTargetGood && check.isGood;
+  const preview = usePreview(body, isComplete && state.job === null);
+  const isReady = isComplete && preview.found?.count > 0;
   const start = async () => {
     if (!isReady || isStarted.current) return;
     isStarted.current = true;
@@ -156,11 +158,11 @@ export function JobDialog({ work: name, entity, numbers, group, criteria: initia
       : html`
           <p class="faint">Of <code>${entity}</code>${numbers ? `, ${plural(numbers.length, "chosen message")}` : group ? html`, those of the group <${Text} value=${group.value} max=${200} />` : isNarrow(criteria) ? ", those that match" : ", all"}${work.states.length === 1 ? `, if ${work.states[0]}` : ""}.</p>
           ${work.hasTarget && html`<${Field} label="To" mono value=${target} onInput=${setTarget} placeholder="a queue or a topic" problem=${target.trim() && !isTargetGood ? "This key may not send there." : ""} autocomplete="off" spellcheck=${false} autofocus />`}
-          ${work.hasTime && html`<${Field} label="Enqueue at" type="datetime-local" step="1" value=${at} onInput=${setAt} help="In your zone. A past time means now." />`}
+          ${work.hasTime && html`<${Field} label="Enqueue at" type="datetime-local" step="1" value=${at} onInput=${setAt} help=${`In your zone, ${zoneOf(at)}. A past time means now.`} />`}
           ${work.hasReason && html`<${Field} label="Reason" value=${reason} onInput=${setReason} />`}
-          ${!numbers && !group && html`<${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
+          ${!numbers && !group && html`<${CriteriaFields} value=${criteria} check=${check} onChange=${setCriteria} isDead=${subQueue !== ""} states=${work.states} />`}
           <${Field} label="At most per second" inputmode="numeric" value=${perSecond} onInput=${(text) => setPerSecond(text.replace(/\D/g, ""))} help="Empty: as fast as the broker can." />
-          ${isTargetGood && html`<${Preview} preview=${preview} past=${work.past} entity=${entity} />`}
+          ${isComplete && html`<${Preview} preview=${preview} past=${work.past} entity=${entity} />`}
           ${topic && subQueue && target.trim() === topic && html`<p class="note warn">It goes to the topic: each subscription whose rules match gets it, also those that have it already.</p>`}
           ${work.note && html`<p class="note warn">${work.note}</p>`}
         `}

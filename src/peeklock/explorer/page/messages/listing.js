@@ -205,7 +205,8 @@ class Listing {
         continue;
       }
       const before = this.row(number);
-      const after = { ...this.leftRow(entry), preview: before.preview };
+      // The history may lack what it did not see the message with, such as the subject of a deferred one.
+      const after = { ...before, isLocked: false, left: this.leftRow(entry).left };
       // The history says of what a person completes that it was purged: this page knows better.
       if (before.left && before.left.outcome !== "gone") after.left.outcome = before.left.outcome;
       changed.push(after);

@@ -4,7 +4,7 @@ import { EntityPage, nameParts } from "../entity.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { number, plural, rate } from "../format.js";
 import { ChosenBar } from "../messages/actions.js";
-import { CriteriaFields, bodyOfCriteria, criteriaOf, queryOf } from "../messages/criteria.js";
+import { CriteriaFields, bodyOfCriteria, criteriaOf, queryOf, useFilterCheck } from "../messages/criteria.js";
 import { downloadFound } from "../messages/download.js";
 import { JobDialog } from "../messages/job_dialog.js";
 import { rowOf } from "../messages/model.js";
@@ -94,15 +94,16 @@ function Found({ entity, shown, criteria, state }) {
       ? html`<${ChosenBar} entity=${target} shown=${shown ?? { settings: {} }} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />`
       : html`<div class="chosen-bar"><b>${plural(picked.length, "message")} chosen</b><span class="faint">They are of ${plural(entities.size, "entity", "entities")}: choose those of one to act on them.</span></div>`);
   const empty = state.phase === "running" ? html`<${Empty} title="Nothing found yet" icon="search" />` : html`<${Empty} title="No message matches" icon="search">${number(state.end?.examined ?? 0)} were looked at.<//>`;
-  return html`${bar}
-    <div class="fill"><${MessageTable} key=${state.key} rows=${rows} columns=${columns} label="Found messages" chosen=${chosen} onChoose=${setChosen} empty=${empty} />
-      <div class="table-foot" role="status"><span>${summary(state)}</span></div>
+  return html`<div class="fill"><${MessageTable} key=${state.key} rows=${rows} columns=${columns} label="Found messages" chosen=${chosen} onChoose=${setChosen} empty=${empty} />
+      <div class="table-foot"><span class="table-count" role="status">${summary(state)}</span>${bar}</div>
     </div>`;
 }
 
 function Search({ entity, shown, query, place }) {
   const [criteria, setCriteria] = useState(() => criteriaOf(query));
   const [work, setWork] = useState("");
+  const check = useFilterCheck(criteria.filter);
+  const isWrong = check.problem !== "";
   const body = { ...(entity ? { entity } : {}), ...bodyOfCriteria(criteria) };
   const key = JSON.stringify(body);
   const state = useStore(last);
@@ -124,16 +125,16 @@ function Search({ entity, shown, query, place }) {
   };
   const submit = (event) => {
     event.preventDefault();
-    run();
+    if (!isWrong) run();
   };
   const { subQueue } = nameParts(entity ?? "");
   const mayChange = entity && me.has.jobs && can("Listen", entity) && shown?.kind !== "topic";
   return html`
     <form class="card" role="search" ref=${form} onSubmit=${submit}>
-      <${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== "" || !entity} />
+      <${CriteriaFields} value=${criteria} check=${check} onChange=${setCriteria} isDead=${subQueue !== "" || !entity} />
       <div class="row-of">
-        ${isRunning ? html`<${Button} icon="stop" onClick=${stop}>Stop<//>` : html`<${Button} type="submit" kind="primary" icon="search">Search<//>`}
-        <${Button} icon="download" onClick=${download}>Download all<//>
+        ${isRunning ? html`<${Button} icon="stop" onClick=${stop}>Stop<//>` : html`<${Button} type="submit" kind="primary" icon="search" disabled=${isWrong}>Search<//>`}
+        <${Button} icon="download" disabled=${isWrong} onClick=${download}>Download all<//>
         ${mayChange && me.rights.some((right) => right !== "Listen") && html`<${Button} icon="right" onClick=${() => setWork("move")}>Move…<//>`}
         ${mayChange && html`<${Button} icon="trash" onClick=${() => setWork("purge")}>Delete…<//>`}
         <span class="spread"></span>
