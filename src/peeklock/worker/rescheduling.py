@@ -21,6 +21,7 @@ from peeklock.worker.job_runs import Telling, plan_of
 from peeklock.worker.orders import Orders, Work
 from peeklock.worker.output import Output
 from peeklock.worker.pacing import paced
+from peeklock.worker.searching import limited
 
 TOGETHER: Final = 16
 """Messages that are moved at a time. Our choice: the requests under way."""
@@ -62,6 +63,7 @@ class _Rescheduling:
         self.browser = Browser(connection, plan.source)
         self._schedules = Schedules(connection, plan.source, may_drop=work["mayDrop"])
         self._chooses = plan.chooser()
+        self._regex = plan.criteria.regex
         self._at_ms = _times(work)
         self._copies: dict[int, int] = {}
         """Number of an original -> number of its copy."""
@@ -81,12 +83,16 @@ class _Rescheduling:
     def look(self, snapshot: Snapshot) -> None:
         """Find the messages of the job, and copies of an earlier run."""
         for page in paced(self.browser, 0):
-            for payload in filter(is_scheduled, page):
-                number = sequence_number(payload)
-                if (origin := origin_of(payload)) is not None:
-                    self._copies[origin] = number
-                if snapshot.has(number) and self._chooses(Peeked(payload)):
-                    self.wanted.add(number)
+            with limited(self._regex):
+                self._look_at(page, snapshot)
+
+    def _look_at(self, page: Sequence[bytes], snapshot: Snapshot) -> None:
+        for payload in filter(is_scheduled, page):
+            number = sequence_number(payload)
+            if (origin := origin_of(payload)) is not None:
+                self._copies[origin] = number
+            if snapshot.has(number) and self._chooses(Peeked(payload)):
+                self.wanted.add(number)
 
     def slices(self) -> Any:
         """Yield the messages of the job that are still scheduled, some at a time."""

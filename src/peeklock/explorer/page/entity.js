@@ -3,6 +3,7 @@ import { api, entityPath } from "./api.js";
 import { useLoad } from "./hooks.js";
 import { html } from "./lib.js";
 import { href } from "./router.js";
+import { can } from "./session.js";
 import { Badge, Icon, Loading, Page, Refusal, Tabs, Text } from "./ui.js";
 
 const SUB_QUEUE = /\/\$(deadletterqueue|transfer\/\$deadletterqueue)$/i;
@@ -33,7 +34,7 @@ function tabsOf(shown) {
     tabs = [
       { id: "subscriptions", label: "Subscriptions", count: shown.subscriptionCount },
       { ...messages, label: "Scheduled", count: counts.scheduled },
-      { id: "match", label: "Why did it not arrive?" },
+      ...(can("Manage", name) ? [{ id: "match", label: "Why did it not arrive?" }] : []), // it shows rules
       settled,
     ];
   } else {

@@ -9,7 +9,7 @@ const RENEW_MS = 300_000; // before its end another one is made
 export const session = makeStore({ phase: "starting", me: null, problem: null });
 
 let credential = null; // {kind: "key", resource, keyName, key} or {kind: "token", text} or {kind: "none"}
-let made = null; // the current signature: {text, endsAt}
+let made = null; // the current signature: {text, endsAt}, where text is a promise
 
 /** Use a credential from now on; null = none. */
 export function use(next) {
@@ -26,7 +26,7 @@ export async function authorization() {
   if (credential.kind === "token") return credential.text;
   if (made === null || made.endsAt - RENEW_MS < Date.now()) {
     const { resource, keyName, key } = credential;
-    made = { text: await sign(resource, keyName, key, TOKEN_S), endsAt: Date.now() + TOKEN_S * 1000 };
+    made = { text: sign(resource, keyName, key, TOKEN_S), endsAt: Date.now() + TOKEN_S * 1000 };
   }
   return made.text;
 }

@@ -142,7 +142,7 @@ function Grouped({ queue, query, place }) {
     </div>
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
     <div class="group-progress">
-      ${isLoading || progress ? html`<${Progress} label="Counting" done=${progress?.examined} of=${progress?.of} note="Counting the dead letters" />` : found && html`<span class="faint" role="status">${plural(found.examined ?? total, "dead letter")} in ${plural(found.count ?? found.groups.length, "group")}${found.count > found.groups.length ? `, the ${number(found.groups.length)} largest are shown` : ""}</span>`}
+      ${isLoading || progress ? html`<${Progress} label="Counting" done=${progress?.examined} of=${progress?.of} note="Counting the dead letters" />` : found && html`<span class="faint" role="status">${plural(found.examined ?? total, "dead letter")} in ${plural(found.count ?? found.groups.length, "group")}${found.count > found.groups.length ? `, the ${number(found.groups.length)} largest are shown` : ""}${found.others > 0 ? `; ${plural(found.others, "dead letter")} with further values ${found.others === 1 ? "is" : "are"} in none` : ""}</span>`}
     </div>
     ${by === null && html`<${Empty} title="Group by what?" icon="filter">Name a ${kind === "property" ? "property" : "place in a JSON body"} above.<//>`}
     ${found && html`<${Table} label="Groups" rows=${found.groups} rowKey=${(row) => row.value} columns=${columns} sort=${{ key: "count", isDown: true }} onOpen=${setOpen}

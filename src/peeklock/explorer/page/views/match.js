@@ -51,7 +51,7 @@ function Subscription({ one }) {
       <h3><a href=${href(["entities", one.name])}><${Text} value=${subscription} /></a></h3>
       <${Badge} tone=${one.isMatched ? "good" : "bad"}>${one.isMatched ? "gets it" : "does not get it"}<//>
       <div class="spread"></div>
-      ${can("Manage", one.name) && html`<a href=${href(["entities", one.name, "rules"])}>Rules</a>`}
+      <a href=${href(["entities", one.name, "rules"])}>Rules</a>
     </div>
     ${one.note && html`<p class="note warn"><${Text} value=${one.note} /></p>`}
     ${one.rules.length === 0
@@ -129,5 +129,10 @@ function Form({ topic, query }) {
 }
 
 export default function Match({ entity, query }) {
-  return html`<${EntityPage} entity=${entity} tab="match">${(shown) => html`<p class="lead">What each rule of each subscription says to a message, as the rules are now.</p><${Form} topic=${shown.name} query=${query} />`}<//>`;
+  return html`<${EntityPage} entity=${entity} tab="match">
+    ${(shown) =>
+      can("Manage", shown.name)
+        ? html`<p class="lead">What each rule of each subscription says to a message, as the rules are now.</p><${Form} topic=${shown.name} query=${query} />`
+        : html`<${Empty} title="Not shown" icon="lock">Rules need a key with Manage on the topic.<//>`}
+  <//>`;
 }
