@@ -135,6 +135,7 @@ def test_a_job_stops_with_the_key_of_who_started_it_and_goes_on_for_another_one(
     expect(page.get_by_role("heading", name="Sign in to peeklock")).to_be_visible()
     page = open_signed_in(open_page, broker, "jobs")
     row = page.get_by_role("grid", name="Jobs").get_by_role("row").filter(has_text=key)
+    expect(row).to_contain_text("at most 3.0/s")
     row.click()
     resume = page.get_by_role("button", name="Resume")
     expect(resume).to_be_visible()

@@ -59,7 +59,7 @@ export function zoneOf(text) {
   return `${minutes < 0 ? "-" : "+"}${two(Math.abs(minutes) / 60)}:${two(Math.abs(minutes) % 60)}`;
 }
 
-/** 2026-11-28 10:19:30.123 +02:00, in the reader's zone. */
+/** 2026-11-28 10:19:30.123 +02:00, in the reader's zone: of a text, or of ms since 1970. */
 export function instant(text) {
   if (!text) return "–";
   const at = new Date(text);
