@@ -206,7 +206,7 @@ function useAllGroups(names) {
 
 const ALL_COLUMNS = [
   { key: "value", title: "Reason", value: (row) => row.value, cell: (row) => html`<${Value} value=${row.value} />`, minWidth: 130, grow: 2 },
-  { key: "entities", title: "Where", value: (row) => row.entities.length, cell: (row) => html`<span class="row-of tight where">${row.entities.slice(0, 3).map(({ name }) => html`<a key=${name} href=${placeOf(name)}><${Text} value=${ownerOf(name)} /></a>`)}${row.entities.length > 3 && html`<span class="faint">and ${number(row.entities.length - 3)} more</span>`}</span>`, minWidth: 140, grow: 3 },
+  { key: "entities", title: "Where", value: (row) => row.entities.length, cell: (row) => html`<span class="row-of tight where">${row.entities.slice(0, 3).map(({ name }) => html`<a key=${name} href=${placeOf(name)}><${Text} value=${ownerOf(name)} /></a>`)}${row.entities.length > 3 && html`<span class="faint">and ${number(row.entities.length - 3)} more</span>`}</span>`, minWidth: 140, grow: 3, drop: 1 },
   { key: "count", title: "Messages", value: (row) => row.count, cell: (row) => html`<${Count} value=${row.count} tone="bad" />`, width: 92, align: "end", isDownFirst: true },
   { key: "repeated", title: "Failed again", value: (row) => row.repeated, cell: (row) => (row.repeated ? html`<${Badge} tone="warn">${number(row.repeated)}<//>` : html`<span class="count none">0</span>`), width: 104, align: "end", drop: 3, isDownFirst: true },
   { key: "newest", title: "Newest enqueued", value: (row) => row.newest, cell: (row) => html`<${Time} value=${row.newest} isAge />`, width: 140, align: "end", drop: 2 },
