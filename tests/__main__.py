@@ -121,7 +121,7 @@ WAITING = (
             "--dist",
             "worksteal",
             "-m",
-            "interop and not clients and not long",
+            "interop and not clients and not long and not soak",
             *FOLDERS["interop"],
         ),
         190,
