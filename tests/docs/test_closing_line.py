@@ -147,6 +147,7 @@ def test_no_step_is_there_twice_in_ci() -> None:
         ("kill", ["kill loops"]),
         ("interop", ["official client"]),
         ("interop long", ["long tests of clients"]),
+        ("interop soak", []),
         ("interop clients", ["every client"]),
         ("spark", ["spark"]),
         ("spark long", ["long tests of Spark"]),
