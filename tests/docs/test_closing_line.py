@@ -185,7 +185,7 @@ def test_marked_tests_are_where_their_step_looks_for_them(marker: str) -> None:
 
 
 def _lines(file: Path) -> str:
-    """Give a file's text with an end of line behind each marker."""
+    """Return a file's text with an end of line behind each marker."""
     return re.sub(r"\b(mark\.\w+)", "\\1\n", file.read_text(encoding="utf-8"))
 
 

@@ -48,8 +48,10 @@ class DatabaseStores:
         host = socket.gethostname()
         # A folder that was copied to another machine is another node.
         owner = Owner(f"process {os.getpid()} on {host}", f"{instance}@{host}", uuid.uuid4().hex)
-        survives = "fsync" if settings.durability == "memory" else settings.durability
-        self._database = Database(address, owner, durability=survives, connections=settings.store_connections)
+        self._url = settings.store
+        self._survives = "fsync" if settings.durability == "memory" else settings.durability
+        most = settings.store_connections
+        self._database = Database(address, owner, durability=self._survives, connections=most)
 
     def store(self, folder: Path, name: str, durability: Durability) -> Store:
         from peeklock.store.postgres.store import PostgresStore
@@ -59,6 +61,9 @@ class DatabaseStores:
             log.info("waiting for a store", {"store": name, "owner": owner, "do": do})
 
         return PostgresStore(self._database, name, on_wait=waits)
+
+    def source(self, folder: Path, name: str) -> dict[str, str]:
+        return {"url": self._url, "name": name, "durability": self._survives}
 
     def has(self, folder: Path, name: str) -> bool:
         return self._database.has(name)

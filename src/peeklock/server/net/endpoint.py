@@ -100,7 +100,9 @@ class HttpEndpoint:
             receives=Hub(Receives, new_id, shard, on_defect),
             api=ApiHub(new_id, shard, on_defect),
             api_context=ApiContext(
-                CountBoard(shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8]),
+                CountBoard(
+                    shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8], lambda: shard.mark
+                ),
                 served.history,
                 self._identities_of,
                 is_development=not served.authority_manager.asks_for_secret,
@@ -190,7 +192,7 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
         if shared.settings.explorer == "on":
-            rows += explorer_pages()
+            rows += explorer_pages(asks_for_secret=served.authority_manager.asks_for_secret)
         if has_stores:
             data = served.settings.data
             backup = BackupPages(self._stores, None if data is None else str(data))
