@@ -21,7 +21,8 @@ def test_a_view_is_for_everybody(broker: ExploredBroker, open_page: OpenPage, na
     for element in ("documentElement", "querySelector('main')"):
         assert page.evaluate(f"document.{element}.scrollWidth") <= 320
     page.wait_for_function(
-        "() => [...document.querySelectorAll('.table-scroll')].every((one) => one.scrollWidth <= one.clientWidth)"
+        "() => [...document.querySelectorAll('.table-scroll')]"
+        ".every((one) => one.scrollWidth <= one.clientWidth)"
     )
     page.set_viewport_size({"width": 3840, "height": 640})
     assert page.evaluate("document.documentElement.scrollWidth") <= 3840
