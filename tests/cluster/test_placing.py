@@ -95,7 +95,7 @@ class Cluster:
         """Do what a node plans; the database refuses a lease that is not free."""
         todo = plan(seen, self.stores, name, self.owned(name))
         for store in todo.give:
-            self.held[store] = replace(self.held[store], left_s=0.0, session=None)
+            self.held[store] = replace(self.held[store], owner=None, left_s=0.0, session=None)
         for store in todo.take:
             lease = self.held.get(store, Held(None, 0.0, 0))
             if not lease.is_valid:

@@ -39,7 +39,7 @@ class Held:
     """The lease on one store."""
 
     owner: str | None
-    """The node that has it, None = a process that is no node, or nobody."""
+    """The node that has or had it last; None = it was given back, or has a process that is no node."""
     left_s: float
     """Until it ends, if it is not renewed; 0 or less = it has ended, or was given back."""
     epoch: int
