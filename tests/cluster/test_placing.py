@@ -1,4 +1,4 @@
-"""Which node owns which store: examples, and rounds of many nodes that see the database at different times."""
+"""Which node owns which store: examples, and rounds of nodes that see the database at different times."""
 
 from __future__ import annotations
 

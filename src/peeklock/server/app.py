@@ -19,6 +19,8 @@ from peeklock.auth import Authority
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server import configuration, log
+from peeklock.server.cluster.member import Member
+from peeklock.server.cluster.stand_in import stand_in
 from peeklock.server.disk import Stores, open_stores
 from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.followed_files import followed_files
@@ -42,6 +44,7 @@ from peeklock.server.shard.housekeeping import Housekeeping
 from peeklock.server.shard.shard import Shard
 from peeklock.server.system.authority import SystemAuthority
 from peeklock.server.system.opening import open_system
+from peeklock.server.system.shared import SharedSystemStore
 from peeklock.store.base import StoreDeposed, StoreError
 
 if TYPE_CHECKING:
@@ -92,6 +95,8 @@ class Broker:
         self._token_issuer: TokenIssuer | None = None
         self._telemetry: Telemetry | None = None
         self.defects = DefectLog(self._clock.now_ms)
+        self.member: Member | None = None
+        """This process as a node; None = it is in no cluster."""
         self.amqp_port = 0
         self.http_port = 0
 
@@ -106,6 +111,12 @@ class Broker:
         name = configs[0].namespace if configs else DEFAULT_NAMESPACE
         self._telemetry = self._make_telemetry(name)
         stores = open_stores(settings)
+        if stores is not None:
+            try:
+                await asyncio.to_thread(stores.join, "")
+            except StartFailed:
+                stores.close()
+                raise
         self._system = await open_system(settings, name, stores)
         try:
             await self._start(name, configs, stores)
@@ -130,18 +141,27 @@ class Broker:
             None if self._token_issuer is None else self._token_issuer.verifier,
             self._telemetry,
         )
+        nodes = None if stores is None else stores.nodes
         try:
             limits = configs[0].limits if configs else None
-            default = ServedNamespace(name, process, settings, "default", limits=limits)
+            if nodes is None:
+                default = ServedNamespace(name, process, settings, "default", limits=limits)
+            else:
+                default = stand_in(name, process)
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
         self.registry = Registry(default, settings.own_names)
         self.lifecycle = Lifecycle(process, self.registry)
         await default.open()
         try:
-            await default.configure(configs[0] if configs else None)
-            default.make_capture()
-            await self.lifecycle.start(configs[1:])
+            if nodes is None:
+                await default.configure(configs[0] if configs else None)
+                default.make_capture()
+                await self.lifecycle.start(configs[1:])
+            else:
+                await default.configure(None)
+                assert isinstance(self._system, SharedSystemStore)
+                self.member = Member(nodes, self.registry, self.lifecycle, self._system, configs, self._fail)
             await self._listen()
             self.reload = followed_files(
                 settings,
@@ -155,6 +175,8 @@ class Broker:
             for served in self.registry:
                 await served.shard.stop()
             raise
+        if self.member is not None:
+            self.member.start()
 
     @property
     def shard(self) -> Shard:
@@ -382,6 +404,8 @@ class Broker:
 
     async def _stop(self) -> None:
         """Answer what was begun, then close connections and store. Source: wire contract C46."""
+        if self.member is not None:
+            await self.member.stop()
         self.protocols.stop_taking()
         with contextlib.suppress(TimeoutError):
             answers = (served.shard.answer() for served in self.registry)
@@ -394,6 +418,8 @@ class Broker:
         await asyncio.gather(*(served.stop() for served in self.registry))
         await self._process.exporter.stop()
         await self._system.close()
+        if self.member is not None:
+            await self.member.leave()
         if self._process.stores is not None:
             self._process.stores.close()
 

@@ -104,11 +104,11 @@ def test_what_a_node_reports_is_seen_by_others(process: Callable[..., Process]) 
     first, second = process("a"), process("b")
     first.join()
     second.join()
-    first.report = Report(is_sound=False, unreached=frozenset({"b", "c"}), is_leaving=True)
+    first.report = Report(is_sound=False, unreached=frozenset("bc"), is_leaving=True)
     for one in (first, second):
         one.watch.start()
     node = second.until(lambda view: not view.nodes["a"].is_sound).nodes["a"]
-    assert (node.unreached, node.is_leaving) == ({"b", "c"}, True)
+    assert (node.unreached, node.is_leaving) == (frozenset("bc"), True)
     first.watch.stop()
     second.until(lambda view: view.nodes["a"].seen_s > POLL_S)
     first.nodes.leave()
@@ -121,7 +121,7 @@ def test_a_second_node_of_a_name_is_refused_while_the_first_one_lives(
     first, second = process("a"), process("a", "other")
     first.join()
     first.watch.start()
-    with pytest.raises(NodeRefused, match="a node 'a' of .* runs already, on host: choose another --node"):
+    with pytest.raises(NodeRefused, match=r"a node 'a' of .* runs already, on host: choose another --node"):
         second.join()
     assert first.replaced.empty()
 

@@ -90,6 +90,12 @@ class Registry:
             del self._by_host[host]
         self._by_key.clear()
 
+    def set_default(self, served: ServedNamespace) -> None:
+        """Let another one be the default namespace."""
+        self.remove(self.default)
+        self.default = served
+        self.add(served)
+
     # As the gateway asks
 
     def by_host(self, host_name: str) -> ServedNamespace | None:

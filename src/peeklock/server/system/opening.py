@@ -6,6 +6,7 @@ from peeklock.server.disk import SYSTEM, Stores
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.system.default_name import set_default_name
 from peeklock.server.system.migration import MigrationRefused, migrate
+from peeklock.server.system.shared import SharedSystemStore
 from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.store.base import Store, StoreError, StoreInUse
 from peeklock.store.sqlite.folder import holder, require_finished
@@ -19,7 +20,12 @@ async def open_system(settings: Settings, default: str, stores: Stores | None) -
     try:
         if settings.data is not None:
             require_finished(settings.data)  # before anything is made there
-        system = await SystemStore.open(_store(settings, stores))
+        nodes = None if stores is None else stores.nodes
+        if nodes is None:
+            system = await SystemStore.open(_store(settings, stores))
+        else:
+            # The other nodes look then, and read the facts again.
+            system = await SharedSystemStore.open_shared(lambda: _store(settings, stores), nodes.notify)
     except StoreInUse as failure:  # of its own folder, which nobody has named
         assert settings.data is not None
         text = f"{settings.data} is in use by {holder(folder_of(settings.data))}"
