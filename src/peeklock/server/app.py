@@ -19,14 +19,12 @@ from peeklock.auth import Authority
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
 from peeklock.server import configuration, log
-from peeklock.server.cluster.member import Member
-from peeklock.server.cluster.stand_in import stand_in
 from peeklock.server.disk import Stores, open_stores
 from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.followed_files import followed_files
 from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.keys.rules import KeysRefused
-from peeklock.server.line_limits import DefectLog, RefusalLog
+from peeklock.server.line_limits import DefectLog, Note, RefusalLog
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.loop.timers import tick_round
@@ -49,7 +47,10 @@ from peeklock.store.base import StoreDeposed, StoreError
 
 if TYPE_CHECKING:
     from peeklock.config.file import Config
+    from peeklock.server.cluster.member import Member
     from peeklock.server.keys.token_issuer import TokenIssuer
+    from peeklock.server.net.node_port import NodePort
+    from peeklock.server.net.relay import Relay
     from peeklock.server.otel.export import Telemetry
 
 ANSWERS_S_MAX = 3.0
@@ -97,6 +98,8 @@ class Broker:
         self.defects = DefectLog(self._clock.now_ms)
         self.member: Member | None = None
         """This process as a node; None = it is in no cluster."""
+        self._node_port: NodePort | None = None
+        self._relay: Relay | None = None
         self.amqp_port = 0
         self.http_port = 0
 
@@ -113,7 +116,12 @@ class Broker:
         stores = open_stores(settings)
         if stores is not None:
             try:
-                await asyncio.to_thread(stores.join, "")
+                if settings.node is not None:
+                    from peeklock.server.net.node_port import NodePort
+
+                    self._node_port = NodePort(settings)
+                address = "" if self._node_port is None else self._node_port.address
+                await asyncio.to_thread(stores.join, address)
             except StartFailed:
                 stores.close()
                 raise
@@ -147,6 +155,8 @@ class Broker:
             if nodes is None:
                 default = ServedNamespace(name, process, settings, "default", limits=limits)
             else:
+                from peeklock.server.cluster.stand_in import stand_in
+
                 default = stand_in(name, process)
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
@@ -159,9 +169,19 @@ class Broker:
                 default.make_capture()
                 await self.lifecycle.start(configs[1:])
             else:
+                from peeklock.server.cluster.member import Member
+
                 await default.configure(None)
                 assert isinstance(self._system, SharedSystemStore)
-                self.member = Member(nodes, self.registry, self.lifecycle, self._system, configs, self._fail)
+                self.member = Member(
+                    nodes,
+                    self.registry,
+                    self.lifecycle,
+                    self._system,
+                    configs,
+                    settings.own_names,
+                    self._fail,
+                )
             await self._listen()
             self.reload = followed_files(
                 settings,
@@ -206,6 +226,11 @@ class Broker:
         ]
         if self._telemetry is not None:
             parts.append(self._telemetry.run())
+        if self.member is not None and self._relay is not None:
+            from peeklock.server.net.probing import Prober
+
+            prober = Prober(self.member, self._relay.context, self._settings.host, self.amqp_port)
+            parts.append(prober.run())
         running = [asyncio.get_running_loop().create_task(part) for part in parts]
         for task in running:
             task.add_done_callback(tell_failure)
@@ -217,6 +242,9 @@ class Broker:
             await self._token_issuer.stop()
         self.ports.close()
         self.control.close()
+        if self._node_port is not None and self._relay is not None:
+            self._node_port.close()
+            self._relay.close()
         if self._failure is not None:
             # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
             # facts.
@@ -283,18 +311,38 @@ class Broker:
             gateway_limits=self._gateway_limits,
             health=self._health,
             stops=self._stopping.is_set,
+            member=self.member,
         )
         protocols, note = self.protocols, self._refusals.of_connection()
         kept = None if settings.data is None else SystemAuthority(self._system, settings.data)
-        self.ports = Ports(settings, protocols.amqp, protocols.http, protocols.wait_s, note, kept)
+        led = await self._make_relay(note) or protocols
+        self.ports = Ports(settings, led.amqp, led.http, protocols.wait_s, note, kept)
         await self.ports.open()
-        self.control = ControlSocket(self._settings, protocols.control)
+        self.control = ControlSocket(self._settings, led.control)
         try:
             await self.control.open()
         except StartFailed:
             self.ports.close()
             raise
         self.amqp_port, self.http_port = self.ports.amqp_port, self.ports.http_port
+
+    async def _make_relay(self, note: Note) -> Relay | None:
+        """Return what leads connections to their owners, None = this process is no node."""
+        if self.member is None:
+            return None
+        from peeklock.server.database import read_cluster_key
+        from peeklock.server.net.relay import Relay
+        from peeklock.server.tls.between_nodes import node_contexts
+
+        assert self._node_port is not None
+        assert self._settings.cluster_key is not None
+        key = read_cluster_key(self._settings.cluster_key)
+        contexts = await asyncio.to_thread(node_contexts, key)
+        relay = self._relay = Relay(
+            self.member, self.protocols, contexts.connecting, self._clock.now_ms, note
+        )
+        await self._node_port.open(relay, contexts.listening)
+        return relay
 
     # Running
 
@@ -347,6 +395,7 @@ class Broker:
             "namespaces": len(self.registry),
             **self.ports.health(),
             **self.protocols.figures(),
+            **({} if self._relay is None else self._relay.figures()),
         }
         return {
             "version": __version__,

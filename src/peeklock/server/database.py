@@ -51,7 +51,7 @@ class DatabaseStores:
             address = Address(settings.store)
         except AddressInvalid as failure:
             raise StartFailed(f"--store: {failure}") from failure
-        self._key = None if settings.cluster_key is None else _cluster_key(settings.cluster_key)
+        self._key = None if settings.cluster_key is None else read_cluster_key(settings.cluster_key)
         instance = self._take_folder(settings.data)
         host = socket.gethostname()
         shown = f"process {os.getpid()} on {host}"
@@ -125,7 +125,7 @@ class DatabaseStores:
             raise StartFailed(str(failure)) from failure
 
 
-def _cluster_key(file: Path) -> ClusterKey:
+def read_cluster_key(file: Path) -> ClusterKey:
     """Return the key in a file. Raises: StartFailed."""
     try:
         return ClusterKey(file.read_bytes())

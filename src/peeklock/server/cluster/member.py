@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from peeklock.cluster.placing import Plan, plan
-from peeklock.cluster.view import View
+from peeklock.cluster.view import Node, View
 from peeklock.server import log
+from peeklock.server.cluster.directory import Directory
 from peeklock.server.cluster.stand_in import follow_keys
 from peeklock.server.disk import SYSTEM, store_name
 from peeklock.server.namespaces.lifecycle import OPENED_AT_ONCE, Lifecycle, Wanted
@@ -50,9 +51,10 @@ class Member:
         lifecycle: Lifecycle,
         system: SharedSystemStore,
         configs: Sequence[Config],
+        own_names: Sequence[str],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """Own nothing yet.
+        """Own nothing yet. Raises: StartFailed.
 
         Args:
             nodes: the cluster, which this node has joined.
@@ -60,6 +62,7 @@ class Member:
             lifecycle: opens and ends namespaces.
             system: the facts of the cluster.
             configs: of the configuration file, the default namespace first.
+            own_names: further host names of the broker.
             on_failure: called when this node may not go on.
         """
         from peeklock.store.postgres.nodes import Report
@@ -73,6 +76,8 @@ class Member:
         self._stand_in = registry.default
         self._lifecycle = lifecycle
         self._system = system
+        self._own_names = own_names
+        self.directory = self._make_directory()
         self._seen = asyncio.Event()
         self._facts_epoch = 0
         self._failed_at_s: dict[str, float] = {}
@@ -123,11 +128,28 @@ class Member:
             if served is not self._stand_in and served.kind != "throw-away"
         }
 
-    def wanted(self) -> dict[str, Wanted]:
-        """Return all namespaces of the cluster, by the names of their stores. Raises: StartFailed."""
+    def served(self, wanted: Wanted) -> ServedNamespace | None:
+        """Return a namespace if this node owns it."""
+        found = self._registry.get(wanted.name)
+        return None if found is self._stand_in else found
+
+    def owner_of(self, store: str) -> tuple[str, Node] | None:
+        """Return the process that owns a store, and its node; None = nobody that is known does."""
+        lease = self.view.lease(store)
+        node = self.view.nodes.get(lease.owner or "")
+        if not lease.is_valid or node is None or lease.session is None:
+            return None
+        return lease.session, node
+
+    async def move(self, store: str, name: str | None) -> None:
+        """Let a node own a store from now on, None = whoever has room. Raises: StoreError."""
+        await asyncio.to_thread(self.nodes.choose, [store], name)
+
+    def _make_directory(self) -> Directory:
+        """Return all namespaces of the cluster. Raises: StartFailed."""
         first = self.configs[0] if self.configs else None
         default = Wanted.default(self._stand_in.name, first)
-        return {one.store: one for one in (default, *self._lifecycle.wanted(self.configs[1:]))}
+        return Directory(default, self._lifecycle.wanted(self.configs[1:]), self._own_names)
 
     # From the watch
 
@@ -147,20 +169,23 @@ class Member:
                 return
             try:
                 await self._follow_facts()
-                wanted = self.wanted()
+                wanted = self.directory.by_store
                 todo = plan(self.view, wanted, self.nodes.name, self.owned())
                 await self._do(todo, wanted)
             except (StoreError, StartFailed) as failure:
                 log.error("the node cannot follow the cluster", {"reason": str(failure)})
 
     async def _follow_facts(self) -> None:
+        """Follow namespaces and keys that another node has changed, and the configuration of this one."""
         epoch = self.view.lease(SYSTEM).epoch
         if epoch != self._facts_epoch:
             await self._system.refresh()
             self._facts_epoch = epoch
-            follow_keys(self._stand_in)
+            for served in (self._stand_in, *self.owned().values()):
+                follow_keys(served)
+        self.directory = self._make_directory()
 
-    async def _do(self, todo: Plan, wanted: dict[str, Wanted]) -> None:
+    async def _do(self, todo: Plan, wanted: Mapping[str, Wanted]) -> None:
         for store in todo.give:
             served = self.owned().get(store)
             if served is not None:

@@ -19,6 +19,6 @@ def stand_in(name: str, process: Process) -> ServedNamespace:
 
 
 def follow_keys(served: ServedNamespace) -> None:
-    """Let a stand-in have the keys that the owner of the default namespace has. Raises: StoreError."""
+    """Let a namespace have the keys that another node may have changed. Raises: StoreError."""
     if isinstance(served.keys, NamespaceKeys):
-        served.authority_manager.set_rules(served.keys.rules())
+        served.keys.follow()

@@ -25,6 +25,7 @@ from peeklock.rest.receives import Receives
 from peeklock.server.line_limits import Note
 from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.net.backup_pages import BackupPages, Stores
+from peeklock.server.net.cluster_pages import cluster_pages
 from peeklock.server.net.config_page import ConfigPage
 from peeklock.server.net.connection_pages import ConnectionPages
 from peeklock.server.net.explorer_pages import explorer_pages
@@ -93,7 +94,7 @@ class HttpEndpoint:
             now_ms=shared.clock.wall_ms,
             origin_policy=shared.origin_policy,
             stops=shared.stops,
-            amqp=shared.amqp,
+            amqp=partial(shared.amqp_in, served),
             turns=shared.turns,
             bears_refusal=shared.bears_refusal,
             bodies=shared.bodies,
@@ -189,6 +190,8 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
+        if shared.member is not None:
+            rows += cluster_pages(shared.member, served)
         if shared.settings.explorer == "on":
             rows += explorer_pages()
         if has_stores:
