@@ -24,7 +24,7 @@ from peeklock.server.exporter_process import ExporterProcess
 from peeklock.server.followed_files import followed_files
 from peeklock.server.keys.authority_manager import is_loopback
 from peeklock.server.keys.rules import KeysRefused
-from peeklock.server.line_limits import DefectLog, Note, RefusalLog
+from peeklock.server.line_limits import DefectLog, RefusalLog
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.loop.timers import tick_round
@@ -42,15 +42,13 @@ from peeklock.server.shard.housekeeping import Housekeeping
 from peeklock.server.shard.shard import Shard
 from peeklock.server.system.authority import SystemAuthority
 from peeklock.server.system.opening import open_system
-from peeklock.server.system.shared import SharedSystemStore
 from peeklock.store.base import StoreDeposed, StoreError
 
 if TYPE_CHECKING:
     from peeklock.config.file import Config
-    from peeklock.server.cluster.member import Member
     from peeklock.server.keys.token_issuer import TokenIssuer
-    from peeklock.server.net.node_port import NodePort
     from peeklock.server.net.relay import Relay
+    from peeklock.server.node import Node
     from peeklock.server.otel.export import Telemetry
 
 ANSWERS_S_MAX = 3.0
@@ -96,10 +94,8 @@ class Broker:
         self._token_issuer: TokenIssuer | None = None
         self._telemetry: Telemetry | None = None
         self.defects = DefectLog(self._clock.now_ms)
-        self.member: Member | None = None
+        self.node: Node | None = None
         """This process as a node; None = it is in no cluster."""
-        self._node_port: NodePort | None = None
-        self._relay: Relay | None = None
         self.amqp_port = 0
         self.http_port = 0
 
@@ -116,11 +112,8 @@ class Broker:
         stores = open_stores(settings)
         if stores is not None:
             try:
-                if settings.node is not None:
-                    from peeklock.server.net.node_port import NodePort
-
-                    self._node_port = NodePort(settings)
-                address = "" if self._node_port is None else self._node_port.address
+                self.node = _make_node(settings)
+                address = "" if self.node is None else self.node.address
                 await asyncio.to_thread(stores.join, address)
             except StartFailed:
                 stores.close()
@@ -149,39 +142,26 @@ class Broker:
             None if self._token_issuer is None else self._token_issuer.verifier,
             self._telemetry,
         )
-        nodes = None if stores is None else stores.nodes
+        node = self.node
         try:
             limits = configs[0].limits if configs else None
-            if nodes is None:
+            if node is None:
                 default = ServedNamespace(name, process, settings, "default", limits=limits)
             else:
-                from peeklock.server.cluster.stand_in import stand_in
-
-                default = stand_in(name, process)
+                default = node.stand_in(name, process)
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
         self.registry = Registry(default, settings.own_names)
         self.lifecycle = Lifecycle(process, self.registry)
         await default.open()
         try:
-            if nodes is None:
+            if node is None:
                 await default.configure(configs[0] if configs else None)
                 default.make_capture()
                 await self.lifecycle.start(configs[1:])
             else:
-                from peeklock.server.cluster.member import Member
-
                 await default.configure(None)
-                assert isinstance(self._system, SharedSystemStore)
-                self.member = Member(
-                    nodes,
-                    self.registry,
-                    self.lifecycle,
-                    self._system,
-                    configs,
-                    settings.own_names,
-                    self._fail,
-                )
+                node.join(process, self.registry, self.lifecycle, configs)
             await self._listen()
             self.reload = followed_files(
                 settings,
@@ -190,13 +170,14 @@ class Broker:
                 ports=self.ports,
                 token_issuer=self._token_issuer,
                 notifier=self._notifier,
+                member=None if node is None else node.member,
             )
         except StartFailed:
             for served in self.registry:
                 await served.shard.stop()
             raise
-        if self.member is not None:
-            self.member.start()
+        if node is not None:
+            node.member.start()
 
     @property
     def shard(self) -> Shard:
@@ -226,11 +207,8 @@ class Broker:
         ]
         if self._telemetry is not None:
             parts.append(self._telemetry.run())
-        if self.member is not None and self._relay is not None:
-            from peeklock.server.net.probing import Prober
-
-            prober = Prober(self.member, self._relay.context, self._settings.host, self.amqp_port)
-            parts.append(prober.run())
+        if self.node is not None:
+            parts.append(self.node.probe(self.amqp_port))
         running = [asyncio.get_running_loop().create_task(part) for part in parts]
         for task in running:
             task.add_done_callback(tell_failure)
@@ -242,9 +220,8 @@ class Broker:
             await self._token_issuer.stop()
         self.ports.close()
         self.control.close()
-        if self._node_port is not None and self._relay is not None:
-            self._node_port.close()
-            self._relay.close()
+        if self.node is not None:
+            self.node.close()
         if self._failure is not None:
             # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
             # facts.
@@ -311,11 +288,13 @@ class Broker:
             gateway_limits=self._gateway_limits,
             health=self._health,
             stops=self._stopping.is_set,
-            member=self.member,
+            member=None if self.node is None else self.node.member,
         )
         protocols, note = self.protocols, self._refusals.of_connection()
         kept = None if settings.data is None else SystemAuthority(self._system, settings.data)
-        led = await self._make_relay(note) or protocols
+        led: Protocols | Relay = protocols
+        if self.node is not None:
+            led = await self.node.open(protocols, self._clock.now_ms, note)
         self.ports = Ports(settings, led.amqp, led.http, protocols.wait_s, note, kept)
         await self.ports.open()
         self.control = ControlSocket(self._settings, led.control)
@@ -325,24 +304,6 @@ class Broker:
             self.ports.close()
             raise
         self.amqp_port, self.http_port = self.ports.amqp_port, self.ports.http_port
-
-    async def _make_relay(self, note: Note) -> Relay | None:
-        """Return what leads connections to their owners, None = this process is no node."""
-        if self.member is None:
-            return None
-        from peeklock.server.database import read_cluster_key
-        from peeklock.server.net.relay import Relay
-        from peeklock.server.tls.between_nodes import node_contexts
-
-        assert self._node_port is not None
-        assert self._settings.cluster_key is not None
-        key = read_cluster_key(self._settings.cluster_key)
-        contexts = await asyncio.to_thread(node_contexts, key)
-        relay = self._relay = Relay(
-            self.member, self.protocols, contexts.connecting, self._clock.now_ms, note
-        )
-        await self._node_port.open(relay, contexts.listening)
-        return relay
 
     # Running
 
@@ -395,7 +356,7 @@ class Broker:
             "namespaces": len(self.registry),
             **self.ports.health(),
             **self.protocols.figures(),
-            **({} if self._relay is None else self._relay.figures()),
+            **({} if self.node is None else self.node.relay.figures()),
         }
         return {
             "version": __version__,
@@ -453,8 +414,8 @@ class Broker:
 
     async def _stop(self) -> None:
         """Answer what was begun, then close connections and store. Source: wire contract C46."""
-        if self.member is not None:
-            await self.member.stop()
+        if self.node is not None:
+            await self.node.member.stop()
         self.protocols.stop_taking()
         with contextlib.suppress(TimeoutError):
             answers = (served.shard.answer() for served in self.registry)
@@ -467,10 +428,19 @@ class Broker:
         await asyncio.gather(*(served.stop() for served in self.registry))
         await self._process.exporter.stop()
         await self._system.close()
-        if self.member is not None:
-            await self.member.leave()
+        if self.node is not None:
+            await self.node.member.leave()
         if self._process.stores is not None:
             self._process.stores.close()
+
+
+def _make_node(settings: Settings) -> Node | None:
+    """Return this process as a node, None = it is to be none. Raises: StartFailed."""
+    if settings.node is None:
+        return None
+    from peeklock.server.node import Node
+
+    return Node(settings)
 
 
 async def _load_protocols() -> None:

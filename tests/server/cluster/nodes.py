@@ -52,8 +52,8 @@ class Cluster:
         """Return the names of the stores that each node owns."""
         found = {}
         for name, broker in self.brokers.items():
-            assert broker.member is not None
-            found[name] = sorted(broker.member.owned())
+            assert broker.node is not None
+            found[name] = sorted(broker.node.member.owned())
         return found
 
     async def until_owned(self, **wanted: list[str]) -> None:

@@ -35,11 +35,11 @@ def test_an_operator_moves_a_namespace(url: str, tmp_path: Path) -> None:
         first = await cluster.start("a")
         await cluster.until_owned(a=["default"])
         await cluster.start("b")
-        assert first.member is not None
-        first.member.nodes.choose(["default"], "b")
+        assert first.node is not None
+        first.node.member.nodes.choose(["default"], "b")
         await cluster.until_owned(a=[], b=["default"])
         assert first.registry.default.name == "main"
-        first.member.nodes.choose(["default"], "a")
+        first.node.member.nodes.choose(["default"], "a")
         await cluster.until_owned(a=["default"], b=[])
 
     in_cluster(check, url, tmp_path, ["main"])
@@ -73,5 +73,34 @@ def test_nodes_share_keys_and_the_certificate_authority(url: str, tmp_path: Path
         assert rules[0] == rules[1] != []
         pems = [(tmp_path / name / "tls" / "ca.pem").read_bytes() for name in "ab"]
         assert pems[0] == pems[1]
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_secrets_are_encrypted_also_those_of_a_broker_before(
+    url: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    name = url.rpartition("/")[2]
+    query = "SELECT convert_from(k, 'UTF8'), convert_from(v, 'UTF8') FROM peeklock.kv ORDER BY k"
+
+    def secrets() -> list[str]:
+        found = {str(key): str(text) for key, text in postgres.execute(query, name)}
+        return [text for key, text in found.items() if "keys/main" in key or "certificate-authority" in key]
+
+    async def check(cluster: Cluster) -> None:
+        sas = frozenset({"sas"})
+        alone = await cluster.start("before", node=None, cluster_key=None, auth=sas)
+        keys = alone.registry.default.keys
+        assert isinstance(keys, NamespaceKeys)
+        before = keys.rules()
+        assert await cluster.stop("before") == 0
+        assert not any("sealed" in text for text in secrets())
+        node = await cluster.start("a", auth=sas)
+        await cluster.until_owned(a=["default"])
+        assert len(secrets()) == 2
+        assert all(text.startswith('{"sealed":') for text in secrets())
+        keys = node.registry.default.keys
+        assert isinstance(keys, NamespaceKeys)
+        assert keys.rules() == before
 
     in_cluster(check, url, tmp_path, ["main"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import uuid
 from pathlib import Path
 
@@ -13,24 +12,13 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from peeklock.auth import DEVELOPMENT_KEY
 from peeklock.server.app import Broker
 from tests.postgres_server import PostgresServer
+from tests.server.cluster.names import names as names  # a fixture
 from tests.server.cluster.nodes import Cluster, in_cluster
 
 
 @pytest.fixture
 def url(postgres: PostgresServer) -> str:
     return postgres.new_database(f"relay{uuid.uuid4().hex}")
-
-
-@pytest.fixture(autouse=True)
-def names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resolve `NAME.localhost`, which not every system does."""
-    resolve = socket.getaddrinfo
-
-    def of_any(host: object, *more: object, **options: object) -> object:
-        is_ours = isinstance(host, str) and host.endswith(".localhost")
-        return resolve("127.0.0.1" if is_ours else host, *more, **options)  # type: ignore[arg-type]  # passed on
-
-    monkeypatch.setattr(socket, "getaddrinfo", of_any)
 
 
 def client_of(broker: Broker, name: str) -> ServiceBusClient:

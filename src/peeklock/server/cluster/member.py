@@ -120,6 +120,11 @@ class Member:
         with contextlib.suppress(StoreError):  # others see it when it reports no more
             await asyncio.to_thread(self.nodes.leave)
 
+    def follow(self, configs: Sequence[Config]) -> None:
+        """Follow a changed configuration file: namespaces that it names now are owned by some node."""
+        self.configs = configs
+        self._seen.set()
+
     def owned(self) -> dict[str, ServedNamespace]:
         """Return the namespaces that this node owns, by the names of their stores."""
         return {

@@ -174,15 +174,7 @@ class HttpEndpoint:
             Page("/metrics/entities", Access.FIGURES, self._metrics.entities),
             Page("/connections", Access.MANAGE, connections.show),
             Page("/connections/", Access.MANAGE, connections.close, "DELETE"),
-            Page("/$api/v1/namespaces", Access.MANAGE, namespaces.show_all),
-            Page("/$api/v1/namespaces", Access.MANAGE, namespaces.make, "POST", takes_body=True),
-            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.show),
-            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.create, "PUT", takes_body=True),
-            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.delete, "DELETE"),
-            Page(
-                "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
-            ),
-            Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
+            *_namespace_rows(namespaces),
             Page("/$api/v1/connection-string", Access.MANAGE, namespaces.connect),
             Page("/$api/v1/config", Access.MANAGE, config.show),
             Page("/$api/v1/keys", Access.MANAGE, keys.show),
@@ -190,10 +182,8 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
-        if shared.member is not None:
-            rows += cluster_pages(shared.member, served)
-        if shared.settings.explorer == "on":
-            rows += explorer_pages()
+        rows += [] if shared.member is None else cluster_pages(shared.member, served)
+        rows += explorer_pages() if shared.settings.explorer == "on" else []
         if has_stores:
             data = served.settings.data
             backup = BackupPages(self._stores, None if data is None else str(data))
@@ -214,3 +204,15 @@ class HttpEndpoint:
                 role: Role = "default" if served.is_default else "namespace"
                 found.append((StoreHead(served.name, role, 0), served.shard.reader))
         return {key_of(head): (head, reader) for head, reader in found}
+
+
+def _namespace_rows(namespaces: NamespacePages) -> list[Page]:
+    return [
+        Page("/$api/v1/namespaces", Access.MANAGE, namespaces.show_all),
+        Page("/$api/v1/namespaces", Access.MANAGE, namespaces.make, "POST", takes_body=True),
+        Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.show),
+        Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.create, "PUT", takes_body=True),
+        Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.delete, "DELETE"),
+        Page("/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True),
+        Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
+    ]

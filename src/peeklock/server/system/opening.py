@@ -6,7 +6,6 @@ from peeklock.server.disk import SYSTEM, Stores
 from peeklock.server.settings import Settings, StartFailed
 from peeklock.server.system.default_name import set_default_name
 from peeklock.server.system.migration import MigrationRefused, migrate
-from peeklock.server.system.shared import SharedSystemStore
 from peeklock.server.system.store import SystemStore, folder_of
 from peeklock.store.base import Store, StoreError, StoreInUse
 from peeklock.store.sqlite.folder import holder, require_finished
@@ -24,8 +23,16 @@ async def open_system(settings: Settings, default: str, stores: Stores | None) -
         if nodes is None:
             system = await SystemStore.open(_store(settings, stores))
         else:
+            from peeklock.server.database import read_cluster_key
+            from peeklock.server.system.sealing import Sealing
+            from peeklock.server.system.shared import SharedSystemStore
+
+            assert settings.cluster_key is not None
+            sealing = Sealing(read_cluster_key(settings.cluster_key))
             # The other nodes look then, and read the facts again.
-            system = await SharedSystemStore.open_shared(lambda: _store(settings, stores), nodes.notify)
+            system = await SharedSystemStore.open_shared(
+                lambda: _store(settings, stores), sealing, nodes.notify
+            )
     except StoreInUse as failure:  # of its own folder, which nobody has named
         assert settings.data is not None
         text = f"{settings.data} is in use by {holder(folder_of(settings.data))}"

@@ -2,16 +2,20 @@
 
 A change takes the lease on the store, reads what is there, commits, and gives the lease back. So nodes change
 the facts one after the other, and `make` sees all that was committed before. A node reads the changes of
-others with `refresh`.
+others with `refresh`. Keys and the certificate authority are encrypted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
+from typing import Any
 
-from peeklock.server.system.store import SystemStore, read
+from peeklock.server.system import authority, keys
+from peeklock.server.system.sealing import Sealing
+from peeklock.server.system.store import SystemStore, Values, is_sealed, read
 from peeklock.store.base import Store
 from peeklock.store.encoding import definitions
 
@@ -19,24 +23,41 @@ from peeklock.store.encoding import definitions
 class SharedSystemStore(SystemStore):
     """See `SystemStore`; `open_shared` makes it."""
 
-    def __init__(self, make: Callable[[], Store], on_change: Callable[[], None]) -> None:
+    def __init__(self, make: Callable[[], Store], sealing: Sealing, on_change: Callable[[], None]) -> None:
         super().__init__(make(), {}, 1)
         self._make = make
+        self._sealing = sealing
         self._on_change = on_change
 
     @classmethod
-    async def open_shared(cls, make: Callable[[], Store], on_change: Callable[[], None]) -> SharedSystemStore:
-        """Read the facts.
+    async def open_shared(
+        cls, make: Callable[[], Store], sealing: Sealing, on_change: Callable[[], None]
+    ) -> SharedSystemStore:
+        """Read the facts, and seal the secrets that a broker before the cluster has left.
 
         Args:
             make: returns the store of the facts, not open.
+            sealing: seals the secrets.
             on_change: called in a thread after a change, to tell other nodes.
 
         Raises: StoreError.
         """
-        made = cls(make, on_change)
-        await made.change(dict)  # so that the store is there
+        made = cls(make, sealing, on_change)
+        await made.change(made._unsealed_secrets)
         return made
+
+    def _unsealed_secrets(self) -> Values:
+        return {
+            key: value
+            for key, text in self._texts.items()
+            if _is_secret(key) and not is_sealed(value := json.loads(text))
+        }
+
+    def _sealed(self, key: str, value: Any) -> Any:
+        return self._sealing.seal(key, value) if _is_secret(key) else value
+
+    def _opened(self, key: str, sealed: Any) -> Any:
+        return self._sealing.open(key, sealed)
 
     async def refresh(self) -> None:
         """Read what other nodes have changed. Raises: StoreError."""
@@ -65,3 +86,7 @@ class SharedSystemStore(SystemStore):
             await store.close()
         if self._next_no != before:
             await asyncio.to_thread(self._on_change)
+
+
+def _is_secret(key: str) -> bool:
+    return key == authority.FACT or key.startswith(keys.PREFIX)

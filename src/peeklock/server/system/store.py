@@ -56,7 +56,8 @@ class SystemStore:
     def get(self, key: str) -> Any:
         """Return a value of its own, None if there is no such fact."""
         text = self._texts.get(key)
-        return None if text is None else _decode(key, text)
+        found = None if text is None else _decode(key, text)
+        return self._opened(key, found) if is_sealed(found) else found
 
     def keys_below(self, prefix: str) -> list[str]:
         """Return the keys that begin with a prefix, sorted."""
@@ -95,12 +96,24 @@ class SystemStore:
                 raise StoreFailed(f"the facts of the process cannot be changed: {self._failure}")
             async with self._writing():
                 texts = {
-                    _checked(key): None if value is None else _encode(value) for key, value in make().items()
+                    _checked(key): None if value is None else _encode(self._sealed(key, value))
+                    for key, value in make().items()
                 }
                 if texts:
                     await self._commit(texts)
             if then is not None:
                 then()
+
+    def _sealed(self, key: str, value: Any) -> Any:
+        """Return a value as it is stored."""
+        return value
+
+    def _opened(self, key: str, sealed: Any) -> Any:
+        """Return what a sealed value has. Raises: StoreDamaged."""
+        raise StoreDamaged(
+            f"the fact {key} of the process is encrypted with the key of a cluster: copy it into a database, "
+            "and start nodes with that key on it"
+        )
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[None]:
@@ -137,6 +150,11 @@ async def read(store: Store) -> tuple[dict[str, str], int]:
         _decode(key, text)
     live = await store.load_live()
     return facts, live.first_no + len(live.frame_sizes)
+
+
+def is_sealed(value: Any) -> bool:
+    """Return whether a value is encrypted; see `sealing`."""
+    return isinstance(value, dict) and value.keys() == {"sealed"}
 
 
 def _checked(key: str) -> str:
