@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import click
 
-from peeklock import __version__
+from peeklock import FORM, __version__
 from peeklock.cli.backups import backup, restore
 from peeklock.cli.bench import bench
 from peeklock.cli.browsing import peek, search, tail
@@ -84,7 +84,9 @@ from peeklock.cli.trace import trace
         "show_default": True,
     },
 )
-@click.version_option(__version__, prog_name="peeklock")
+@click.version_option(
+    __version__, prog_name="peeklock", message=f"%(prog)s, version %(version)s, {FORM} core"
+)
 def main() -> None:
     """A durable, self-hosted message broker that speaks Azure Service Bus.
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from peeklock import __version__
+from peeklock import FORM, __version__
 from peeklock.auth import Authority
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
@@ -360,6 +360,7 @@ class Broker:
         }
         return {
             "version": __version__,
+            "core": FORM,
             "namespace": served.name,
             "durability": served.settings.durability,
             **await served.shard.health(),
