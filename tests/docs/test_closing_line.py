@@ -142,11 +142,12 @@ def test_no_step_is_there_twice_in_ci() -> None:
 @pytest.mark.parametrize(
     ("markers", "steps"),
     [
-        ("", ["core tests"]),
+        ("", ["core tests", "core tests of processes"]),  # of which each has other folders
         ("simulation", ["simulation tests"]),
         ("kill", ["kill loops"]),
         ("interop", ["official client"]),
         ("interop long", ["long tests of clients"]),
+        ("interop soak", []),
         ("interop clients", ["every client"]),
         ("spark", ["spark"]),
         ("spark long", ["long tests of Spark"]),

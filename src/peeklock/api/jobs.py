@@ -228,7 +228,7 @@ def _read(given: Mapping[str, Any], node: Node) -> tuple[dict[str, Any], dict[st
     if "numbers" in given:
         shown_job["numberCount"] = len(given["numbers"])
     plan: dict[str, Any] = {
-        "work": "purge" if work in _DEFAULT_STATES else work,
+        "work": "purge" if work == "cancel" else work,
         "source": source,
         "criteria": read_criteria(given.get("criteria", {}), "criteria."),
         **{name: given[name] for name in ("numbers", "rate", "limit") if name in given},

@@ -116,7 +116,8 @@ class _Run:
         Raises: ServiceBusError: what source or target refuses.
         """
         driver, plan = self.driver, self.plan
-        self.by_session = driver.has_sessions()
+        # What is scheduled is not received; a topic, which has such messages, has no receivers at all.
+        self.by_session = plan.work != "reschedule" and driver.has_sessions()
         if plan.target is not None:
             driver.check_target()
         highest = driver.highest()

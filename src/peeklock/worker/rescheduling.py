@@ -23,11 +23,6 @@ from peeklock.worker.output import Output
 from peeklock.worker.pacing import paced
 from peeklock.worker.searching import limited
 
-GUARANTEE: Final = (
-    "Each message is copied to its new time, then cancelled. If this is interrupted in between, the job "
-    "completes it when it is resumed; a message that falls due meanwhile can come twice."
-)
-
 TOGETHER: Final = 16
 """Messages that are moved at a time. Our choice: the requests under way."""
 
@@ -43,7 +38,7 @@ def reschedule(work: Work, connection: BlockingConnection, output: Output, order
         highest = {int(partition): number for partition, number in kept["highest"].items()}
     run.look(Snapshot(highest))
     before = 0 if kept is None else kept["done"]
-    output.line({"begun": {"of": before + len(run.wanted), "guarantee": GUARANTEE}})
+    output.line({"begun": {"of": before + len(run.wanted), "guarantee": run.guarantee}})
 
     def save() -> None:
         telling.keep({"highest": highest, "done": before + run.done}, before + run.done)
@@ -64,6 +59,7 @@ class _Rescheduling:
 
     def __init__(self, work: Work, connection: BlockingConnection) -> None:
         plan = plan_of(work)
+        self.guarantee = plan.guarantee.sentence
         self.browser = Browser(connection, plan.source)
         self._schedules = Schedules(connection, plan.source, may_drop=work["mayDrop"])
         self._chooses = plan.chooser()

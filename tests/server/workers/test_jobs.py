@@ -162,6 +162,20 @@ def test_schedules_are_shifted_once(
     assert wait(client, job)["done"] == 2
 
 
+def test_a_topic_has_scheduled_messages_to_move_in_time(client: Client) -> None:
+    """Their count comes first, as for all jobs."""
+    later = {"body": "x", "scheduledEnqueueTime": "2999-01-01T00:00:00Z"}
+    assert client.ask("POST", "/entities/news/messages", [later, later])[0] == 201
+    order = {"work": "reschedule", "entity": "news", "at": "2999-02-01T00:00:00Z"}
+    events = client.events("/jobs/preview", order)
+    assert of_kind(events, "end"), events[-1][1]["detail"]
+    [end] = of_kind(events, "end")
+    assert (end["count"], end["states"], len(end["examples"])) == (2, {"scheduled": 2}, 2)
+    assert end["guarantee"].startswith("Each message is copied to its new time")
+    job = wait(client, start(client, **order))
+    assert (job["state"], job["done"], job["guarantee"]) == ("done", 2, end["guarantee"])
+
+
 def test_messages_are_dead_lettered_and_moved_by_number(
     client: Client, connection: BlockingConnection
 ) -> None:

@@ -9,6 +9,7 @@ const HIDDEN_MS = 20_000; // while the tab is not shown
 export const SAMPLES = 60; // of a rate
 export const TRAIL = 30; // of those of an entity
 const NO_TRAIL = []; // of all that are idle
+const NO_RATES = { received: 0, delivered: 0, completed: 0 }; // of all that are new
 
 const empty = () => ({ list: null, totals: null, rates: { received: [], delivered: [], completed: [] }, problem: null });
 
@@ -28,10 +29,11 @@ const byName = (a, b) => (a.name < b.name ? -1 : 1);
 const rateOf = (now, before, seconds) => (seconds > 0 && before !== undefined ? Math.max(0, now - before) / seconds : 0);
 
 function noted(next, before, seconds) {
+  if (before === undefined) return Object.assign(next, { rates: NO_RATES, trail: NO_TRAIL });
   const rates = {};
-  for (const name of ["received", "delivered", "completed"]) rates[name] = rateOf(next[name], before?.[name], seconds);
+  for (const name of ["received", "delivered", "completed"]) rates[name] = rateOf(next[name], before[name], seconds);
   const busy = rates.received + rates.delivered;
-  const trail = busy || before?.trail.some(Boolean) ? [...before.trail, busy].slice(-TRAIL) : NO_TRAIL;
+  const trail = busy || before.trail.some(Boolean) ? [...before.trail, busy].slice(-TRAIL) : NO_TRAIL;
   return { ...next, rates, trail };
 }
 

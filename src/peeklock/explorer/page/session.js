@@ -38,6 +38,9 @@ export function can(right, entity = "") {
   return belongs(entity.toLowerCase(), me.path.toLowerCase()) && (me.rights.includes(right) || me.rights.includes("Manage"));
 }
 
+/** Return whether the caller may send anywhere: to move needs Send on the target. */
+export const maySend = () => session.value.me.rights.some((right) => right === "Send" || right === "Manage");
+
 /**
  * Whether a path belongs to an entity: itself, a subscription of it, or a node such as `$deadletterqueue`. Names may
  * have slashes: `a/b` is another entity than `a`. All belongs to the namespace, the empty `entity`.

@@ -34,8 +34,11 @@ export function bodyOfCriteria(criteria) {
   return found;
 }
 
-/** Return whether criteria leave any message out. */
-export const isNarrow = (criteria) => Object.keys(bodyOfCriteria(criteria)).length > 0;
+/** Return whether criteria leave any message of some states out. */
+export function isNarrow({ states = [], ...criteria }, of) {
+  const leavesStateOut = states.length > 0 && of.some((state) => !states.includes(state));
+  return leavesStateOut || Object.keys(bodyOfCriteria(criteria)).length > 0;
+}
 
 /** Ask the broker whether a filter is good: {isGood, problem}. `problem` empty and not good: it is not known yet. */
 export function useFilterCheck(text = "") {

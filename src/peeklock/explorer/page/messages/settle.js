@@ -20,7 +20,7 @@ export const CompleteDialog = (props) => html`<${EachDialog} title="Complete" la
   <p class="note warn">A completed message is gone. There is no way back.</p>
 <//>`;
 
-export const CancelDialog = (props) => html`<${EachDialog} title="Cancel the schedule" label="Cancel the messages" past="cancelled" left="cancelled" isDanger
+export const CancelDialog = (props) => html`<${EachDialog} title="Cancel the schedule" label="Cancel the messages" dismiss="Keep the messages" past="cancelled" left="cancelled" isDanger
   takes=${isScheduled} call=${(row, signal) => api.del(path(row), { signal })} ...${props}>
   <p class="note warn">A cancelled message is gone. There is no way back.</p>
 <//>`;

@@ -7,6 +7,7 @@ import { useShortcuts } from "./shortcuts.js";
 
 const ROW_PX = 34;
 const BEYOND = 8; // rows drawn above and below those in sight
+const ROW_PADDING_PX = 12; // both sides
 
 /** Return the columns that fit: those with the highest `drop` go first. */
 function fitting(columns, width) {
@@ -225,7 +226,7 @@ export function Table(props) {
   };
   const order = (column) => setSort((before) => ({ key: column.key, isDown: before?.key === column.key ? !before.isDown : !!column.isDownFirst }));
 
-  const shown = fitting(columns, width - (chosen ? 40 : 0));
+  const shown = fitting(columns, width && width - ROW_PADDING_PX - (chosen ? 40 : 0));
   const template = [
     ...(chosen ? ["40px"] : []),
     ...shown.map((column) => (column.width ? `${column.width}px` : `minmax(${column.minWidth ?? 120}px, ${column.grow ?? 1}fr)`)),

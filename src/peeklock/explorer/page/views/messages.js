@@ -148,6 +148,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
   };
   const onDone = (numbers, outcome) => {
     if (outcome) listing.leave(numbers, outcome);
+    else listing.look(numbers).catch((problem) => toast(problem.message, { kind: "bad" }));
     setChosen(NONE);
     refreshCounts();
     reloadEntity();
@@ -176,8 +177,8 @@ function Listed({ entity, shown, query, reloadEntity }) {
  */
 function useKeptPlace(box, listing, { count, isEnd }, isFollowing, toEnd) {
   const isAtEnd = useRef(false);
-  const isJumping = useRef(false); // to the end, once there are rows
   const wasEnd = useRef(false); // whether all pages had been read before
+  const isJumping = useRef(false); // to the end, once there are rows
   const scroller = () => box.current?.querySelector(".table-scroll");
   useLayoutEffect(() => {
     const element = scroller();
@@ -187,8 +188,8 @@ function useKeptPlace(box, listing, { count, isEnd }, isFollowing, toEnd) {
       isAtEnd.current = element.scrollTop > 0 && element.scrollTop + element.clientHeight >= element.scrollHeight - 8;
     };
     note();
-    isJumping.current = toEnd.current;
     wasEnd.current = false;
+    isJumping.current = toEnd.current;
     toEnd.current = false;
     element.addEventListener("scroll", note, { passive: true });
     return () => element.removeEventListener("scroll", note);
@@ -211,7 +212,7 @@ function SendOnly({ entity }) {
 
 export default function Messages({ entity, query }) {
   if (!can("Listen", entity) && can("Send", nameParts(entity).base)) return html`<${SendOnly} entity=${entity} />`;
-  return html`<${EntityPage} entity=${entity} tab=${nameParts(entity).subQueue ? "dead-letters" : "messages"} isFull actions=${html`<${WholeActions} entity=${entity} query=${query} />`}>
+  return html`<${EntityPage} entity=${entity} tab=${nameParts(entity).subQueue ? "dead-letters" : "messages"} isFull actions=${(shown) => html`<${WholeActions} entity=${entity} kind=${shown.kind} query=${query} />`}>
     ${(shown, reload) => html`<${Listed} entity=${entity} shown=${shown} query=${query} reloadEntity=${reload} />`}
   <//>`;
 }
