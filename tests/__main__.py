@@ -1,4 +1,4 @@
-"""`python -m tests test|rest|lint|soak`: the checks of the project, step by step, with one closing line.
+"""`python -m tests test|rest|lint|compiled|soak`: the checks of the project, step by step, with one total.
 
 Owns the order and the target times of the steps. Knows nothing of their content.
 
@@ -83,6 +83,20 @@ FOLDERS = {
 }
 """Folder of each marker's tests; of `long`, those without another of these markers. Named, since to collect
 all tests costs each process 26 s of CPU; a test checks that no test of a marker is elsewhere."""
+
+COMPILED_FOLDERS = (
+    "form",
+    "amqp",
+    "broker",
+    "engine",
+    "gateway",
+    "store",
+    "server",
+    "rest",
+    "client",
+    "fuzz",
+)
+"""Folders of tests of what is compiled, and of what stands on it."""
 
 AUDITED = ("messages", "transactions", "topics")
 """Kill loops that write event logs; `http` does too, in the soak."""
@@ -238,12 +252,26 @@ SOAK = (
     ),
 )
 
+COMPILED = (
+    Step("the compiled form runs", (PYTHON, "-c", "import peeklock; assert peeklock.FORM == 'compiled'"), 5),
+    Step(
+        "core tests", (*PYTEST, "-n", "2", "-m", CORE, *(f"tests/{name}" for name in COMPILED_FOLDERS)), 200
+    ),
+    Step("simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", "tests/simulation"), 30),
+    simulated(0, 11, aim_s=15),
+    Step("valid performatives", (*MODULE, "tests.fuzz", "--sequences", "2000", "--seed", "1"), 30),
+    *(killed(loop, rounds=2, seed=1, aim_s=20) for loop in AUDITED),
+)
+"""What runs over the compiled core. Planted bugs are classes above those of the core, and prove the checker:
+they stay with the pure form."""
+
 Lanes = tuple[tuple[Step, ...], ...]
 
 SUITES: dict[str, Lanes] = {
     "test": (OTHERS, DECISIONS, STARTS, PEERS),
     "rest": (SPARK_QUERIES, (*AUDITS, *CLIENTS), LONG),
     "lint": (LINT,),
+    "compiled": (COMPILED,),
     "soak": (SOAK,),
 }
 
@@ -400,6 +428,10 @@ def main(arguments: list[str]) -> int:
         return 2
     # Steps start hundreds of processes, which would each compile all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if arguments == ["compiled"]:
+        from hatch_build import kept_tree  # which needs the build backend
+
+        os.environ["PYTHONPATH"] = str(kept_tree("0"))  # before the sources, for all processes
     started = time.monotonic()
     results = asyncio.run(run_lanes(SUITES[arguments[0]]))
     *table, closing_line = closing_table(results)

@@ -96,7 +96,7 @@ def test_the_wheel_works_without_the_work_tree(builds: tuple[Path, Path], tmp_pa
         assert done.returncode == 0, done.stderr
 
     install(str(wheel))
-    assert run("peeklock", "--version").stdout == f"peeklock, version {__version__}\n"
+    assert run("peeklock", "--version").stdout == f"peeklock, version {__version__}, pure core\n"
     found = run("python", "-c", "import peeklock; print(peeklock.__file__)").stdout
     assert Path(found).is_relative_to(tmp_path)
     demo = ("demo", "--broker-only", "--jobs", "200")

@@ -107,21 +107,7 @@ def _check(settings: Settings) -> None:
 
     keeps_nothing, auth = settings.durability == "memory", settings.auth
     contradictions = {
-        "--durability memory keeps nothing: leave --data out, or choose fsync or os.": (
-            keeps_nothing and settings.data is not None
-        ),
-        "name a folder for the messages with --data DIR, or use --durability memory.": (
-            not keeps_nothing and settings.data is None
-        ),
-        "--durability memory keeps nothing: leave --store out, or choose another durability.": (
-            keeps_nothing and settings.store is not None
-        ),
-        "--durability replicated is a promise of a database: name it with --store.": (
-            settings.durability == "replicated" and settings.store is None
-        ),
-        "--accept-loss is for a store in a folder: leave it or --store out.": (
-            settings.accept_loss and settings.store is not None
-        ),
+        **_contradictions_of_stores(settings, keeps_nothing=keeps_nothing),
         f"{CONFIG_VARIABLE} is set beside a configuration file, {settings.config}: use one of them.": (
             settings.config is not None and settings.config_json is not None
         ),
@@ -152,6 +138,38 @@ def _check(settings: Settings) -> None:
     for contradiction, found in contradictions.items():
         if found:
             raise click.UsageError(contradiction)
+
+
+def _contradictions_of_stores(settings: Settings, *, keeps_nothing: bool) -> dict[str, bool]:
+    """Return what is wrong with where the stores are, by text, and whether it is so."""
+    return {
+        "--durability memory keeps nothing: leave --data out, or choose fsync or os.": (
+            keeps_nothing and settings.data is not None
+        ),
+        "name a folder for the messages with --data DIR, or use --durability memory.": (
+            not keeps_nothing and settings.data is None
+        ),
+        "--durability memory keeps nothing: leave --store out, or choose another durability.": (
+            keeps_nothing and settings.store is not None
+        ),
+        "--durability replicated is a promise of a database: name it with --store.": (
+            settings.durability == "replicated" and settings.store is None
+        ),
+        "--accept-loss is for a store in a folder: leave it or --store out.": (
+            settings.accept_loss and settings.store is not None
+        ),
+        "--node NAME and --cluster-key FILE go together.": (settings.node is None)
+        != (settings.cluster_key is None),
+        "--node is for a cluster, whose stores are in a database: name it with --store.": (
+            settings.node is not None and settings.store is None
+        ),
+        "--node-address is of a node: name it with --node.": (
+            settings.node_address is not None and settings.node is None
+        ),
+        "--namespaces on-use makes namespaces in the memory of one process: leave it or --node out.": (
+            settings.namespaces == "on-use" and settings.node is not None
+        ),
+    }
 
 
 def _check_capture(target: Path, data: Path, *, is_in_folder: bool) -> None:

@@ -18,8 +18,9 @@ CONNECTIONS_MIN = 8
 READERS = 4
 """Threads that read, each with a connection."""
 
-OTHERS = 3
-"""Connections for renewals, for vacuuming, and for a reader of a whole store."""
+OTHERS = 5
+"""Connections for renewals, for vacuuming, for a reader of a whole store, for the watch of a node, and for
+what a node says."""
 
 
 class Database:
