@@ -6,7 +6,7 @@ Each step is a process. All steps run even when one fails, so that one run shows
 is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is not
 pytest counts as one.
 
-A suite has lanes, which run side by side: one lane of steps that compute, others of steps that mostly wait.
+A suite has lanes, which run side by side, so that one computes while another waits.
 The output of the step that began first is shown as it comes, that of the others when it is their turn.
 
 Time: each step has an aim in seconds. A step over its aim is marked in the closing table and does not fail: a
@@ -40,8 +40,12 @@ CORE = "not page and not interop and not kill and not simulation and not spark a
 STARTING = ("tests/server", "tests/cli")
 """Folders of core tests that mostly start processes and wait for them."""
 
+DECIDING = ("tests/broker", "tests/gateway", "tests/amqp", "tests/engine", "tests/fuzz", "tests/rules")
+"""Folders of core tests that compute alone."""
+
 ELSEWHERE = tuple(
-    f"--ignore={folder}" for folder in (*STARTING, "tests/interop", "tests/kill", "tests/simulation")
+    f"--ignore={folder}"
+    for folder in (*STARTING, *DECIDING, "tests/interop", "tests/kill", "tests/simulation")
 )
 """Folders of core tests of another step, and those in which every test has a marker of another one."""
 
@@ -118,18 +122,27 @@ LINT = (
     Step("import contracts", (str(Path(PYTHON).with_name("lint-imports")), "--no-logo"), 10),
 )
 
-COMPUTING = (
-    # In one process: to collect them, and to compile them in a fresh clone, costs each 35 s of CPU.
-    Step("core tests", (*PYTEST, "-m", CORE, *ELSEWHERE), 250),
-    # Each process has one Spark session for all of its tests. One process leaves half of the cores idle:
-    # the plan of a query takes longer than its tasks.
+# Each process of a step collects all of its tests, and compiles them in a fresh clone. So tests that compute
+# alone have one.
+DECISIONS = (
+    Step("core tests of decisions", (*PYTEST, "-m", CORE, *DECIDING), 250),
     Step(
-        "spark",
-        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", SPARK, *FOLDERS["spark"]),
-        220,
+        "simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", *FOLDERS["simulation"]), 60
+    ),
+    simulated(0, 11, aim_s=15),
+)
+"""Steps of pure packages."""
+
+OTHERS = (
+    Step("core tests", (*PYTEST, "-m", CORE, *ELSEWHERE), 250),
+    *LINT,
+    Step(
+        "kill loops",
+        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "kill and not spark", *FOLDERS["kill"]),
+        120,
     ),
 )
-"""Steps that keep a core busy."""
+"""Steps of which the last one mostly waits."""
 
 STARTS = (
     Step("core tests of processes", (*PYTEST, "-n", "2", "-m", CORE, *STARTING), 250),
@@ -141,7 +154,7 @@ STARTS = (
 )
 """Steps that start a process for most tests, or show a page for each."""
 
-WAITING = (
+PEERS = (
     # Clients mostly wait, so that more processes than cores pay. Each collects the tests: 8 s of CPU.
     Step(
         "official client",
@@ -155,21 +168,17 @@ WAITING = (
             "interop and not clients and not long and not soak",
             *FOLDERS["interop"],
         ),
-        190,
+        240,
     ),
+    # Each process has one Spark session for all of its tests. One process leaves half of the cores idle:
+    # the plan of a query takes longer than its tasks.
     Step(
-        "kill loops",
-        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "kill and not spark", *FOLDERS["kill"]),
-        80,
+        "spark",
+        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", SPARK, *FOLDERS["spark"]),
+        220,
     ),
-    Step(
-        "simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", *FOLDERS["simulation"]), 20
-    ),
-    simulated(0, 11, aim_s=15),
-    *LINT,
 )
-"""Steps that mostly wait: for answers, clocks and a disk. They run beside those that compute. Short ones come
-last."""
+"""Steps of programs that talk to a broker; the last one keeps both cores busy, and ends last."""
 
 OLDEST = Step("oldest Spark", (*MODULE, "tests.spark.matrix", "--oldest"), 120)
 
@@ -187,12 +196,12 @@ SPARK_QUERIES = (Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *
 """One session of Spark, which leaves half of the cores to others."""
 
 LONG = (
-    Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 60),
+    Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 40),
     # By file: the root file system of the image, say, is made for all tests of a file.
     Step(
-        "long core tests", (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", LONG_CORE, *FOLDERS["long"]), 60
+        "long core tests", (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", LONG_CORE, *FOLDERS["long"]), 150
     ),
-    Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 180),
+    Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 90),
 )
 
 CLIENTS = (
@@ -259,7 +268,7 @@ they stay with the pure form."""
 Lanes = tuple[tuple[Step, ...], ...]
 
 SUITES: dict[str, Lanes] = {
-    "test": (COMPUTING, STARTS, WAITING),
+    "test": (OTHERS, DECISIONS, STARTS, PEERS),
     "rest": (SPARK_QUERIES, (*AUDITS, *CLIENTS), LONG),
     "lint": (LINT,),
     "compiled": (COMPILED,),
