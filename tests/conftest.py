@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import preloaded
 from tests.postgres_server import postgres as postgres  # a fixture for all suites
 from tests.spark_session import spark as spark  # likewise
 
 # A slow machine is no failure. A test that hangs ends by pytest's time limit.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+preloaded.install()
 
 # A shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

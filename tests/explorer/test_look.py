@@ -20,6 +20,9 @@ def test_a_view_is_for_everybody(broker: ExploredBroker, open_page: OpenPage, na
     page.set_viewport_size({"width": 320, "height": 640})
     for element in ("documentElement", "querySelector('main')"):
         assert page.evaluate(f"document.{element}.scrollWidth") <= 320
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.table-scroll')].every((one) => one.scrollWidth <= one.clientWidth)"
+    )
     page.set_viewport_size({"width": 3840, "height": 2160})
     assert page.evaluate("document.documentElement.scrollWidth") <= 3840
 

@@ -57,7 +57,7 @@ def serve(context: click.Context, /, **given: Any) -> None:
 
     with reported(StartFailed):
         if settings.capture is not None and settings.data is not None:
-            _check_capture(settings.capture.folder, settings.data)
+            _check_capture(settings.capture.folder, settings.data, is_in_folder=settings.store is None)
         sys.exit(run(settings, PROCESS_STARTED))
 
 
@@ -158,8 +158,8 @@ def _contradictions_of_stores(settings: Settings, *, keeps_nothing: bool) -> dic
         "--accept-loss is for a store in a folder: leave it or --store out.": (
             settings.accept_loss and settings.store is not None
         ),
-        "--capture cannot read events from the database of --store yet: leave one of them out.": (
-            settings.capture is not None and settings.store is not None
+        "--capture is not there for the nodes of a cluster yet: leave it or --node out.": (
+            settings.capture is not None and settings.node is not None
         ),
         "--node NAME and --cluster-key FILE go together.": (settings.node is None)
         != (settings.cluster_key is None),
@@ -175,17 +175,18 @@ def _contradictions_of_stores(settings: Settings, *, keeps_nothing: bool) -> dic
     }
 
 
-def _check_capture(target: Path, data: Path) -> None:
+def _check_capture(target: Path, data: Path, *, is_in_folder: bool) -> None:
     """Check at start what would make the exporter fail each time it runs. Raises: StartFailed."""
     from importlib.util import find_spec
 
     from peeklock.capture.folder import LogFolder, LogRefused
+    from peeklock.capture.source import FolderSource
     from peeklock.server.settings import StartFailed
 
     if find_spec("pyarrow") is None:
         raise StartFailed("--capture needs pyarrow, which is not installed: pip install 'peeklock[capture]'")
     try:
-        LogFolder(target).check(data)
+        LogFolder(target).check(data, FolderSource(data) if is_in_folder else None)
     except LogRefused as failure:
         raise StartFailed(str(failure)) from failure
     except OSError as failure:

@@ -59,8 +59,10 @@ class DatabaseStores:
             shown = f"node '{settings.node}', {shown}"
         # A folder that was copied to another machine is another node.
         owner = Owner(shown, f"{instance}@{host}", uuid.uuid4().hex)
-        survives = "fsync" if settings.durability == "memory" else settings.durability
-        self._database = Database(address, owner, durability=survives, connections=settings.store_connections)
+        self._url = settings.store
+        self._survives = "fsync" if settings.durability == "memory" else settings.durability
+        most = settings.store_connections
+        self._database = Database(address, owner, durability=self._survives, connections=most)
         self.nodes: Nodes | None = None
         """The cluster, once this node has joined it."""
         self._node = settings.node
@@ -97,6 +99,9 @@ class DatabaseStores:
             log.info("waiting for a store", {"store": name, "owner": owner, "do": do})
 
         return PostgresStore(self._database, name, on_wait=waits)
+
+    def source(self, folder: Path, name: str) -> dict[str, str]:
+        return {"url": self._url, "name": name, "durability": self._survives}
 
     def has(self, folder: Path, name: str) -> bool:
         return self._database.has(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -37,6 +38,9 @@ class Stores(Protocol):
     def store(self, folder: Path, name: str, durability: Durability) -> Store:
         """Return a store that is not open yet. `folder`: its own; `name`: see `store_name`."""
 
+    def source(self, folder: Path, name: str) -> dict[str, str]:
+        """Return a store as the process that exports events knows it, see `capture.source.source_of`."""
+
     def has(self, folder: Path, name: str) -> bool:
         """Return whether there is one. It may take long, as `remove` may. Raises: StoreError."""
 
@@ -71,6 +75,9 @@ class Disk:
             ballast=self.ballast,
             threads=self.threads,
         )
+
+    def source(self, folder: Path, name: str) -> dict[str, str]:
+        return {"data": os.path.abspath(folder)}
 
     def has(self, folder: Path, name: str) -> bool:
         return folder.exists()

@@ -149,7 +149,7 @@ class Lifecycle:
         return served
 
     def _begin(self, served: ServedNamespace) -> None:
-        """Let clients find an open namespace."""
+        """Add an open namespace to those that clients find."""
         self._registry.add(served)
         if self._logs_run and served.capture is not None:
             served.capture.start()

@@ -88,14 +88,14 @@ class Registry:
                 raise NamespaceThere(f"The host name '{host}' means another new namespace: try another one.")
 
     def add(self, served: ServedNamespace) -> None:
-        """Let clients find a namespace."""
+        """Add a namespace to those that clients find."""
         self._by_name[served.name.lower()] = served
         self._by_host.update(dict.fromkeys(served.limits.host_names, served))
         served.authority_manager.on_rules = self._by_key.clear
         self._by_key.clear()
 
     def remove(self, served: ServedNamespace) -> None:
-        """Let clients find it no more."""
+        """Remove it from those that clients find."""
         del self._by_name[served.name.lower()]
         for host in served.limits.host_names:
             del self._by_host[host]

@@ -217,11 +217,13 @@ class ServedNamespace:
         if self.settings.capture is not None:
             from peeklock.server.capture import Capture, folder_of
 
-            assert self.settings.data is not None
+            data, stores = self.settings.data, self._process.stores
+            assert data is not None
+            assert stores is not None
             self.capture = Capture(
                 self.settings.capture,
                 folder_of(self.settings.capture, self.name.lower(), is_default=self.is_default),
-                self.settings.data,
+                stores.source(data, store_name(self.name, is_default=self.is_default)),
                 self.name,
                 self.shard,
                 self.now_ms,

@@ -101,7 +101,9 @@ class HttpEndpoint:
             receives=Hub(Receives, new_id, shard, on_defect),
             api=ApiHub(new_id, shard, on_defect),
             api_context=ApiContext(
-                CountBoard(shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8]),
+                CountBoard(
+                    shard.count_figures, lambda: shard.counters, uuid.uuid4().hex[:8], lambda: shard.mark
+                ),
                 served.history,
                 self._identities_of,
                 is_development=not served.authority_manager.asks_for_secret,
@@ -183,7 +185,8 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
         rows += [] if shared.member is None else cluster_pages(shared.member, served)
-        rows += explorer_pages() if shared.settings.explorer == "on" else []
+        if shared.settings.explorer == "on":
+            rows += explorer_pages(asks_for_secret=served.authority_manager.asks_for_secret)
         if has_stores:
             data = served.settings.data
             backup = BackupPages(self._stores, None if data is None else str(data))

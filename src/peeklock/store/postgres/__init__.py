@@ -5,6 +5,7 @@ checking     Reads all of a store, for `peeklock check`.
 connections  A bounded number of connections, lent to one job at a time.
 database     What the stores of a process share: threads, connections, leases.
 errors       PostgreSQL's errors as errors of a store.
+event_reader Reads event rows while a broker runs, for the process that exports them.
 filler       Makes a store of what a back-up has.
 format       The number of the format, and the tables.
 leases       Who may write to a store, and until when.

@@ -1,4 +1,4 @@
-import { html, useRef } from "../lib.js";
+import { html, useEffect, useRef } from "../lib.js";
 import { Count } from "./text.js";
 
 /**
@@ -7,10 +7,13 @@ import { Count } from "./text.js";
  */
 export function Tabs({ items, current, onChoose, label }) {
   const ref = useRef(null);
+  useEffect(() => {
+    ref.current.querySelector('[aria-current], [aria-selected="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [current]);
   const inside = (item) =>
     html`<span>${item.label}</span>${item.count !== undefined && html`<${Count} value=${item.count} tone=${item.tone} />`}`;
   if (items[0]?.href) {
-    return html`<nav class="tabs" aria-label=${label}>
+    return html`<nav class="tabs" aria-label=${label} ref=${ref}>
       ${items.map(
         (item) => html`<a
           key=${item.id}
