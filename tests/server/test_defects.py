@@ -202,7 +202,7 @@ def test_a_defect_in_the_gateway_ends_its_connection_with_a_reason(
 def test_a_type_error_while_bytes_are_decoded_ends_their_connection_alone(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Req: R-05. The compiled core checks types as it runs; `Symbol` is interpreted in both forms."""
+    """Req: R-05. The compiled core checks types as it runs. `Symbol` is interpreted: both forms meet it."""
 
     def of_another_type(*arguments: Any) -> Any:
         raise TypeError("str object expected; got int")

@@ -55,7 +55,8 @@ class TracedGateway(Gateway):
             clock: returns UTC ms.
             on_error: takes the frames of this connection when an error has ended it.
         """
-        super().__init__(connection_id, peer=peer, **others)
+        begin: Any = Gateway.__init__  # a compiled call of the method itself would misplace `others`
+        begin(self, connection_id, peer=peer, **others)
         self._recent = RecentFrames()
         self._clock = clock
         self._on_error = on_error
