@@ -62,6 +62,11 @@ def run_serve(*arguments: str, environ: Mapping[str, str] | None = None) -> tupl
             {},
             "--node is for a cluster, whose stores are",
         ),
+        (
+            ("--data=x", "--node=a", "--cluster-key=README.md", "--store=x", "--store-connections=9"),
+            {},
+            "--store-connections must be at least 10 for a node.",
+        ),
         (("--data=x", "--node-address=a:1"), {}, "--node-address is of a node: name it with --node."),
         (("--data=x", "--node=a.b"), {}, "'a.b' is not a name: 1 to 63 of"),
         (("--data=x", "--node-address=a"), {}, "'a' is not HOST:PORT, such as"),

@@ -32,6 +32,9 @@ EMULATOR_HTTP_PORT = "EMULATOR_HTTP_PORT"
 CAPTURE_BACKLOG_MIN = 65_536
 """Even an idle broker has some bytes waiting; with a smaller backlog it could refuse sends forever."""
 
+NODE_CONNECTIONS_MIN = 10
+"""Two more than a broker alone: for the watch of the node, and for what it says."""
+
 
 @click.command()
 @setting_options
@@ -165,6 +168,9 @@ def _contradictions_of_stores(settings: Settings, *, keeps_nothing: bool) -> dic
         != (settings.cluster_key is None),
         "--node is for a cluster, whose stores are in a database: name it with --store.": (
             settings.node is not None and settings.store is None
+        ),
+        f"--store-connections must be at least {NODE_CONNECTIONS_MIN} for a node.": (
+            settings.node is not None and settings.store_connections < NODE_CONNECTIONS_MIN
         ),
         "--node-address is of a node: name it with --node.": (
             settings.node_address is not None and settings.node is None

@@ -62,7 +62,13 @@ class DatabaseStores:
         self._url = settings.store
         self._survives = "fsync" if settings.durability == "memory" else settings.durability
         most = settings.store_connections
-        self._database = Database(address, owner, durability=self._survives, connections=most)
+        self._database = Database(
+            address,
+            owner,
+            durability=self._survives,
+            connections=most,
+            is_node=settings.node is not None,
+        )
         self.nodes: Nodes | None = None
         """The cluster, once this node has joined it."""
         self._node = settings.node

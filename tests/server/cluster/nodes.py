@@ -63,6 +63,14 @@ class Cluster:
             await asyncio.sleep(0.02)
         assert self.owned() == wanted
 
+    async def until_seen(self, broker: Broker, *names: str) -> None:
+        """Wait until a node sees these nodes."""
+        assert broker.node is not None
+        member, until_s = broker.node.member, time.monotonic() + SECONDS_MAX
+        while set(member.view.nodes) != set(names) and time.monotonic() < until_s:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.02)
+        assert set(member.view.nodes) == set(names)
+
 
 def in_cluster(
     test: Callable[[Cluster], Awaitable[None]], url: str, folder: Path, namespaces: Iterable[str]

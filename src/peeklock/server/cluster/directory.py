@@ -24,6 +24,10 @@ class Directory:
         self._by_host = {host: one for one in every for host in one.limits.host_names}
         self._patterns = patterns_of(own_names)
 
+    def by_name(self, name: str) -> Wanted | None:
+        """Return the namespace of a name, in any case."""
+        return self._by_name.get(name.lower())
+
     def by_host(self, host_name: str | None) -> Wanted | None:
         """Return the namespace that a host, with or without a port, means; None = none."""
         host = host_in(host_name) if host_name else None

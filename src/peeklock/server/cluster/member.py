@@ -18,7 +18,8 @@ from peeklock.server import log
 from peeklock.server.cluster.directory import Directory
 from peeklock.server.cluster.stand_in import follow_keys
 from peeklock.server.disk import SYSTEM, store_name
-from peeklock.server.namespaces.lifecycle import OPENED_AT_ONCE, Lifecycle, Wanted
+from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.namespaces.lifecycle import DELETED, OPENED_AT_ONCE, Lifecycle, Wanted
 from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.settings import StartFailed
@@ -37,6 +38,11 @@ CLIENTS_S_MAX = 0.2
 
 RETRY_S = 10.0
 """After a namespace could not be opened. Our choice: people mend what is wrong."""
+
+FREE_S_MAX = 10.0
+"""For another node to give a namespace back. Our choice: two leases."""
+
+FREE_LOOK_S = 0.05
 
 MOVED = "The namespace '{}' moves to another node of the cluster: connect again."
 
@@ -97,6 +103,7 @@ class Member:
         """Begin to report, and to own."""
         self._watch.start()
         self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(tell_failure)
 
     def on_view(self, watcher: Callable[[], None]) -> None:
         """Call a function with each new view."""
@@ -149,6 +156,16 @@ class Member:
     async def move(self, store: str, name: str | None) -> None:
         """Let a node own a store from now on, None = whoever has room. Raises: StoreError."""
         await asyncio.to_thread(self.nodes.choose, [store], name)
+
+    async def delete(self, wanted: Wanted) -> None:
+        """Delete a namespace that another node owns, which gives it back. Raises: StoreError, NamespaceThere."""
+        await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted.store))
+
+    async def _until_free(self, store: str) -> None:
+        """Wait until nobody owns a store, for some time."""
+        until_s = self._loop.time() + FREE_S_MAX
+        while self.view.lease(store).is_valid and self._loop.time() < until_s:  # noqa: ASYNC110  # others act
+            await asyncio.sleep(FREE_LOOK_S)
 
     def _make_directory(self) -> Directory:
         """Return all namespaces of the cluster. Raises: StartFailed."""
@@ -230,7 +247,8 @@ class Member:
             connection.stop_taking()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(served.shard.answer(), ANSWERS_S_MAX)
-        self._lifecycle.close(served, MOVED.format(served.name))
+        is_deleted = self.directory.by_name(served.name) is None
+        self._lifecycle.close(served, (DELETED if is_deleted else MOVED).format(served.name))
         await served.retire(CLIENTS_S_MAX)
         log.info("namespace given back", {"name": served.name, "node": self.nodes.name})
 

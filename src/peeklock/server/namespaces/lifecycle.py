@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,8 @@ T = TypeVar("T")
 
 OPENED_AT_ONCE = 32
 """Namespaces. Our choice: four for each thread that writes."""
+
+OF_THE_FILE = "'{}' is of the configuration file: leave it out there and reload the broker, then delete it."
 
 DELETED = "The namespace '{}' was deleted."
 
@@ -288,8 +290,7 @@ class Lifecycle:
         if served.kind == "default":
             raise NotDeletable(f"'{served.name}' is the default namespace, which a broker always has.")
         if served.kind == "configured":
-            why = f"'{served.name}' is of the configuration file"
-            raise NotDeletable(f"{why}: leave it out there and reload the broker, then delete it.")
+            raise NotDeletable(OF_THE_FILE.format(served.name))
         await self._to_its_end(self._delete(served))
 
     async def _delete(self, served: ServedNamespace) -> None:
@@ -314,6 +315,25 @@ class Lifecycle:
                     {"reason": str(failure), "name": name, "do": do},
                 )
         log.info("namespace deleted", {"name": name})
+
+    async def delete_elsewhere(self, wanted: Wanted, until_free: Callable[[], Awaitable[None]]) -> None:
+        """Delete a namespace that another node owns.
+
+        `until_free` waits until that node, which reads the record, has given it back. Raises: NotDeletable;
+        NamespaceThere; StoreError.
+        """
+        if wanted.kind != "created":
+            raise NotDeletable(OF_THE_FILE.format(wanted.name))
+
+        async def deleted() -> None:
+            with self._registry.reserved(wanted.name, wanted.limits.host_names):
+                await self._records.put(NamespaceRecord(wanted.name, wanted.limits, is_whole=False))
+                await until_free()
+                with contextlib.suppress(OSError):  # of a folder that this node does not have
+                    await self._remove(wanted.name)
+            log.info("namespace deleted", {"name": wanted.name})
+
+        await self._to_its_end(deleted())
 
     async def _remove(self, name: str) -> None:
         """Remove folder and facts of a namespace that is not served. Raises: OSError, StoreError."""

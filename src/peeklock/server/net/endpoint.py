@@ -166,7 +166,7 @@ class HttpEndpoint:
         tier = TIERS[served.settings.tier].name
         config = ConfigPage(served.shard.definitions, lambda: served.limits, tier)
         namespaces = NamespacePages(
-            shared.registry, shared.lifecycle, shared.throw_away, served, shared.endpoint_of
+            shared.registry, shared.lifecycle, shared.throw_away, served, shared.endpoint_of, shared.member
         )
         rows = [
             Page("/live", Access.ANYBODY, probes.live),

@@ -95,6 +95,8 @@ class Protocols:
         self.throw_away = ThrowAway(self.registry, self.process, self.end)
         self.local: Callable[[str, str], ServedNamespace | None] | None = None
         """Returns the namespace of a host and a path, of those that this node owns; None = it is no node."""
+        self.relayed: Callable[[], int] = int
+        """Returns how many connections are carried to other nodes."""
         self.lifecycle.close = self.end
 
     def wait_s(self, address: str) -> float | None:
@@ -341,6 +343,9 @@ class Protocols:
         if served.is_default:
             gauges[table.BUFFERED] = self._buffered.size_bytes
             gauges[table.DEFECTS] = self.defects.count
+            if self.member is not None:
+                gauges[table.OWNED] = len(self.member.owned())
+                gauges[table.RELAYED] = self.relayed()
         if (backlog := served.capture_backlog_bytes) is not None:
             gauges[table.CAPTURE_BACKLOG] = backlog
         return gauges

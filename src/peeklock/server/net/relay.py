@@ -68,10 +68,9 @@ class Relay:
         self._held: dict[Caller, None] = {}
         self._sessions: dict[str, dict[Caller, None]] = {}
         """By the name of the store."""
-        self.relayed = 0
-        """Connections that were led to another node."""
         member.on_view(self._look)
         protocols.local = self._local_http
+        protocols.relayed = self._carried
 
     # As the listener asks
 
@@ -89,7 +88,10 @@ class Relay:
 
     def figures(self) -> dict[str, int]:
         """Return figures for `GET /health`."""
-        return {"relayed": sum(map(len, self._sessions.values())), "held": len(self._held)}
+        return {"relayed": self._carried(), "held": len(self._held)}
+
+    def _carried(self) -> int:
+        return sum(map(len, self._sessions.values()))
 
     def close(self) -> None:
         """Close all callers: the node stops."""
@@ -128,7 +130,6 @@ class Relay:
 
     def carry(self, caller: Caller, store: str) -> None:
         """Remember a caller that is connected to an owner."""
-        self.relayed += 1
         self._sessions.setdefault(store, {})[caller] = None
 
     def left(self, caller: Caller) -> None:
