@@ -57,12 +57,20 @@ def modules(package: Path) -> list[str]:
 def compile_core(source: Path, folder: Path, level: str) -> None:
     """Compile the modules of `source`/peeklock into `folder`, which becomes `peeklock/_compiled`."""
     with tempfile.TemporaryDirectory() as work:
-        subprocess.run([sys.executable, __file__, "--extensions", str(source), work, level], check=True)
+        command = [sys.executable, __file__, str(source.absolute()), work, level]
+        subprocess.run(command, env=os.environ | _ccache(work), check=True)
         built = Path(work, "lib")
         shutil.copytree(built / "peeklock", folder)
         for library in built.glob(f"{LIBRARY}.*"):
             shutil.copy(library, folder)
     state_form(source, folder)
+
+
+def _ccache(work: str) -> dict[str, str]:
+    """Return the variables by which ccache, where it is installed, keeps what is compiled in any folder."""
+    if "CC" in os.environ or shutil.which("ccache") is None:
+        return {}
+    return {"CC": "ccache cc", "CCACHE_BASEDIR": work, "CCACHE_NOHASHDIR": "1"}
 
 
 def state_form(source: Path, folder: Path) -> None:
@@ -151,4 +159,4 @@ def kept_tree(level: str) -> Path:
 
 
 if __name__ == "__main__":
-    build_extensions(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
+    build_extensions(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

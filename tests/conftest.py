@@ -38,7 +38,7 @@ SUITES = {"interop", "kill", "simulation"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test below tests/<suite>/ the suite's marker; leave out what the compiled form cannot pass."""
+    """Give each test below tests/<suite>/ the suite's marker; skip what the compiled form cannot pass."""
     for item in items:
         if FORM == COMPILED:
             for beginning, reason in PURE_ONLY.items():
