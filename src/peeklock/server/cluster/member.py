@@ -154,11 +154,14 @@ class Member:
         return lease.session, node
 
     async def move(self, store: str, name: str | None) -> None:
-        """Let a node own a store from now on, None = whoever has room. Raises: StoreError."""
+        """Choose the node that owns a store from now on, None = whoever has room. Raises: StoreError."""
         await asyncio.to_thread(self.nodes.choose, [store], name)
 
     async def delete(self, wanted: Wanted) -> None:
-        """Delete a namespace that another node owns, which gives it back. Raises: StoreError, NamespaceThere."""
+        """Delete a namespace that another node owns, which gives it back.
+
+        Raises: StoreError, NamespaceThere.
+        """
         await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted.store))
 
     async def _until_free(self, store: str) -> None:
