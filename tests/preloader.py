@@ -102,15 +102,13 @@ def become(request: Request, streams: list[int]) -> None:
 
 def _opened(number: int, like: Any) -> io.TextIOWrapper:
     """Open a standard stream as the interpreter does."""
-    unbuffered = like.write_through
     raw = io.FileIO(number, "rb" if number == 0 else "wb", closefd=False)
-    binary: Any = io.BufferedReader(raw) if number == 0 else raw if unbuffered else io.BufferedWriter(raw)
+    binary: Any = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
     return io.TextIOWrapper(
         binary,
         encoding=like.encoding,
         errors=like.errors,
         line_buffering=number == 2 or raw.isatty(),
-        write_through=unbuffered,
     )
 
 
