@@ -158,7 +158,10 @@ class Member:
         await asyncio.to_thread(self.nodes.choose, [store], name)
 
     async def delete(self, wanted: Wanted) -> None:
-        """Delete a namespace that another node owns, which gives it back. Raises: StoreError, NamespaceThere."""
+        """Delete a namespace that another node owns, which gives it back.
+
+        Raises: StoreError, NamespaceThere, NotDeletable.
+        """
         await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted.store))
 
     async def _until_free(self, store: str) -> None:
