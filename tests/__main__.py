@@ -192,8 +192,11 @@ AUDITS = (
     ),
 )
 
-SPARK_QUERIES = (Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 180),)
-"""One session of Spark, which leaves half of the cores to others."""
+SPARK_QUERIES = (
+    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 180),
+    OLDEST,
+)
+"""One session of Spark at a time, which leaves half of the cores to others."""
 
 LONG = (
     Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 40),
@@ -230,7 +233,6 @@ SOAK = (
     ),
     Step("valid performatives", (*MODULE, "tests.fuzz", "--sequences", "100000", "--seed", "100000"), 480),
     Step("valid performatives, a process", (*MODULE, "tests.fuzz.wired", "--sequences", "2000"), 300),
-    OLDEST,
     Step("long tests of the pipeline, of clients and of the soak", (*PYTEST, "-m", "soak"), 600),
     Step("audit of killed brokers", (*MODULE, "tests.audit", f"{LOGS}/kill"), 300),
     *(

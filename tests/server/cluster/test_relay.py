@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 
 from peeklock.amqp.connection import Connection
 from peeklock.auth import DEVELOPMENT_KEY
@@ -61,6 +61,46 @@ def test_clients_of_any_node_reach_the_owner(url: str, tmp_path: Path) -> None:
                 assert await asyncio.to_thread(receive, receiver, name) == name
 
     in_cluster(check, url, tmp_path, ["main", "one", "two"])
+
+
+@pytest.mark.parametrize("transport", [TransportType.Amqp, TransportType.AmqpOverWebsocket])
+def test_clients_with_tls_and_websocket_are_led_to_the_owner(
+    url: str, tmp_path: Path, transport: TransportType
+) -> None:
+    """Messages that are larger than the buffers between the nodes, both ways."""
+    bodies = [bytes([n]) * 240_000 for n in range(8)]
+
+    async def check(cluster: Cluster) -> None:
+        first, second = await two_nodes(cluster)
+
+        def exchange() -> list[bytes]:
+            text = (
+                "Endpoint=sb://main.localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
+                f"SharedAccessKey={DEVELOPMENT_KEY};"
+            )
+            made = ServiceBusClient.from_connection_string(
+                text,
+                custom_endpoint_address=f"sb://localhost:{second.amqp_port}",
+                connection_verify=str(tmp_path / "b" / "tls" / "ca.pem"),
+                transport_type=transport,
+                retry_total=0,
+            )
+            found: list[bytes] = []
+            with made as client, client.get_queue_sender("orders") as sender:
+                for body in bodies:
+                    sender.send_messages(ServiceBusMessage(body))
+                [connection] = first.protocols.connections.values()
+                assert connection.has_tls
+                with client.get_queue_receiver("orders") as receiver:
+                    while len(found) < len(bodies):
+                        for message in receiver.receive_messages(8, max_wait_time=20):
+                            found.append(b"".join(message.body))
+                            receiver.complete_message(message)
+            return found
+
+        assert await asyncio.to_thread(exchange) == bodies
+
+    in_cluster(check, url, tmp_path, ["main"])
 
 
 async def two_nodes(cluster: Cluster) -> tuple[Broker, Broker]:

@@ -160,7 +160,7 @@ class Member:
     async def delete(self, wanted: Wanted) -> None:
         """Delete a namespace that another node owns, which gives it back.
 
-        Raises: StoreError, NamespaceThere.
+        Raises: StoreError, NamespaceThere, NotDeletable.
         """
         await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted.store))
 
