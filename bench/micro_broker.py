@@ -185,7 +185,7 @@ def round_trip(kind: Kind, count: int) -> float:
 
 
 def hand_out(count: int) -> float:
-    """Give sessions of one message to waiting receivers: accept, receive, complete, leave."""
+    """Hand sessions of one message to waiting receivers: accept, receive, complete, leave."""
     core = KINDS["1,000 sessions"].namespace()
     for n in range(count):
         message = Message(1000)

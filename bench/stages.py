@@ -80,7 +80,7 @@ class Exchange:
         self._to_client(self.follow(self.send_frames(count)))
 
     def receive(self, count: int) -> list[DeliveryReceived]:
-        """Give credit for so many more messages; return the deliveries."""
+        """Add credit for so many more messages; return the deliveries."""
         self._client.flow(0, self._receiver, count)
         events = self._to_client(self.follow(self._client.data_to_send()))
         return [event for event in events if isinstance(event, DeliveryReceived)]

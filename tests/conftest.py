@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from peeklock import FORM
 from peeklock.form import COMPILED
+from tests import preloaded
 from tests.postgres_server import postgres as postgres  # a fixture for all suites
 from tests.pure_only import PURE_ONLY
 from tests.spark_session import spark as spark  # likewise
@@ -20,6 +21,8 @@ from tests.spark_session import spark as spark  # likewise
 # A slow machine is no failure. A test that hangs ends by pytest's time limit.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+preloaded.install()
 
 # A shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,7 +20,7 @@ E = TypeVar("E")
 
 
 def only(events: list[Event], kind: type[E]) -> E:
-    """Give the one event of `kind`."""
+    """Return the one event of `kind`."""
     found = [event for event in events if isinstance(event, kind)]
     assert len(found) == 1, events
     return found[0]
@@ -135,7 +135,7 @@ def frames_of(data: bytes) -> list[tuple[int, int, list[Any], bytes]]:
 
 
 def bare_server(limits: Limits | None = None, **options: Any) -> Connection:
-    """Give a server without SASL whose client has opened and been answered, ready for hand-made frames."""
+    """Return a server without SASL whose client has opened and been answered, ready for hand-made frames."""
     server = Connection("server", container_id="server", now_ms=0, limits=limits, **options)
     server.receive(AMQP_HEADER + frame(0, encode_open("client", "host", 65536, 65535, None, None)), 0)
     server.open()
@@ -201,7 +201,7 @@ def flow(handle: int, *, credit: int, channel: int = 0, window: int = 65536, ech
 
 
 def closed_with(events: list[Event]) -> str:
-    """Give the condition the connection was closed with."""
+    """Return the condition the connection was closed with."""
     event = only(events, ConnectionClosed)
     assert event.error is not None
     return str(event.error.condition)

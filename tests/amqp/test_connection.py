@@ -73,7 +73,7 @@ def open_frame(**changes: Any) -> bytes:
 
 
 def unopened_server(**options: Any) -> Connection:
-    """Give a server without SASL that awaits the client's open."""
+    """Return a server without SASL that awaits the client's open."""
     server = Connection("server", container_id="server", now_ms=0, **options)
     server.receive(AMQP_HEADER, 0)
     server.data_to_send()

@@ -201,7 +201,7 @@ def test_answers_within_one_transaction_become_a_range() -> None:
 
 
 def coordinating_server() -> Any:
-    """Give a server with an attached link that receives, and one that has sent a delivery."""
+    """Return a server with an attached link that receives, and one that has sent a delivery."""
     server = bare_server()
     server.receive(begin() + attach(0, Role.SENDER) + attach(1, Role.RECEIVER, name="out"), 0)
     server.accept_link(0, 0)

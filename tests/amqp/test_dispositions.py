@@ -55,7 +55,7 @@ STATES: list[DeliveryState | None] = [
 
 
 def server_that_sent(count: int) -> Connection:
-    """Give a server that has sent `count` deliveries on channel 0."""
+    """Return a server that has sent `count` deliveries on channel 0."""
     pair = opened_pair()
     channel, handle = pair.attach(Role.RECEIVER, credit=count)
     for _ in range(count):

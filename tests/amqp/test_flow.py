@@ -55,7 +55,7 @@ def flow(
 
 
 def sending_server(*, window: int = 65536) -> Connection:
-    """Give a server with an accepted outgoing link on channel 0, handle 0."""
+    """Return a server with an accepted outgoing link on channel 0, handle 0."""
     server = bare_server()
     server.receive(begin(window=window) + attach(0, Role.RECEIVER), 0)
     server.accept_link(0, 0)

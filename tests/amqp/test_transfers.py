@@ -32,7 +32,7 @@ from tests.amqp.pair import (
 
 
 def receiving_server(*, size_bytes_max: int = 1 << 20, limits: Limits | None = None) -> Any:
-    """Give a server with an accepted incoming link on channel 0, handle 0."""
+    """Return a server with an accepted incoming link on channel 0, handle 0."""
     server = bare_server(limits)
     server.receive(begin() + attach(0, Role.SENDER), 0)
     server.accept_link(0, 0, max_message_size=size_bytes_max)

@@ -24,7 +24,9 @@ class ApiBroker(AskedBroker):
         self.waits = Waits(CONNECTION_ID, raise_defect)
         super().__init__(self.waits, **settings)
         namespace = self.namespace
-        board = CountBoard(namespace.count_figures, lambda: namespace.counters, "epoch")
+        self.mark: int | None = None
+        """What says whether something has happened; None = something always has."""
+        board = CountBoard(namespace.count_figures, lambda: namespace.counters, "epoch", lambda: self.mark)
         self.api = Api(self.admin_context, ApiContext(board, settings.get("history"), **(about or {})))
         self.events: dict[int, list[bytes | None]] = {}
 

@@ -163,3 +163,17 @@ def test_many_entities_are_read_in_slices(broker: ApiBroker) -> None:
                 turns += 1
     assert turns == 1_000 // (figures.SLICE * count_board.SLICES)
     assert answers[0] == answers[1]
+
+
+def test_nothing_is_read_again_while_nothing_happens(broker: ApiBroker) -> None:
+    broker.create_queue("q")
+    broker.mark = 1
+    first = counts(broker)
+    send(broker, "q")  # the mark does not say so
+    second = counts(broker, first["version"])
+    assert (second["version"], second["entities"]) == (first["version"], [])
+    assert second["at"] == "2024-01-01T00:00:04.000Z"
+    broker.mark = 2
+    third = counts(broker, second["version"])
+    assert third["version"] != second["version"]
+    assert [entity["active"] for entity in third["entities"]] == [1]

@@ -117,10 +117,14 @@ def test_what_cannot_be_matched_is_refused(broker: ApiBroker, path: str, body: A
     assert broker.http("POST", f"/entities/{path}/match", body).problem == problem
 
 
-def test_listen_is_needed_where_the_message_is() -> None:
+def test_manage_is_needed_for_the_rules_and_listen_where_the_message_is() -> None:
     """Req: R-04."""
     listen = frozenset({Right.LISTEN})
-    rules = [SasRule("root", "r" * 44), SasRule("of-t", "t" * 44, path="t", rights=listen)]
+    rules = [
+        SasRule("root", "r" * 44),
+        SasRule("of-t", "t" * 44, path="t"),
+        SasRule("reader", "l" * 44, path="t", rights=listen),
+    ]
     broker = ApiBroker(authority=Authority(rules))
     broker.create_topic("t")
     broker.create_queue("q")
@@ -128,3 +132,6 @@ def test_listen_is_needed_where_the_message_is() -> None:
     assert broker.http("POST", "/entities/t/match", {"message": {}}, token=own).status == 200
     refused = broker.http("POST", "/entities/t/match", {"entity": "q", "number": 1}, token=own)
     assert refused.status == 401
+    reader = broker.token("reader", "l" * 44, "/t")
+    refused = broker.http("POST", "/entities/t/match", {"message": {}}, token=reader)
+    assert (refused.status, refused.problem) == (403, "right-missing")

@@ -61,7 +61,7 @@ def status(broker: ApiBroker, name: str, method: str, target: str, path: str = "
         ("DELETE", "/entities/q/messages", {"root", "reader", "of-q"}),
         ("PUT", "/entities/q/sessions/s/state", {"root", "reader", "of-q"}),
         ("DELETE", "/entities/q/sessions/s/state", {"root", "reader", "of-q"}),
-        ("POST", "/entities/q/match", {"root", "reader", "of-q"}),
+        ("POST", "/entities/q/match", {"root", "of-q"}),
         ("POST", "/entities/q/locks", {"root", "reader", "of-q"}),
         ("DELETE", "/entities/q/messages/1", {"root", "reader", "writer", "of-q"}),
         ("PATCH", "/entities/q/messages/1", {"root", "reader", "writer", "of-q"}),
@@ -78,6 +78,26 @@ def test_each_operation_takes_its_right(broker: ApiBroker, method: str, target: 
         elif name != "of-q":
             assert found == 403
     assert taken == may
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "changes"),
+    [
+        ("PUT", "/entities/q", True),
+        ("PATCH", "/entities/q", True),
+        ("DELETE", "/entities/q", True),
+        ("PUT", "/entities/q/rules/r", True),
+        ("DELETE", "/entities/q/rules/r", True),
+        ("GET", "/entities/q/rules", False),
+        ("POST", "/entities/q/match", False),
+        ("POST", "/entities/q/messages", False),
+        ("POST", "/rules/check", False),
+    ],
+)
+def test_changes_of_entities_and_rules_are_administration(
+    broker: ApiBroker, method: str, target: str, changes: bool
+) -> None:
+    assert broker.api.administers(method, f"/$api/v1{target}") is changes
 
 
 def test_a_token_for_the_address_suffices(broker: ApiBroker) -> None:

@@ -38,7 +38,7 @@ def health(broker: BrokerProcess) -> dict[str, Any]:
 async def health_when(
     broker: BrokerProcess, true: Callable[[dict[str, Any]], bool], what: str
 ) -> dict[str, Any]:
-    """Give the health's `capture` as soon as something is true of it."""
+    """Return the health's `capture` as soon as something is true of it."""
     deadline = asyncio.get_running_loop().time() + WAIT_S
     while True:
         found: dict[str, Any] = (await asyncio.to_thread(health, broker))["capture"]

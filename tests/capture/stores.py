@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from peeklock.broker.vocabulary.events import Event, EventType
 from peeklock.capture.exporter import Exporter, ExportOptions
 from peeklock.capture.schema import EVENTS
+from peeklock.capture.source import FolderSource
 from peeklock.store.base import Batch
 from peeklock.store.encoding.event_rows import INTEGERS
 from peeklock.store.sqlite.store import SqliteStore
@@ -77,7 +78,7 @@ class Told:
 def export(data: Path, to: Path, **options: Any) -> Told:
     """Export all that is there, as after the end of a broker."""
     told = Told()
-    exporter = Exporter(ExportOptions(data, to, "here", **options), told)
+    exporter = Exporter(ExportOptions(FolderSource(data), to, "here", **options), told)
     exporter.finish()
     try:
         while (due_s := exporter.step(time.monotonic())) is not None:
@@ -88,13 +89,13 @@ def export(data: Path, to: Path, **options: Any) -> Told:
 
 
 def segments(log: Path) -> list[str]:
-    """Give the paths of all segments, within the log, by number."""
+    """Return the paths of all segments, within the log, by number."""
     found = log.glob("event_date=*/event_hour=*/*")
     return [str(path.relative_to(log)) for path in sorted(found, key=lambda path: path.name)]
 
 
 def rows(log: Path) -> list[dict[str, Any]]:
-    """Give all rows of a log, in order, with what is not null."""
+    """Return all rows of a log, in order, with what is not null."""
     tables = [pq.ParquetFile(log / path).read() for path in segments(log)]
     assert all(table.schema.equals(EVENTS) for table in tables)
     found = pa.concat_tables(tables).to_pylist() if tables else []

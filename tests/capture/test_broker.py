@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from peeklock.capture.folder import LOCK_NAME, LogFolder
+from peeklock.capture.source import FolderSource
 from peeklock.cli import main
 from peeklock.demo.broker import BrokerProcess
 from tests.capture.broker import capturing, counts, health, health_when, wait_for_exporter
@@ -25,6 +27,7 @@ from tests.kill.clients import Receiver, Sender
 from tests.kill.ledger import Ledger
 from tests.kill.loop import FORWARDING, QUEUE, broker_on
 from tests.kill.test_kill import until
+from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.kill
 
@@ -36,8 +39,8 @@ Story = Callable[[BrokerProcess, "Work"], Coroutine[Any, Any, None]]
 class Work:
     """Messages that are sent and received."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.ledger = Ledger()
+    def __init__(self, broker: BrokerProcess, ledger: Ledger) -> None:
+        self.ledger = ledger
         self._broker = broker
         self._names = 0
 
@@ -75,10 +78,10 @@ class Work:
         assert sum(n for (kind, _), n in found.items() if kind == "enqueued") == accepted
 
 
-def run(folder: Path, story: Story, *options: str) -> Work:
+def run(folder: Path, story: Story, *options: str, ledger: Ledger | None = None) -> Work:
     """Run a story with a broker that writes a log, and is ended in any case."""
     with capturing(folder, *options) as broker:
-        work = Work(broker)
+        work = Work(broker, ledger or Ledger())
         asyncio.run(story(broker, work))
     return work
 
@@ -116,6 +119,32 @@ def test_after_a_kill_of_the_broker_the_exporter_finishes_by_itself(tmp_path: Pa
         await asyncio.to_thread(wait_for_exporter, log)
 
     run(tmp_path, story).check(log)
+
+
+def test_over_a_database_another_node_goes_on_with_the_log(
+    tmp_path: Path, log: Path, postgres: PostgresServer
+) -> None:
+    """The folder of the log is one that both nodes reach. Req: X-03"""
+    store = f"--store={postgres.new_database(f'log{uuid.uuid4().hex}')}"
+
+    async def before(broker: BrokerProcess, work: Work) -> None:
+        await health_when(broker, lambda found: found["state"] == "running", "the exporter runs")
+        await work.send(200)
+        await work.receive()
+        broker.kill()
+        await asyncio.to_thread(wait_for_exporter, log)
+
+    async def after(broker: BrokerProcess, work: Work) -> None:
+        await work.send(100)
+        await work.receive()
+        await stop(broker)
+
+    first = run(tmp_path, before, store)
+    first.check(log)
+    (other := tmp_path / "other").mkdir()
+    second = run(other, after, store, f"--capture={log}", ledger=first.ledger)
+    assert "gap" not in {row["event_type"] for row in rows(log)}
+    second.check(log)
 
 
 def test_a_killed_exporter_is_started_again(tmp_path: Path, log: Path) -> None:
@@ -225,7 +254,7 @@ def test_time_without_capture_is_a_gap(tmp_path: Path, log: Path) -> None:
 
     run(tmp_path, send)
     with broker_on(tmp_path) as uncaptured:
-        work = Work(uncaptured)
+        work = Work(uncaptured, Ledger())
         for _ in range(200):
             work.ledger.sending()  # ids that the queue does not know: it detects duplicates
         asyncio.run(send(uncaptured, work))
@@ -382,12 +411,12 @@ class TestRefusedAtStart:
         """Also while that one's exporter writes there, which is not disturbed."""
         (tmp_path / "first").mkdir()
         folder = LogFolder(log)
-        assert folder.take(tmp_path / "first")
+        assert folder.take(FolderSource(tmp_path / "first"))
         before = sorted(log.iterdir())
         line = self.start(tmp_path / "second", log)
-        assert f"{log} is the event log of another store than {tmp_path / 'second'}: " in line
+        assert f"{log} is the event log of another store than the store {tmp_path / 'second'}: " in line
         assert sorted(log.iterdir()) == before
-        LogFolder(log).check(tmp_path / "first")
+        LogFolder(log).check(tmp_path / "first", FolderSource(tmp_path / "first"))
         folder.release()
 
     def test_segments_that_say_not_whose_they_are(self, tmp_path: Path, log: Path) -> None:

@@ -16,6 +16,7 @@ from peeklock.amqp.messaging import Properties
 from peeklock.broker.vocabulary.events import Event, EventType
 from peeklock.capture.exporter import Exporter, ExportOptions
 from peeklock.capture.folder import MARK_NAME, STORE_MARK_NAME, LogFolder, LogRefused
+from peeklock.capture.source import FolderSource
 from peeklock.store.base import StoreFailed
 from tests.capture.stores import (
     AT_MS,
@@ -414,7 +415,7 @@ class TestRefusals:
         other = tmp_path / "other"
         write_store(other, [EPOCH])
         holder = LogFolder(log)
-        assert holder.take(data)
+        assert holder.take(FolderSource(data))
         with pytest.raises(LogRefused, match=r"another store.*--capture"):
             export(other, log)
         holder.release()
@@ -501,7 +502,7 @@ def test_a_damaged_newest_segment_is_told_and_does_not_stop_the_log(data: Path, 
 def test_looks_leave_the_locks_of_an_open_store(tmp_path: Path) -> None:
     """A broker that starts cuts the index of the WAL, unless another process has the lock of its users."""
     write_store(tmp_path / "data", [EPOCH, enqueued(1)])
-    exporter = Exporter(ExportOptions(tmp_path / "data", tmp_path / "log", "here"), Told())
+    exporter = Exporter(ExportOptions(FolderSource(tmp_path / "data"), tmp_path / "log", "here"), Told())
     for now_s in range(0, 60, 6):
         exporter.step(float(now_s))
     assert exporter.is_open

@@ -50,7 +50,7 @@ def serve(logs: Logs, said: Said) -> None:
 
 def add(logs: Logs, folder: Path, log_id: int) -> None:
     data, to = folder / f"data{log_id}", folder / f"log{log_id}"
-    logs.add(log_id, str(data), str(to), f"ns{log_id}")
+    logs.add(log_id, {"data": str(data)}, str(to), f"ns{log_id}")
 
 
 def sequence_numbers(log: Path) -> list[int]:
@@ -189,7 +189,7 @@ class TestAnIdleStore:
             serve(before, said)
             assert len(segments(tmp_path / "log1")) == 2
             logs = logs_of(said)
-            logs.add(2, str(tmp_path / "data1"), str(tmp_path / "log1"), "ns1", keep_bytes=1)
+            logs.add(2, {"data": str(tmp_path / "data1")}, str(tmp_path / "log1"), "ns1", keep_bytes=1)
             look_for(logs, said, 120)
             assert sequence_numbers(tmp_path / "log1") == [2]
             await store.close()

@@ -11,6 +11,7 @@ import pytest
 from peeklock.capture import manifest_file
 from peeklock.capture.folder import LogFolder, LogRefused, Segment
 from peeklock.capture.manifest import MANIFEST_NAME, Manifest, ManifestDamaged, digest_of, parse
+from peeklock.capture.source import FolderSource
 from tests.capture.stores import EPOCH, enqueued, export, write_store
 
 
@@ -137,4 +138,4 @@ def test_a_line_that_is_not_as_it_was_written_is_noticed(data: Path, log: Path, 
         parse(text)
     (log / MANIFEST_NAME).write_text(text)
     with pytest.raises(LogRefused, match="move it away"):
-        LogFolder(log).take(data)
+        LogFolder(log).take(FolderSource(data))

@@ -66,7 +66,7 @@ def read_subscription(**about: Any) -> Config:
 
 
 def sql(name: str, expression: str) -> dict[str, Any]:
-    """Give the entry of a rule."""
+    """Return the entry of a rule."""
     return {
         "Name": name,
         "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}},
@@ -387,7 +387,7 @@ def test_nothing_forwards_to_a_subscription() -> None:
 
 
 def commands(config: Config, existing: Iterable[Description], *rules: RuleDescription) -> list[Command]:
-    """Give the commands over these entities, where news/Subscriptions/all has these rules."""
+    """Return the commands over these entities, where news/Subscriptions/all has these rules."""
     steps = reconcile(config, map(view_of, existing), {"news/subscriptions/all": rules}, STANDARD, HOSTS)
     return [step(REPLY_TO) for step in steps]
 

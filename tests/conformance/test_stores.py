@@ -126,7 +126,7 @@ def stored(position: int, row: int = 1, slot: int = 0) -> MessageStored:
 
 
 async def positions(store: Store) -> dict[int, int]:
-    """Give position -> number of the frame with its last record."""
+    """Return position -> number of the frame with its last record."""
     live = await store.load_live()
     return {c.message.position: c.message.journal_no for _, changes in live.messages for c in changes}
 

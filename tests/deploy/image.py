@@ -212,7 +212,7 @@ class Container:
 
 @contextlib.contextmanager
 def own_network() -> Iterator[None]:
-    """Give this thread, and all that it starts, a network of its own with a loopback interface."""
+    """Put this thread, and all that it starts, into a network of its own with a loopback interface."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     if libc.unshare(CLONE_NEWNET):

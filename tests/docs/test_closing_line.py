@@ -142,11 +142,12 @@ def test_no_step_is_there_twice_in_ci() -> None:
 @pytest.mark.parametrize(
     ("markers", "steps"),
     [
-        ("", ["core tests"]),
+        ("", ["core tests", "core tests of decisions", "core tests of processes"]),  # each of other folders
         ("simulation", ["simulation tests"]),
         ("kill", ["kill loops"]),
         ("interop", ["official client"]),
         ("interop long", ["long tests of clients"]),
+        ("interop soak", []),
         ("interop clients", ["every client"]),
         ("spark", ["spark"]),
         ("spark long", ["long tests of Spark"]),
@@ -184,7 +185,7 @@ def test_marked_tests_are_where_their_step_looks_for_them(marker: str) -> None:
 
 
 def _lines(file: Path) -> str:
-    """Give a file's text with an end of line behind each marker."""
+    """Return a file's text with an end of line behind each marker."""
     return re.sub(r"\b(mark\.\w+)", "\\1\n", file.read_text(encoding="utf-8"))
 
 

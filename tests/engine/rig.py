@@ -88,7 +88,7 @@ class Rig:
         raise AssertionError("it never comes to rest")
 
     def body(self, message: Message) -> bytes:
-        """Give the payload as a connection would get it: from memory, else read back."""
+        """Return the payload as a connection would get it: from memory, else read back."""
         row, slot = message.body_row, message.body_slot
         payload = self.engine.bodies.get(row, slot)
         if payload is None:
@@ -102,7 +102,7 @@ class Rig:
         return [message for queue in self.namespace.queues.values() for message in queue.values()]
 
     def state(self) -> object:
-        """Give all that must survive a restart."""
+        """Return all that must survive a restart."""
         return (
             dict(self.namespace.entities),
             {

@@ -121,6 +121,28 @@ def rows_of(actions: list[Action]) -> list[list[int]]:
     return [action.rows for action in actions if isinstance(action, ReadRows)]
 
 
+# The mark
+
+
+def test_the_mark_stays_while_nothing_happens(driven: Driven) -> None:
+    marks = [driven.driver.mark]
+
+    def note() -> int | None:
+        marks.append(driven.driver.mark)
+        return marks[-1]
+
+    driven.step()
+    assert note() == marks[0] is not None
+    driven.offer(Put(b"a"))
+    assert note() is None
+    driven.step()
+    assert note() not in (None, marks[0])
+    driven.offer(Put(b"b"))
+    assert note() is None  # while the batch before is in flight, too
+    driven.step_and_land()
+    assert note() not in (None, marks[0], marks[3])
+
+
 # Effects
 
 
@@ -443,3 +465,15 @@ def test_the_time_is_set_for_what_falls_due_next() -> None:
     assert wake.at_ms <= at_ms
     served.driver.rest()
     assert served.driver.step(1) == [WakeAt(None)]
+
+
+def test_what_falls_due_changes_the_mark() -> None:
+    served = Served()
+    scheduled = Message(4, bare_offset=0, scheduled_at_ms=5000)
+    served.ask(Send(served.queue_id, scheduled, Sections(b"body"), None))
+    served.driver.step(1)
+    before = served.driver.mark
+    served.driver.step(2)
+    assert served.driver.mark == before
+    served.driver.step(6000)
+    assert served.driver.mark != before

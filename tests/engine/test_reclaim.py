@@ -431,7 +431,7 @@ def test_large_overlays_in_one_frame_do_not_keep_the_journal_in_motion() -> None
 
 
 def encoded_bytes(rig: Rig) -> int:
-    """Give what all that lives takes in one frame."""
+    """Return what all that lives takes in one frame."""
     return len(frames.encode(Batch(1, [MessageStored(m.queue_id, m) for m in rig.messages()])))
 
 
@@ -537,7 +537,7 @@ SUBSCRIPTIONS = [QUEUES_PER_ENTITY * n for n in range(2, 102)]
 
 
 def fanned_out(*payloads: bytes) -> Rig:
-    """Give a rig with a hundred entities that all have a copy of each of these, all in one row."""
+    """Return a rig with a hundred entities that all have a copy of each of these, all in one row."""
     rig = Rig(cache_bytes=1)
     rig.commit(*(Create(queue_id // QUEUES_PER_ENTITY) for queue_id in SUBSCRIPTIONS))
     rig.commit(*(Fan(payload, SUBSCRIPTIONS) for payload in payloads))

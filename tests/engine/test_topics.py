@@ -50,7 +50,7 @@ def send(broker: InProcessBroker, body: bytes) -> bytes:
 
 
 def held(broker: InProcessBroker, n: int) -> list[bytes]:
-    """Give the payloads of a subscription, read back from the store."""
+    """Return the payloads of a subscription, read back from the store."""
     found = broker.ask(lambda reply_to: Peek(Address(path_of(n)), SequenceNumber(0), 100, 1 << 20, reply_to))
     assert isinstance(found, MessagesFound), found
     places = [(view.message.body_row, view.message.body_slot) for view in found.messages]

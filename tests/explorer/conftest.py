@@ -12,7 +12,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.chromium import launch, watch
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+"""The shell draws no window of its own around each page, which costs more than the page does."""
 
 TEXT_MAX = 2000
 """Characters of a page that a failure shows."""
@@ -27,7 +28,7 @@ def browser() -> Iterator[Browser]:
     """Chromium, once for all tests."""
     if CHROMIUM is None:
         # The reason: the page needs a browser, which no package of Python brings; CI installs Debian's.
-        pytest.skip("no chromium here: apt-get install chromium")
+        pytest.skip("no chromium here: apt-get install chromium-headless-shell")
     with sync_playwright() as playwright:
         started = launch(playwright, CHROMIUM)
         yield started

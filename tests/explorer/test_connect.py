@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.conftest import OpenPage
@@ -47,6 +48,14 @@ def test_the_program_in_python_runs(broker: ExploredBroker, open_page: OpenPage,
         check=False,
     )
     assert (result.returncode, result.stdout) == (0, "a coffee, please\n"), result.stderr
+
+
+def test_an_empty_line_is_as_high_as_the_others(broker: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(broker.at("connect"))
+    lines = page.get_by_role("region", name="Program in Python").locator(".code-line")
+    expect(lines.nth(1)).to_have_text("")
+    heights = {round(box["height"]) for line in lines.all() if (box := line.bounding_box())}
+    assert heights == {20}
 
 
 def test_each_language_has_its_program(broker: ExploredBroker, open_page: OpenPage) -> None:

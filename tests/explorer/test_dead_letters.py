@@ -52,7 +52,7 @@ def test_a_group_is_looked_at_and_sent_back_and_what_fails_again_is_counted(
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("3 messages")
+    expect(dialog).to_contain_text("3 messages, the oldest enqueued")
     assert faults_in_both_themes(page) == []
     expect(dialog.get_by_role("region", name="Message", exact=False).first).to_contain_text("because")
     dialog.get_by_role("button", name="Send back").click()
@@ -69,7 +69,7 @@ def test_a_group_is_looked_at_and_sent_back_and_what_fails_again_is_counted(
     assert "run" not in page.title()
 
 
-def test_groups_by_a_json_path_are_dropped_and_moved_elsewhere(
+def test_groups_by_a_json_path_are_deleted_and_moved_elsewhere(
     broker: ExploredBroker, open_page: OpenPage
 ) -> None:
     name = with_dead_letters(broker, "drops", {"Late": 5})
@@ -78,7 +78,10 @@ def test_groups_by_a_json_path_are_dropped_and_moved_elsewhere(
     page.get_by_role("button", name="JSON path").click()
     page.get_by_label("JSON path").fill("$.kind")
     expect(groups(page)).to_contain_text("k1")
-    page.get_by_role("button", name="Drop the group k1").click()
+    page.get_by_role("button", name="Delete the group k1").click()
+    expect(page.get_by_role("dialog")).to_contain_text(
+        "The messages in the group “k1” of drops/$deadletterqueue"
+    )
     page.get_by_role("dialog").get_by_role("button", name="Delete 2").click()
     expect(page.get_by_text("2 messages deleted.")).to_be_visible()
     page.get_by_role("button", name="Close").last.click()
@@ -150,7 +153,7 @@ def test_each_rule_says_why_it_did_or_did_not_match(broker: ExploredBroker, open
     expect(billing).to_have_count(0)
 
 
-def test_a_message_that_is_somewhere_is_held_against_the_rules(
+def test_a_message_that_is_somewhere_is_checked_against_the_rules(
     broker: ExploredBroker, open_page: OpenPage
 ) -> None:
     [message] = broker.api("GET", "entities/events%2Fsubscriptions%2Fbilling/messages?limit=1")["messages"]

@@ -134,6 +134,19 @@ def test_json_is_indented_and_stays_what_it_is(
     assert page.evaluate(indent, text) == indented
 
 
+def test_figures_are_written_as_intl_does(broker: ExploredBroker, open_page: OpenPage) -> None:
+    """Which the page does without: its first use takes long."""
+    page = open_page(broker.url)
+    both = """async (values) => {
+      const { number } = await import('./$explorer/format.js');
+      const intl = new Intl.NumberFormat("en");
+      return values.map((value) => [number(value), intl.format(value)]);
+    }"""
+    values = [0, 7, 999, 1000, 12_345, 123_456, 1_234_567, -12, -1234, 12.5, 1234.567]
+    for own, published in page.evaluate(both, values):
+        assert own == published
+
+
 @pytest.mark.parametrize(
     ("text", "module", "function", "size"),
     [

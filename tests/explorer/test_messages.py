@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.explorer.brokers import ExploredBroker
 from tests.explorer.conftest import OpenPage
@@ -60,8 +61,15 @@ def test_a_long_queue_is_read_page_by_page_and_from_any_number(
     page = open_page(queues.at("entities/long/messages"))
     expect(row(page, 1)).to_be_visible()
     assert len(numbers(page)) < 60
-    press_end(page, row(page, 1))
-    expect(row(page, 250)).to_be_visible()
+    held: list[Route] = []
+    page.route("**/messages?from=251*", lambda route: held.append(route))
+    with page.expect_request("**/messages?from=251*"):
+        press_end(page, row(page, 1))
+    expect(row(page, 250)).to_be_focused()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    held[0].continue_()
+    expect(page.locator(".table-foot")).to_contain_text("500 listed · more follow")
+    expect(row(page, 250)).to_be_in_viewport()
     page.get_by_label("From number").fill("700")
     expect(row(page, 700)).to_be_visible()
     assert "1" not in numbers(page)
@@ -99,6 +107,10 @@ def test_what_left_stays_in_grey_until_it_is_hidden(queues: ExploredBroker, open
     expect(row(page, 3)).to_contain_text("dead lettered")
     expect(row(page, 4)).to_contain_text("deferred")
     assert "faint" in (row(page, 2).get_attribute("class") or "")
+    expect(row(page, 2).get_by_role("checkbox")).to_be_disabled()
+    page.get_by_label("Choose all 1", exact=True).check()
+    expect(page.get_by_role("toolbar", name="Chosen messages")).to_contain_text("1 message chosen")
+    page.keyboard.press("Escape")
     page.get_by_label("Those that left").select_option("all known")
     expect(row(page, 1)).to_contain_text("completed")
     page.get_by_label("Those that left").select_option("hidden")
@@ -147,6 +159,60 @@ def test_the_keyboard_is_enough(queues: ExploredBroker, open_page: OpenPage) -> 
     expect(page.get_by_role("heading", name="Message 3", exact=True)).to_be_visible()
     page.keyboard.press("u")
     expect(row(page, 3)).to_be_visible()
+
+
+def test_what_left_keeps_what_was_shown_of_it(queues: ExploredBroker, open_page: OpenPage) -> None:
+    """After a restart the history has no subject of a message that is only in the store."""
+    queues.api("PUT", "entities/kept", {"kind": "queue"})
+    (number,) = queues.send("kept", [{"body": "one", "subject": "a subject", "messageId": "an id"}])
+    queues.api("PATCH", f"entities/kept/messages/{number}", {"to": "deferred"})
+    queues.kill()
+    queues.start()
+    page = open_page(queues.at("entities/kept/messages"))
+    expect(row(page, number)).to_contain_text("deferred")
+    received = queues.api("POST", "entities/kept/locks", {"sequenceNumbers": [number]})["deliveries"]
+    queues.api("DELETE", f"entities/kept/locks/{received[0]['lock']['token']}")
+    expect(row(page, number)).to_contain_text("completed")
+    for text in ("a subject", "an id", "one"):
+        expect(row(page, number)).to_contain_text(text)
+
+
+@pytest.mark.parametrize(("zone", "offset"), [("Asia/Kolkata", "+05:30"), ("UTC", "UTC")])
+def test_times_say_their_zone(queues: ExploredBroker, open_page: OpenPage, zone: str, offset: str) -> None:
+    page = open_page(queues.at("entities/reminders/messages?state=scheduled"), timezone_id=zone)
+    due = page.locator(".table-rows time").first
+    expect(due).to_have_text(re.compile(rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{{3}} {re.escape(offset)}$"))
+    page.get_by_role("button", name="Move the schedule…").click()
+    expect(page.get_by_role("dialog")).to_contain_text(f"In your zone, {offset}.")
+
+
+def test_a_choice_moves_nothing(queues: ExploredBroker, open_page: OpenPage) -> None:
+    page = open_page(queues.at("entities/long/messages"))
+    expect(row(page, 1)).to_be_visible()
+    places = (row(page, 3), page.locator(".table-scroll"), page.locator(".table-foot"))
+    before = [place.bounding_box() for place in places]
+    row(page, 1).get_by_role("checkbox").check()
+    expect(page.get_by_role("toolbar", name="Chosen messages")).to_be_visible()
+    assert [place.bounding_box() for place in places] == before
+
+
+def test_a_key_acts_on_what_the_key_before_it_chose(queues: ExploredBroker, open_page: OpenPage) -> None:
+    """However fast they come: the next one does not wait until the page is painted."""
+    page = open_page(queues.at("entities/long/messages"))
+    expect(row(page, 1)).to_be_visible()
+    page.evaluate(
+        "async () => {"
+        "  for (const key of ['j', 'x', 'c']) {"
+        "    document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));"
+        "    await new Promise((resolve) => {"
+        "      const channel = new MessageChannel();"
+        "      channel.port1.onmessage = resolve;"
+        "      channel.port2.postMessage(0);"
+        "    });"
+        "  }"
+        "}"
+    )
+    expect(page.get_by_role("dialog", name="Complete")).to_contain_text("1 message")
 
 
 def test_the_list_goes_on_after_a_restart(queues: ExploredBroker, open_page: OpenPage) -> None:

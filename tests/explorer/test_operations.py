@@ -98,7 +98,10 @@ def test_what_the_rights_do_not_allow_is_not_offered(broker: ExploredBroker, ope
     for name in ("Keys", "Namespaces", "Connections"):
         expect(page.get_by_role("navigation", name="Main").get_by_role("link", name=name)).to_have_count(0)
     page.evaluate("location.hash = '#/entities/events%2Fsubscriptions%2Fbilling/rules'")
-    expect(page.get_by_text("Rules need a key with Manage")).to_be_visible()
+    expect(page.get_by_text("Rules need a key with Manage on the subscription.")).to_be_visible()
+    page.evaluate("location.hash = '#/entities/events/match'")
+    expect(page.get_by_text("Rules need a key with Manage on the topic.")).to_be_visible()
+    expect(page.get_by_role("link", name="Why did it not arrive?")).to_have_count(0)
     page.evaluate("location.hash = '#/create'")
     expect(page.get_by_text("To create an entity needs a key with Manage.")).to_be_visible()
 
@@ -132,6 +135,7 @@ def test_a_job_stops_with_the_key_of_who_started_it_and_goes_on_for_another_one(
     expect(page.get_by_role("heading", name="Sign in to peeklock")).to_be_visible()
     page = open_signed_in(open_page, broker, "jobs")
     row = page.get_by_role("grid", name="Jobs").get_by_role("row").filter(has_text=key)
+    expect(row).to_contain_text("at most 3.0/s")
     row.click()
     resume = page.get_by_role("button", name="Resume")
     expect(resume).to_be_visible()

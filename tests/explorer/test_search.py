@@ -91,10 +91,21 @@ def test_all_entities_are_searched_with_their_dead_letters(
 
 def test_what_is_wrong_with_a_search_is_said(queues: ExploredBroker, open_page: OpenPage) -> None:
     page = open_page(queues.at("entities/long/search"), expected=("400 (Bad Request)",))
+    below = page.get_by_label("Body contains")
+    place = below.bounding_box()
     page.get_by_label("Filter").fill("n >")
-    expect(page.get_by_role("alert")).to_contain_text("at character")
+    expect(page.get_by_role("alert")).to_contain_text("at character 4")
+    assert below.bounding_box() == place
+    expect(page.get_by_role("button", name="Search", exact=True)).to_be_disabled()
+    page.keyboard.press("Enter")
+    expect(page.locator(".table-foot")).to_have_count(0)
     page.get_by_label("Filter").fill("n > 1")
     expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("button", name="Search", exact=True)).to_be_enabled()
+    states = page.get_by_role("group", name="States")
+    expect(states).to_contain_text("None is chosen: all states")
+    states.get_by_role("button", name="active").click()
+    expect(states).not_to_contain_text("None is chosen")
     page.get_by_label("Regular expression").fill("(unfinished")
     expect(page.get_by_role("alert")).to_contain_text("unfinished")
     page.keyboard.press("Enter")
@@ -123,8 +134,11 @@ def test_messages_that_match_are_moved_by_a_job_that_outlives_the_tab(
     page = open_page(queues.at("entities/long/messages"))
     page.get_by_role("button", name="Move…").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Filter").fill("n < 200")
     dialog.get_by_label("To", exact=True).fill("moved")
+    dialog.get_by_label("Filter").fill("n < < 200")
+    expect(dialog.get_by_role("alert")).to_contain_text("at character 5")
+    expect(dialog.get_by_role("alert")).to_have_count(1)
+    dialog.get_by_label("Filter").fill("n < 200")
     expect(dialog).to_contain_text("200 messages will be moved")
     expect(dialog).to_contain_text("Exactly once")
     assert count(queues, "moved") == 0
@@ -140,6 +154,7 @@ def test_messages_that_match_are_moved_by_a_job_that_outlives_the_tab(
 def test_chosen_messages_are_moved(queues: ExploredBroker, open_page: OpenPage) -> None:
     numbers = queues.send("kept", [{"body": f"{n}"} for n in range(3)])
     page = open_page(queues.at("entities/kept/messages"))
+    page.get_by_label("Follow").uncheck()
     for number in numbers[:2]:
         link = page.get_by_role("link", name=str(number), exact=True)
         page.locator(".table-rows > .row").filter(has=link).get_by_role("checkbox").check()
@@ -147,10 +162,46 @@ def test_chosen_messages_are_moved(queues: ExploredBroker, open_page: OpenPage) 
     bar.get_by_role("button", name="Move", exact=True).click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("To", exact=True).fill("shelf")
+    expect(dialog).to_contain_text("2 chosen messages of kept, if still active.")
     dialog.get_by_role("button", name="Move 2").click()
     expect(dialog).to_contain_text("2 messages moved.")
     dialog.get_by_role("button", name="Close").last.click()
     assert (count(queues, "shelf"), count(queues, "kept")) == (2, 1)
+    expect(page.locator(".table-foot")).to_contain_text("1 listed · 2 left")
+
+
+def test_found_messages_that_are_moved_are_shown_as_left(queues: ExploredBroker, open_page: OpenPage) -> None:
+    queues.api("PUT", "entities/found", {"kind": "queue"})
+    queues.send("found", [{"body": f"{n}"} for n in range(3)])
+    page = open_page(queues.at("entities/found/search?text=1"))
+    row = page.locator(".table-rows > .row")
+    row.get_by_role("checkbox").check()
+    page.get_by_role("toolbar", name="Chosen messages").get_by_role("button", name="Move").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("To", exact=True).fill("shelf")
+    dialog.get_by_role("button", name="Move 1 message").click()
+    expect(dialog).to_contain_text("1 message moved.")
+    dialog.get_by_role("button", name="Close").last.click()
+    expect(row).to_contain_text("left")
+    expect(row.get_by_role("checkbox")).to_be_disabled()
+
+
+def test_a_list_is_read_anew_when_a_job_ends_whose_dialog_is_closed(
+    queues: ExploredBroker, open_page: OpenPage
+) -> None:
+    queues.api("PUT", "entities/slow", {"kind": "queue"})
+    queues.send("slow", [{"body": f"{n}"} for n in range(4)])
+    page = open_page(queues.at("entities/slow/messages"))
+    page.get_by_label("Follow").uncheck()
+    page.get_by_role("button", name="Move…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("To", exact=True).fill("shelf")
+    dialog.get_by_label("At most per second").fill("2")
+    dialog.get_by_role("button", name="Move 4 messages").click()
+    expect(dialog).to_contain_text("The broker goes on")
+    dialog.get_by_role("button", name="Close").last.click()
+    expect(page.get_by_role("status").filter(has_text="4 messages moved")).to_be_visible()
+    expect(page.get_by_text("No messages", exact=True)).to_be_visible()
 
 
 def test_messages_that_match_are_deleted_after_a_preview(queues: ExploredBroker, open_page: OpenPage) -> None:
@@ -159,6 +210,7 @@ def test_messages_that_match_are_deleted_after_a_preview(queues: ExploredBroker,
     page.get_by_role("button", name="Delete…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Filter").fill("n >= 10")
+    expect(dialog).to_contain_text("The messages of trash that match.")
     expect(dialog).to_contain_text("20 messages will be deleted")
     expect(dialog).to_contain_text("There is no way back")
     dialog.get_by_role("button", name="Delete 20").click()
@@ -182,8 +234,10 @@ def test_scheduled_messages_that_match_are_moved_in_time_and_cancelled(
     dialog.get_by_role("button", name="Close").last.click()
     found = queues.api("GET", "entities/shelf/messages?state=scheduled")["messages"]
     assert [message["scheduledEnqueueTime"][:4] for message in found] == ["2077"] * 2 + ["2088"] * 3
-    page.get_by_role("button", name="Cancel…").click()
-    dialog.get_by_role("button", name="Cancel the messages 5").click()
+    page.get_by_role("button", name="Cancel the schedule…").click()
+    expect(dialog).to_contain_text("All scheduled messages of shelf.")
+    expect(dialog.get_by_role("button", name="Keep the messages")).to_be_visible()
+    dialog.get_by_role("button", name="Cancel 5 messages").click()
     expect(dialog).to_contain_text("5 messages cancelled.")
     assert queues.api("GET", "entities/shelf")["counts"]["scheduled"] == 0
 
@@ -191,6 +245,7 @@ def test_scheduled_messages_that_match_are_moved_in_time_and_cancelled(
 def test_dead_letters_are_sent_back(queues: ExploredBroker, open_page: OpenPage) -> None:
     before = count(queues, "orders")
     page = open_page(queues.at("entities/orders%2F$deadletterqueue/messages"))
+    page.get_by_label("Follow").uncheck()
     page.get_by_role("button", name="Send back…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Dead-letter reason").fill("PaymentRefused")
@@ -198,3 +253,5 @@ def test_dead_letters_are_sent_back(queues: ExploredBroker, open_page: OpenPage)
     expect(dialog).to_contain_text("6 messages sent back.")
     assert count(queues, "orders") == before + 6
     assert queues.api("GET", "entities/orders")["counts"]["deadLetter"] == 6
+    dialog.get_by_role("button", name="Close").last.click()
+    expect(page.locator(".table-foot")).to_contain_text("6 listed")

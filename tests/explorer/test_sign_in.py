@@ -161,6 +161,22 @@ def test_our_own_hmac_is_that_of_the_standard(keyed: ExploredBroker, open_page: 
         assert bytes(found) == hmac.digest(key, text, hashlib.sha256)
 
 
+def test_a_key_of_an_entity_has_rights_on_what_belongs_to_it(
+    keyed: ExploredBroker, open_page: OpenPage
+) -> None:
+    """As `belongs` of `peeklock.auth.rights` says: a name with a slash is another entity."""
+    page = open_page(keyed.url)
+    belonging = page.evaluate(
+        "async (paths) => {"
+        "  const { can, session } = await import('./$explorer/session.js');"
+        "  session.value.me = { path: 'a', rights: ['Listen'] };"
+        "  return paths.filter((path) => can('Listen', path));"
+        "}",
+        ["A", "a/$DeadLetterQueue", "a/Subscriptions/s", "a/b", "a/b/subscriptions/s", "ab", ""],
+    )
+    assert belonging == ["A", "a/$DeadLetterQueue", "a/Subscriptions/s"]
+
+
 def test_nothing_is_left_in_the_browser(keyed: ExploredBroker, open_page: OpenPage) -> None:
     page = open_page(keyed.url)
     page.get_by_label("Connection string or token").fill(connection_string(keyed))

@@ -57,7 +57,7 @@ def ask_for(
 
 
 def got(rig: LiveHarness, handle: int) -> str | None:
-    """Give the session that a receiver was given; None: no answer yet."""
+    """Return the session that a receiver was given; None: no answer yet."""
     for event in rig.events:
         if isinstance(event, LinkAttached) and event.handle == handle:
             rig.events.remove(event)

@@ -230,7 +230,7 @@ def play(chapter: Chapter, watch: Watch) -> tuple[WatchedBroker, Watched, LiveHa
 
 @cache
 def recorded() -> dict[Chapter, dict[str, int]]:
-    """Give the functions that each chapter is the first to call, and how often it does."""
+    """Return the functions that each chapter is the first to call, and how often it does."""
     known: set[str] = set()
     found = {}
     for chapter in CHAPTERS:

@@ -54,7 +54,7 @@ def rig(broker: InProcessBroker) -> LiveHarness:
 
 
 def lost(rig: LiveHarness) -> str:
-    """Give the condition with which the client's link was detached."""
+    """Return the condition with which the client's link was detached."""
     error = rig.take_event(LinkDetached).error
     assert error is not None
     return str(error.condition)

@@ -37,7 +37,7 @@ from tests.interop.test_rest import TOKEN
 CASES = 10
 """For each operation: good requests, and as many bad ones."""
 
-CASES_LONG = 150
+CASES_SOAK = 150
 
 ENTITIES = ("q", "ids", "sessions", "t", "t/subscriptions/s", "q/$deadletterqueue", "none")
 CHECKS = [
@@ -107,7 +107,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.parametrize(
     "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value
 )
-@pytest.mark.parametrize("cases", [CASES, pytest.param(CASES_LONG, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "cases",
+    [
+        CASES,
+        pytest.param(CASES_SOAK, marks=pytest.mark.soak),
+    ],
+)
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_each_answer_is_one_that_is_described(
     world: World, label: str, mode: GenerationMode, cases: int

@@ -71,4 +71,13 @@ def test_groups_beyond_the_limit_are_one(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(groups, "GROUPS_MAX", 2)
     found = Groups(grouping("property:n"))
     found.add(dead(number, n=number) for number in range(9))
-    assert {each.name: each.count for each in found.found()} == {"0": 1, "1": 1, OTHERS: 7}
+    found.add([dead(9, n=OTHERS)])  # a value, which is no group of its own either
+    assert {each.name: each.count for each in found.found()} == {"0": 1, "1": 1}
+    assert (found.others.name, found.others.count, found.others.example) == (OTHERS, 8, 2)
+
+
+def test_a_value_that_is_named_as_the_rest_is_a_group() -> None:
+    found = Groups(grouping("property:n"))
+    found.add([dead(1, n=OTHERS)])
+    assert [(each.name, each.count) for each in found.found()] == [(OTHERS, 1)]
+    assert found.others.count == 0

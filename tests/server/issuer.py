@@ -68,7 +68,7 @@ class Issuer:
         return jwt.encode(body, key, algorithm="ES256", headers={"kid": kid})
 
     def jwks(self) -> dict[str, Any]:
-        """Give the keys as they are published."""
+        """Return the keys as they are published."""
         return {
             "keys": [
                 {**ECAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": kid, "use": "sig"}
@@ -77,7 +77,7 @@ class Issuer:
         }
 
     def discovery(self) -> dict[str, Any]:
-        """Give the discovery document."""
+        """Return the discovery document."""
         return {"issuer": self.url, "jwks_uri": self.url + KEYS_PATH}
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:

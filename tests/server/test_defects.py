@@ -63,7 +63,7 @@ class Served:
 
     @property
     def connections(self) -> list[int]:
-        """Give the ids of the AMQP connections."""
+        """Return the ids of the AMQP connections."""
         return list(self.broker.protocols.connections)
 
     def health(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Served:
         return found
 
     def told(self) -> list[dict[str, Any]]:
-        """Give the fields of the lines about defects; each has its traceback."""
+        """Return the fields of the lines about defects; each has its traceback."""
         lines = [record for record in self.records if record.getMessage().startswith("a defect;")]
         assert all(record.exc_info for record in lines)
         return [vars(record)["fields"] for record in lines]
@@ -92,7 +92,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def records() -> Iterator[list[logging.LogRecord]]:
-    """Give the log's records as they come."""
+    """Yield the log's records as they come."""
     found: list[logging.LogRecord] = []
 
     class Handler(logging.Handler):

@@ -78,7 +78,7 @@ async def opened(folder: Path) -> SqliteStore:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Give the folder of a broker that was stopped."""
+    """Return the folder of a broker that was stopped."""
 
     async def make() -> None:
         await (await opened(tmp_path / "data")).close()

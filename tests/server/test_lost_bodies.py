@@ -158,7 +158,7 @@ class Rig:
         await self.settle()
 
     def delivered(self) -> list[int]:
-        """Give the numbers of what was delivered, each with its body."""
+        """Return the numbers of what was delivered, each with its body."""
         found = [each.message for each in self.connection.effects if isinstance(each, Deliver)]
         assert all(self.shard.body(message) not in (None, LOST_BODY) for message in found)
         return [message.sequence_number for message in found]

@@ -13,7 +13,7 @@ from tests.soak.conductor import Conductor
 from tests.soak.plan import Kind
 
 
-@pytest.mark.kill
+@pytest.mark.soak
 def test_nothing_is_lost_in_a_short_soak(tmp_path: Path) -> None:
     """Req: R-01, R-02, R-03"""
     said: list[str] = []

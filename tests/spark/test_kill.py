@@ -31,7 +31,7 @@ def test_every_message_comes_once_however_driver_workers_and_broker_are_killed(t
     assert figures["worker kills"] >= 1
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(480)
 @pytest.mark.skipif(not has_delta(), reason="Delta's jars are not among Spark's")
 def test_every_message_comes_once_into_a_delta_table(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def write_entry(path: Path, key: str, text: str) -> None:
 
 
 def frames_of(path: Path) -> dict[int, bytes]:
-    """Give the frames of a database by number, as they are in it."""
+    """Return the frames of a database by number, as they are in it."""
     db = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
     found = dict(db.execute("SELECT no, meta FROM journal").fetchall())
     db.close()
@@ -52,12 +52,12 @@ def frames_of(path: Path) -> dict[int, bytes]:
 
 
 def format_of(path: Path) -> int:
-    """Give the format that the header of the file itself names."""
+    """Return the format that the header of the file itself names."""
     return int.from_bytes(path.read_bytes()[60:64], "big")
 
 
 def release_of(path: Path) -> str | None:
-    """Give the release that a store names as the one that wrote its format."""
+    """Return the release that a store names as the one that wrote its format."""
     with closing(sqlite3.connect(path)) as db:
         found = db.execute("SELECT v FROM kv WHERE k = 'release'").fetchall()
     return str(found[0][0]) if found else None

@@ -74,7 +74,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def path(sound: Path, tmp_path: Path) -> Path:
-    """Give a database to damage."""
+    """Return a database to damage."""
     shutil.copytree(sound, tmp_path / "data")
     return tmp_path / "data" / "peeklock.db"
 

@@ -86,14 +86,14 @@ _Messages = dict[tuple[int, int], Message]
 
 @pytest.fixture(params=range(1, FORMAT + 1))
 def number(request: pytest.FixtureRequest) -> int:
-    """Give each format."""
+    """Return each format."""
     format_number: int = request.param
     return format_number
 
 
 @pytest.fixture
 def folder(number: int, tmp_path: Path) -> Path:
-    """Give a copy of the store of a format."""
+    """Return a copy of the store of a format."""
     shutil.copytree(GOLDEN / f"format-{number}", tmp_path / "data")
     return tmp_path / "data"
 
@@ -219,7 +219,7 @@ def has_rules_as_given(definitions: Definitions) -> None:
 
 
 def events_in(folder: Path) -> dict[int, list[Event]]:
-    """Give the event rows of a store, by number."""
+    """Return the event rows of a store, by number."""
     with closing(sqlite3.connect(folder / "peeklock.db")) as db:
         return {no: event_rows.unpack(no, data) for no, data in db.execute("SELECT no, data FROM event")}
 

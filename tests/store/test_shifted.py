@@ -62,7 +62,7 @@ class Opened:
         await self.engine.recover(self.store, now_ms)
 
     async def ask(self, command: Command, now_ms: int) -> Effect:
-        """Give the answer once it may leave."""
+        """Return the answer once it may leave."""
         driver, answers = self.driver, []
         driver.offer([command], now_ms)
         while driver.unfinished:

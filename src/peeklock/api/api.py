@@ -97,7 +97,11 @@ class Api:
             operation = _find(method, path)[0]
         except (NotHere, MethodNotAllowed):
             return False
-        return operation.right is Right.MANAGE and "{entity}" in operation.path and method != "GET"
+        return (
+            operation.right is Right.MANAGE
+            and "{entity}" in operation.path
+            and method not in ("GET", "POST")  # no POST to an entity changes it
+        )
 
     def body_bytes_max(self, method: str, path: str) -> int:
         """Return the largest body that is read."""

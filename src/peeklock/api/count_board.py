@@ -1,4 +1,5 @@
-"""The counts of all entities, read in slices at most once in `FRESH_MS` for all who ask.
+"""The counts of all entities, read in slices at most once in `FRESH_MS` for all who ask, and only after
+something has happened.
 
 Theory of operation. Each reading passes over the entities by `FiguresCount`, a slice with each call of
 `advance`; requests that wait for it advance it in turn. A row whose values differ from those of the reading
@@ -51,6 +52,8 @@ class _Reading:
     count: FiguresCount
     at_ms: int
     number: int
+    mark: int | None
+    """At its begin."""
     seen: set[str] = field(default_factory=set)
     totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
     oldest_ms: int | None = None
@@ -60,7 +63,11 @@ class CountBoard:
     """The last counts of one namespace."""
 
     def __init__(
-        self, read: Callable[[], FiguresCount], counters: Callable[[], Counters], epoch: str
+        self,
+        read: Callable[[], FiguresCount],
+        counters: Callable[[], Counters],
+        epoch: str,
+        mark: Callable[[], int | None],
     ) -> None:
         """Begin without counts.
 
@@ -68,10 +75,12 @@ class CountBoard:
             read: begins a reading of all entities.
             counters: returns those of the namespace.
             epoch: differs with each start of the broker.
+            mark: returns a number that stays the same while nothing happens; None = something just has.
         """
         self._read = read
         self._counters = counters
         self._epoch = epoch
+        self._mark = mark
         self._rows: dict[str, _Row] = {}
         """By name; those that changed last are at the end."""
         self._removed: dict[str, int] = {}
@@ -88,8 +97,13 @@ class CountBoard:
         done = self._done
         if done is not None and abs(now_ms - done.at_ms) < FRESH_MS:
             return True
+        mark = self._mark()
+        if done is not None and done.mark is not None and done.mark == mark:
+            done.at_ms = now_ms
+            self._answers.clear()
+            return True
         if self._reading is None:
-            self._reading = _Reading(self._read(), now_ms, 1 if done is None else done.number + 1)
+            self._reading = _Reading(self._read(), now_ms, 1 if done is None else done.number + 1, mark)
         reading = self._reading
         for _ in range(SLICES):
             found = reading.count.advance()

@@ -107,6 +107,8 @@ class Work:
     exchange: ApiExchange
     """As of `Take`."""
     grants: tuple[Grant, ...]
+    identity: str
+    """Of the key of the request, see `Grant.identity`."""
     work: Mapping[str, Any]
     """For the child, see `peeklock.worker`."""
     content_type: str

@@ -41,6 +41,9 @@ _DEFAULT_STATES: Final[Mapping[str, list[str]]] = {
     "cancel": [STATES[MessageState.SCHEDULED]],
     "reschedule": [STATES[MessageState.SCHEDULED]],
 }
+_SHOWN: Final = ("criteria", "group", "rate", "limit")
+"""Members of an order that its job shows too. Its numbers are too many."""
+
 _TEXT: Schema = {"type": "string", "maxLength": 4096}
 
 EDITS: Schema = record(
@@ -54,6 +57,13 @@ EDITS: Schema = record(
     (),
     description="What changes in each message that is sent.",
 )
+
+CRITERIA: Schema = record(MEMBERS, (), description="All that are given must be true of a message.")
+GROUP: Schema = record(
+    {"by": BY, "value": _TEXT}, description="Only messages of this group, as `groupMessages` shows it."
+)
+RATE: Schema = {"type": "number", "minimum": 0.01, "description": "Messages a second, at most."}
+LIMIT: Schema = {"type": "integer", "minimum": 1, "description": "Messages, at most."}
 
 ORDER: Schema = record(
     {
@@ -69,7 +79,7 @@ ORDER: Schema = record(
             **ENTITY,
             "description": "A queue or topic. Default of `resubmit`: where the messages came from.",
         },
-        "criteria": record(MEMBERS, (), description="All that are given must be true of a message."),
+        "criteria": CRITERIA,
         "numbers": {
             "type": "array",
             "minItems": 1,
@@ -77,10 +87,7 @@ ORDER: Schema = record(
             "items": SEQUENCE_NUMBER,
             "description": "Only messages with these sequence numbers.",
         },
-        "group": record(
-            {"by": BY, "value": _TEXT},
-            description="Only messages of this group, as `groupMessages` shows it.",
-        ),
+        "group": GROUP,
         "edits": EDITS,
         "at": {**INSTANT, "description": "Of `reschedule`: when to enqueue them; a past time means now."},
         "shift": {
@@ -91,8 +98,8 @@ ORDER: Schema = record(
         },
         "reason": {**_TEXT, "description": "Of `deadLetter`."},
         "description": {**_TEXT, "description": "Of `deadLetter`."},
-        "rate": {"type": "number", "minimum": 0.01, "description": "Messages a second, at most."},
-        "limit": {"type": "integer", "minimum": 1, "description": "Messages, at most."},
+        "rate": RATE,
+        "limit": LIMIT,
     },
     ["work", "entity"],
     description="What a job does.",
@@ -105,6 +112,11 @@ JOB: Schema = record(
         "work": {"type": "string", "enum": list(WORKS)},
         "entity": {"type": "string"},
         "to": {"type": "string"},
+        "criteria": CRITERIA,
+        "group": GROUP,
+        "numberCount": {**COUNT, "description": "How many sequence numbers its order has, if any."},
+        "rate": RATE,
+        "limit": LIMIT,
         "state": {
             "type": "string",
             "enum": ["running", "stopped", "interrupted", "done", "failed"],
@@ -212,9 +224,11 @@ def _read(given: Mapping[str, Any], node: Node) -> tuple[dict[str, Any], dict[st
     """Return a job as it is shown, and its plan. Raises: ArgumentInvalid."""
     work = given["work"]
     source = shown(node.address)
-    shown_job = {"work": work, "entity": source}
+    shown_job = {"work": work, "entity": source, **{name: given[name] for name in _SHOWN if given.get(name)}}
+    if "numbers" in given:
+        shown_job["numberCount"] = len(given["numbers"])
     plan: dict[str, Any] = {
-        "work": "purge" if work in _DEFAULT_STATES else work,
+        "work": "purge" if work == "cancel" else work,
         "source": source,
         "criteria": read_criteria(given.get("criteria", {}), "criteria."),
         **{name: given[name] for name in ("numbers", "rate", "limit") if name in given},
@@ -350,10 +364,10 @@ OPERATIONS = (
         "Start a job",
         Right.LISTEN,
         start,
-        "It goes on when the client leaves. It does what `peeklock move`, `purge` and `dead-letters "
-        "resubmit` do, with the rights of this request, as long as its key has them; without them it stops. "
-        "After a restart of the broker it is `interrupted`, and can be resumed. To send needs the right Send "
-        "on the target.",
+        "It goes on when the client leaves, and beyond the expiry of its token. It does what `peeklock "
+        "move`, `purge` and `dead-letters resubmit` do, with the rights that the key or roles of this "
+        "request have at the time: when they are removed, or changed, it stops. After a restart of the "
+        "broker it is `interrupted`, and can be resumed. To send needs the right Send on the target.",
         body=ref("JobOrder"),
         body_bytes_max=BODY_BYTES_MAX,
         finds_entity=entity_of,

@@ -59,7 +59,9 @@ def show_life(call: Call) -> Answer:
     if not call.context.has_event_log:
         raise InvalidOperation("The event log is off: start the broker with --capture DIR.")
     work = {"work": "life", "entity": shown(call.address), "number": call.given["number"], "form": "json"}
-    return Work(call.exchange.slim(), (), work, JSON)
+    assert call.node is not None
+    identity = call.exchange.grant(Right.LISTEN, call.node.path).identity
+    return Work(call.exchange.slim(), (), identity, work, JSON)
 
 
 OPERATIONS = (

@@ -209,10 +209,11 @@ OPERATIONS = (
         "POST",
         "/entities/{entity}/match",
         "Explain which rules of a topic match a message, and why",
-        Right.LISTEN,
+        Right.MANAGE,
         match,
-        "Nothing is sent. For a message in an entity, the token needs Listen there too. The rules are "
-        "those of now.",
+        "Nothing is sent. The answer shows filters, so the token needs Manage on the topic, as `listRules` "
+        "does on a subscription; for a message in an entity, it needs Listen there too. The rules are those "
+        "of now.",
         query=(LIMIT, CURSOR),
         body=ref("ToMatch"),
         body_bytes_max=SEND_BYTES_MAX,

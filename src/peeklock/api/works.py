@@ -132,11 +132,11 @@ def in_entity(call: Call, work: Mapping[str, Any]) -> Answer:
     return Ask(exchange, LookUp(node.address, exchange.reply_to), render)
 
 
-def streamed(exchange: ApiExchange, work: Mapping[str, Any], grants: Any) -> Work:
+def streamed(exchange: ApiExchange, work: Mapping[str, Any], grants: tuple[Grant, ...]) -> Work:
     """Return the answer that streams what a work finds, as the client accepts it."""
     is_lines = LINES in exchange.request.headers.get("accept", "")
     form = ("lines", LINES) if is_lines else ("events", EVENTS)
-    return Work(exchange.slim(), grants, {**work, "form": form[0]}, form[1])
+    return Work(exchange.slim(), grants, grants[0].identity, {**work, "form": form[0]}, form[1])
 
 
 def require_messages(entity: EntityView, node: Node) -> None:
@@ -182,9 +182,10 @@ OPERATIONS = (
         "Count the messages of an entity by a value of theirs",
         Right.LISTEN,
         group,
-        f"{STREAM}Events: `progress`, and `end` with `groups`, the 1,000 largest, and `count`, how many "
-        "groups there are. A group has `value`, `count`, `oldest`, `newest`, `numbers`, the first ten, and "
-        "`repeated`: how many were resubmitted before.",
+        f"{STREAM}Events: `progress`, and `end` with `groups`, the 1,000 largest, `count`, how many groups "
+        "there are, and `others`. At most the first 10,000 values that are met become groups: `others` is "
+        "how many messages have none of these. A group has `value`, `count`, `oldest`, `newest`, `numbers`, "
+        "the first ten, and `repeated`: how many were resubmitted before.",
         body=ref("Grouping"),
         finds_entity=entity_of,
         streams=True,

@@ -83,6 +83,11 @@ class Grant:
     name: str = field(default="", compare=False)
     """Of the rule as it is spelled, or of the token's roles, for the operator; empty = anybody."""
 
+    @property
+    def identity(self) -> str:
+        """Whose it is: the key, by the entity of its rule and its name, or the roles; empty = anybody."""
+        return self.name if self.proof is None else f"{self.proof.path} {self.name}".strip()
+
     def covers(self, path: str) -> bool:
         """Whether a path (lower case, no outer slashes) is this grant's or below it."""
         if self.proof is not None and not belongs(path, self.proof.path):

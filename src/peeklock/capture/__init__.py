@@ -12,4 +12,5 @@ manifest_file   The manifest as a file.
 message_fields  The id and the content of a message, decoded.
 schema          The columns of the log.
 segment         Writes one Parquet file.
+source          Where the events of one store are.
 """

@@ -2,8 +2,10 @@
 
 A broker with `--capture` starts it and holds its standard input, which has requests, one JSON object a line:
 
-    {"add": {"id": 3, "data": DIR, "to": DIR, "namespace": NAME, "interval_s": 10, ...}}
+    {"add": {"id": 3, "source": {"data": DIR}, "to": DIR, "namespace": NAME, "interval_s": 10, ...}}
     {"remove": {"id": 3}}
+
+The source of a store in a database is `{"url": URL, "name": NAME, "durability": "fsync"}`.
 
 Standard output answers, a line each: `exported 3 N` (all up to batch N is in the log), `failed 3 WHY` (this
 log is given up until it is added again, under another id; the others go on), `removed 3` (all is exported).
@@ -55,7 +57,7 @@ def main(arguments: list[str]) -> int:
             _tell(f"{word} {text}")
 
     logs = Logs(say, _note)
-    logs.add(0, **options)
+    logs.add(0, {"data": options.pop("data")}, **options)
     _run(logs, takes_requests=False)
     return 1 if failures else 0
 

@@ -29,9 +29,9 @@ from peeklock.broker.vocabulary.events import EventType
 from peeklock.capture.chunk import Chunk, gap_row
 from peeklock.capture.folder import LogFolder, LogRefused
 from peeklock.capture.segment import SegmentWriter
-from peeklock.store.base import StoreDamaged
-from peeklock.store.encoding.event_rows import Columns, read_columns
-from peeklock.store.sqlite.event_reader import EventReader, committed_state
+from peeklock.capture.source import EventReader, EventSource
+from peeklock.store.base import StoreDamaged, StoreError
+from peeklock.store.encoding.event_rows import Columns, digest, read_columns
 
 CHUNK_EVENTS = 65_536
 CHUNK_BYTES = 16 * 1024 * 1024
@@ -77,7 +77,7 @@ class Listener(Protocol):
 class ExportOptions:
     """The settings of an exporter."""
 
-    data: Path
+    source: EventSource
     to: Path
     namespace: str
     interval_s: float = 10.0
@@ -99,6 +99,7 @@ class Exporter:
         self._reader: EventReader | None = None
         self._chunk: Chunk | None = None  # none before it is known where to go on
         self._read_to = 0
+        self._last_row = (0, b"")  # number and digest of the last row that was read
         self._seen: object = None  # the state of the store of which all rows are read
         self._writer: SegmentWriter | None = None
         self._first_no = 1  # of the segment
@@ -121,7 +122,7 @@ class Exporter:
         Raises: LogRefused, StoreError; OSError if the folder cannot be written. Only `close` may follow.
         """
         # Before the look: a later commit is then a change. While the store is open a look is cheap anyway.
-        state = committed_state(self._options.data) if self._reader is None else None
+        state = self._options.source.committed_state() if self._reader is None else None
         is_time_to_end = self._events > 0 and now_s >= self._ends_s
         is_time_to_retain = self._chunk is not None and self._finds_old(now_s)
         is_due = is_time_to_end or is_time_to_retain or self._is_finishing
@@ -204,7 +205,7 @@ class Exporter:
     def _open(self, now_s: float) -> tuple[EventReader, Chunk] | None:
         """Open store and folder, if they are not; return None while another process writes to the folder."""
         if self._reader is None:
-            if not self._folder.take(self._options.data):
+            if not self._folder.take(self._options.source):
                 self._chunk = None  # that process writes it
                 if not self._told_wait:
                     self._told_wait = True
@@ -215,7 +216,7 @@ class Exporter:
                     )
                 return None
             self._told_wait = False
-            self._reader = EventReader(self._options.data)
+            self._reader = self._options.source.open()
         if self._chunk is None or self._folder.last_no + 1 != self._first_no:
             self._chunk = self._begin(self._reader, now_s)
         return self._reader, self._chunk
@@ -230,7 +231,7 @@ class Exporter:
         last_batch_no = reader.last_batch_no()
         if last_no > last_batch_no:
             raise LogRefused(
-                f"{self._to} holds batches up to {last_no}, the store {self._options.data} only up to "
+                f"{self._to} holds batches up to {last_no}, {self._options.source.shown} only up to "
                 f"{last_batch_no}: the store is an older copy. Give --capture an empty folder"
             )
         epoch = self._last_epoch()
@@ -264,7 +265,7 @@ class Exporter:
         if epoch is not None and found is not None and found != epoch:
             raise LogRefused(
                 f"{self._to} holds batches up to {last_no}: the last start of a broker is batch {epoch}, "
-                f"but batch {found} in the store {self._options.data}, which is an older copy. Give "
+                f"but batch {found} in {self._options.source.shown}, which is an older copy. Give "
                 "--capture an empty folder"
             )
 
@@ -298,6 +299,9 @@ class Exporter:
         self._new_ends_s = max(self._looked_s, now_s - interval_s / 2) + interval_s
         self._looked_s = now_s
         rows = reader.read(self._read_to, READ_BYTES)
+        if rows:
+            last_no, last = rows[-1]
+            self._last_row = last_no, digest(last)
         for no, data in rows:
             columns = self._unpacked(chunk, no, data)
             if no > self._read_to + 1:
@@ -374,9 +378,11 @@ class Exporter:
         draft = self._folder.draft(self._first_no)
         try:
             writer.finish()
+            assert self._reader is not None
+            self._reader.confirm(*self._last_row)
             hour = datetime.fromtimestamp(self._hour * HOUR_MS / 1000, UTC)
             self._folder.publish(draft, self._first_no, self._read_to, hour)
-        except OSError:
+        except (OSError, StoreError):
             writer.abandon()
             raise
         self._first_no = self._read_to + 1

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged
 from peeklock.capture.manifest_file import ManifestFile
@@ -60,6 +61,24 @@ class Segment:
         return datetime(year, month, day, int(self.path.parent.name.removeprefix("event_hour=")), tzinfo=UTC)
 
 
+class MarkedStore(Protocol):
+    """A store whose events are in a log, with the id of that log."""
+
+    @property
+    def shown(self) -> str:
+        """The store, for people."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The store's folder, if it has one; it may not exist yet."""
+
+    def read_mark(self) -> str | None:
+        """Return the id, None = it has none yet. Raises: LogRefused, StoreError."""
+
+    def write_mark(self, log_id: str) -> None:
+        """Keep the id. Raises: OSError, StoreError."""
+
+
 class LogFolder:
     """The folder; one process writes there."""
 
@@ -79,28 +98,34 @@ class LogFolder:
         """The last batch in the log, 0 if it is empty."""
         return self.segments[-1].last_no if self.segments else 0
 
-    def check(self, store: Path) -> None:
+    def check(self, data: Path, store: MarkedStore | None) -> None:
         """Check that `take` would not refuse, and create the folder; a running exporter is not disturbed.
 
-        `store`: the data folder of the broker, which may not exist yet. Raises: LogRefused, OSError.
+        Args:
+            data: the data folder of the broker, which may not exist yet.
+            store: whose events these are; None = it cannot be asked yet.
+
+        Raises: LogRefused, OSError.
         """
-        self._keep_apart(store)
-        self._read_marks(store)
+        self._keep_apart(data)
+        if store is not None:
+            self._read_marks(store)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = self.path / f".start-{os.getpid()}.tmp"
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
         probe.unlink()
 
-    def take(self, store: Path) -> bool:
+    def take(self, store: MarkedStore) -> bool:
         """Make ready to write; return False while another process writes here.
 
         A folder that was released may be taken again: its segments are looked for only if another process had
-        it meanwhile. `store`: the data folder of the broker whose events these are.
+        it meanwhile. `store`: whose events these are.
 
-        Raises: LogRefused, OSError.
+        Raises: LogRefused, StoreError, OSError.
         """
         if not self._is_apart:
-            self._keep_apart(store)
+            if store.folder is not None:
+                self._keep_apart(store.folder)
             self._is_apart = True
         self.path.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
@@ -128,18 +153,18 @@ class LogFolder:
             os.close(self._lock)
             self._lock = None
 
-    def _keep_apart(self, store: Path) -> None:
-        log, data = self.path.resolve(), store.resolve()
+    def _keep_apart(self, folder: Path) -> None:
+        log, data = self.path.resolve(), folder.resolve()
         if log == data or data in log.parents or log in data.parents:
             how = "are the same folder" if log == data else "are nested"
             raise LogRefused(
-                f"the event log {self.path} and the data {store} {how}: give --capture a folder "
+                f"the event log {self.path} and the data {folder} {how}: give --capture a folder "
                 "outside the data"
             )
 
-    def _read_marks(self, store: Path) -> tuple[str | None, str | None]:
+    def _read_marks(self, store: MarkedStore) -> tuple[str | None, str | None]:
         """Return the ids of log and store, None = none yet. Raises: LogRefused, if they do not match."""
-        log_id, store_id = _read_mark(self.path / MARK_NAME), _read_mark(store / STORE_MARK_NAME)
+        log_id, store_id = read_mark(self.path / MARK_NAME), store.read_mark()
         if log_id is None and next(self._segment_names(), None) is not None:
             raise LogRefused(
                 f"{self.path} has segments of an event log, but no {MARK_NAME} that names its store: "
@@ -147,18 +172,18 @@ class LogFolder:
             )
         if log_id is not None and log_id != store_id:
             raise LogRefused(
-                f"{self.path} is the event log of another store than {store}: "
+                f"{self.path} is the event log of another store than {store.shown}: "
                 "give --capture the folder that belongs to it, or an empty one"
             )
         return log_id, store_id
 
-    def _join_marks(self, store: Path) -> None:
+    def _join_marks(self, store: MarkedStore) -> None:
         log_id, store_id = self._read_marks(store)
         if store_id is None:
             store_id = str(uuid.uuid4())
-            _write_mark(store / STORE_MARK_NAME, store_id)
+            store.write_mark(store_id)
         if log_id is None:
-            _write_mark(self.path / MARK_NAME, store_id)
+            write_mark(self.path / MARK_NAME, store_id)
 
     def _segment_names(self) -> Iterator[tuple[Path, int, int]]:
         for path in self.path.glob("event_date=*/event_hour=*/events-*.parquet"):
@@ -254,8 +279,8 @@ def _age(hour: datetime) -> timedelta:
     return datetime.fromtimestamp(time.time(), UTC) - hour - timedelta(hours=1)
 
 
-def _read_mark(path: Path) -> str | None:
-    """Raises: LogRefused."""
+def read_mark(path: Path) -> str | None:
+    """Return the id in a file, None = there is none. Raises: LogRefused."""
     try:
         return str(json.loads(path.read_text())["id"])
     except FileNotFoundError:
@@ -267,7 +292,7 @@ def _read_mark(path: Path) -> str | None:
         ) from None
 
 
-def _write_mark(path: Path, log_id: str) -> None:
+def write_mark(path: Path, log_id: str) -> None:
     """Write a mark, whole or not at all."""
     draft = path.with_name(f".{path.name}.tmp")
     with draft.open("w") as file:

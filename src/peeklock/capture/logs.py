@@ -82,13 +82,19 @@ class Logs:
         """How many logs have open files."""
         return len(self._open)
 
-    def add(self, log_id: int, data: str, to: str, namespace: str, **options: Any) -> None:
-        """Begin to export the store in `data` to the folder `to`; `options` are those of `ExportOptions`."""
+    def add(self, log_id: int, source: Mapping[str, Any], to: str, namespace: str, **options: Any) -> None:
+        """Begin to export a store to the folder `to`.
+
+        `source`: as of `source_of`; `options`: those of `ExportOptions`.
+        """
         listener = _Listener(log_id, namespace, self._say, self._note)
         try:
-            exporter = _exporter(listener, data, to, namespace, options)
+            exporter = _exporter(listener, source, to, namespace, options)
         except ImportError as missing:
             self._tell_failure(listener, f"{missing}: {NO_PYARROW}")
+            return
+        except StoreError as failure:
+            self._tell_failure(listener, str(failure))
             return
         log = self._logs[log_id] = _Log(listener, exporter, to)
         self._schedule(log, 0.0)
@@ -215,13 +221,14 @@ class _Log:
 
 
 def _exporter(
-    listener: _Listener, data: str, to: str, namespace: str, options: Mapping[str, Any]
+    listener: _Listener, source: Mapping[str, Any], to: str, namespace: str, options: Mapping[str, Any]
 ) -> Exporter:
-    """Raises: ImportError."""
+    """Raises: ImportError, StoreError."""
     import pyarrow as pa
 
     from peeklock.capture.exporter import Exporter, ExportOptions
+    from peeklock.capture.source import source_of
 
     pa.set_cpu_count(1)  # the other one is the broker's
     pa.set_io_thread_count(1)
-    return Exporter(ExportOptions(Path(data), Path(to), namespace, **options), listener)
+    return Exporter(ExportOptions(source_of(source), Path(to), namespace, **options), listener)

@@ -101,7 +101,10 @@ def _show_groups(groups: Groups, *, as_json: bool) -> None:
         return None if at_ms is None else instant_text(at_ms)
 
     rows = []
-    for group in groups.found():
+    found = groups.found()
+    if groups.others.count:
+        found.append(groups.others)
+    for group in found:
         oldest, newest = time(group.oldest_ms), time(group.newest_ms)
         if as_json:
             name = None if group.name == NOTHING else group.name

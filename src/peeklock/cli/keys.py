@@ -77,7 +77,7 @@ def add_key(place: Place, namespace: str | None, name: str, rights: str) -> None
 @to_a_broker_or_folder(named=True)
 @click.option("--revoke", is_flag=True, help="Replace both keys: no old key works any more.")
 def rotate_key(place: Place, namespace: str | None, name: str, revoke: bool) -> None:
-    """Give a rule a new primary key, and show it.
+    """Replace the primary key of a rule, and show the new one.
 
     The old primary key becomes the secondary key: clients that use it keep working until the next rotation.
     """

@@ -113,7 +113,7 @@ class HandOut:
 
 @dataclass(slots=True)
 class BodiesRead:
-    """Let a connection retry what waits for bodies, then call `want`."""
+    """Have a connection retry what waits for bodies, then call `want`."""
 
     connection_id: int
 
@@ -137,6 +137,8 @@ class Driver:
         self.timers = engine.timers
         self._may_close = True
         """Whether there may be a batch to close or an effect to release."""
+        self._closings = 0
+        """How often a batch was closed, or looked for."""
         self._wake = WakeAt(None)
         self._connections = {OWN_CONNECTION_ID}
         self._leaving: list[Effect] = []
@@ -184,6 +186,11 @@ class Driver:
     def in_flight(self) -> bool:
         """Whether a batch is being committed."""
         return self._engine.in_flight
+
+    @property
+    def mark(self) -> int | None:
+        """A number that stays the same while nothing happens in the namespace; None = something just has."""
+        return None if self._may_close else self._closings
 
     @property
     def idle(self) -> bool:
@@ -355,6 +362,7 @@ class Driver:
     def _close_batch(self, actions: list[Action], now_ms: int) -> None:
         engine = self._engine
         self._may_close = self._awaits_lease = False
+        self._closings += 1
         due_ms = self.timers.next_ms
         if due_ms is not None and max(due_ms, self._rest_until_ms) <= now_ms and not self._resting:
             self._advance(now_ms)

@@ -12,7 +12,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+from peeklock.explorer.joined import JOINED, Joined, join
 
 PAGE = Path(__file__).with_name("page")
 FOLDER = "/$explorer/"
@@ -73,7 +75,7 @@ class PageFile:
 
 def addresses() -> Mapping[str, str]:
     """Return the name of each file by the path that serves it."""
-    found = {"/": DOCUMENT}
+    found = {"/": DOCUMENT, FOLDER + JOINED: JOINED}
     for path in sorted(PAGE.rglob("*")):
         name = path.relative_to(PAGE).as_posix()
         if path.suffix in CONTENT_TYPES and name != DOCUMENT:
@@ -82,12 +84,22 @@ def addresses() -> Mapping[str, str]:
 
 
 @cache
-def read(name: str) -> PageFile:
-    """Return a file of `addresses`."""
-    path = PAGE / name
-    content = path.read_bytes()
+def read(name: str, *, asks_for_secret: bool = True) -> PageFile:
+    """Return a file of `addresses`. The document says whether the broker asks clients for a secret."""
+    text = _joined().content if name == JOINED else (PAGE / name).read_text(encoding="utf-8")
+    if name == DOCUMENT and not asks_for_secret:
+        text = text.replace("<html", '<html data-secret="none"', 1)
+    elif name.endswith((".js", ".mjs")) and name != JOINED:
+        text = _joined().served(name, text)
+    content = text.encode()
     tag = hashlib.sha256(content).hexdigest()[:32]
-    return PageFile(CONTENT_TYPES[path.suffix], content, gzip.compress(content, mtime=0), f'W/"{tag}"')
+    content_type = CONTENT_TYPES[PurePosixPath(name).suffix]
+    return PageFile(content_type, content, gzip.compress(content, mtime=0), f'W/"{tag}"')
+
+
+@cache
+def _joined() -> Joined:
+    return join(PAGE)
 
 
 def accepts_gzip(accept_encoding: str) -> bool:

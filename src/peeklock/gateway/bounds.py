@@ -73,7 +73,7 @@ class Buffers:
         return cls(one, ReassemblyBudget(all_known), ReassemblyBudget(all_known // STRANGERS_SHARE))
 
     def make_room(self, tier: TierLimits) -> None:
-        """Let the largest message of a tier pass, as of a namespace that was made later."""
+        """Accept the largest message of a tier, as of a namespace that was made later."""
         self.connection_bytes_max = max(self.connection_bytes_max, _connection_bytes(tier))
         self.known.limit = max(self.known.limit, self.connection_bytes_max)
 

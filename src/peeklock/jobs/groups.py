@@ -80,22 +80,31 @@ class Groups:
     def __init__(self, name: Callable[[Peeked], str]) -> None:
         self._name = name
         self._groups: dict[str, Group] = {}
+        self.others = Group(OTHERS)
+        """Messages of further groups than are counted."""
 
     def add(self, messages: Iterable[Peeked]) -> None:
         """Count some messages."""
         for peeked in messages:
-            name = self._name(peeked)
-            if name not in self._groups and len(self._groups) >= GROUPS_MAX:
-                name = OTHERS
-            group = self._groups.setdefault(name, Group(name))
-            group.count += 1
-            if group.example is None:
-                group.example = peeked.sequence_number
-            at_ms = peeked.enqueued_at_ms
-            if at_ms is not None:
-                group.oldest_ms = at_ms if group.oldest_ms is None else min(group.oldest_ms, at_ms)
-                group.newest_ms = at_ms if group.newest_ms is None else max(group.newest_ms, at_ms)
+            self.put(peeked)
+
+    def put(self, peeked: Peeked) -> Group:
+        """Count a message; return its group."""
+        name = self._name(peeked)
+        group = self._groups.get(name)
+        if group is None and len(self._groups) >= GROUPS_MAX:
+            group = self.others
+        elif group is None:
+            group = self._groups[name] = Group(name)
+        group.count += 1
+        if group.example is None:
+            group.example = peeked.sequence_number
+        at_ms = peeked.enqueued_at_ms
+        if at_ms is not None:
+            group.oldest_ms = at_ms if group.oldest_ms is None else min(group.oldest_ms, at_ms)
+            group.newest_ms = at_ms if group.newest_ms is None else max(group.newest_ms, at_ms)
+        return group
 
     def found(self) -> list[Group]:
-        """Return the groups, the largest first."""
+        """Return the groups without `others`, the largest first."""
         return sorted(self._groups.values(), key=lambda group: (-group.count, group.name))

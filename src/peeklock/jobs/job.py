@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 from peeklock.jobs.checkpoint import Checkpoint
@@ -62,6 +62,7 @@ class Job:
         due: int,
         sessions: Mapping[str, int] | None,
         is_resumed: bool = False,
+        chooses: Callable[[Peeked], bool] | None = None,
     ) -> None:
         """Begin, or go on.
 
@@ -69,6 +70,7 @@ class Job:
             due: messages of the job that are there, as a `Survey` counts them.
             sessions: those by session, of an entity with sessions.
             is_resumed: the run before may still hold locks.
+            chooses: the chooser of the plan, as the caller limits it; None = as it is.
 
         Raises: SearchError.
         """
@@ -81,7 +83,7 @@ class Job:
         """Those that are there, and not taken."""
         self._highest = checkpoint.highest
         self._snapshot = Snapshot(checkpoint.highest)
-        self._chooses = self.plan.chooser()
+        self._chooses = self.plan.chooser() if chooses is None else chooses
         self._sessions = sessions
         self._is_resumed = is_resumed
         self._is_stopping = False

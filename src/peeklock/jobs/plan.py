@@ -19,7 +19,7 @@ from peeklock.jobs.edits import (
 from peeklock.jobs.groups import REASON, grouping
 from peeklock.search import Criteria, Peeked, Search
 
-Work: TypeAlias = Literal["purge", "move", "resubmit", "deadLetter"]
+Work: TypeAlias = Literal["purge", "move", "resubmit", "deadLetter", "reschedule"]
 
 _SUB_QUEUES: Final = ("/$transfer/$deadletterqueue", "/$deadletterqueue")
 
@@ -38,6 +38,10 @@ class Guarantee(enum.Enum):
     )
     REMOVED = "Each message that is removed is gone."
     DEAD_LETTERED = "Each message is moved to the dead-letter queue once, by the broker."
+    RESCHEDULED = (
+        "Each message is copied to its new time, then cancelled. If this is interrupted in between, the job "
+        "completes it when it is resumed; a message that falls due meanwhile can come twice."
+    )
 
     @property
     def sentence(self) -> str:
@@ -81,6 +85,8 @@ class Plan:
     @property
     def guarantee(self) -> Guarantee:
         """What the job promises."""
+        if self.work == "reschedule":
+            return Guarantee.RESCHEDULED
         if self.target is None:
             return Guarantee.DEAD_LETTERED if self.work == "deadLetter" else Guarantee.REMOVED
         if self.by_transactions:

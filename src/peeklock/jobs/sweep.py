@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from typing import Final
 
 from peeklock.jobs.operations import Done, Message, Operation, Outcome, Peek, Remove
@@ -17,15 +17,24 @@ class Sweep:
     """Removes the deferred and scheduled messages of a purge, page by page."""
 
     def __init__(
-        self, plan: Plan, snapshot: Snapshot, *, by_session: bool, states: Container[MessageState] = STATES
+        self,
+        plan: Plan,
+        snapshot: Snapshot,
+        *,
+        by_session: bool,
+        states: Container[MessageState] = STATES,
+        chooses: Callable[[Peeked], bool] | None = None,
     ) -> None:
-        """`by_session`: the entity requires sessions; `states`: those to remove. Raises: SearchError."""
+        """`by_session`: the entity requires sessions; `states`: those to remove; `chooses`: as of `Job`.
+
+        Raises: SearchError.
+        """
         self._states = states
         self.done = 0
         self.left = 0
         """Messages that others hold."""
         self._snapshot = snapshot
-        self._chooses = plan.chooser()
+        self._chooses = plan.chooser() if chooses is None else chooses
         self._by_session = by_session
         self._is_stopping = False
         self._steps = self._run()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Capture:
         self,
         settings: CaptureSettings,
         folder: Path,
-        data: Path,
+        source: Mapping[str, str],
         namespace: str,
         shard: Shard,
         now_ms: Callable[[], int],
@@ -56,7 +56,7 @@ class Capture:
         Args:
             settings: for all logs of the broker.
             folder: of this log, see `folder_of`.
-            data: the folder of the store.
+            source: the store, as a request of the exporter names it.
             namespace: its name.
             shard: has the backlog of events, and forgets what is exported.
             now_ms: the broker's time.
@@ -65,7 +65,7 @@ class Capture:
         self._settings = settings
         self._folder = folder
         self._request = {
-            "data": os.path.abspath(data),
+            "source": source,
             "to": os.path.abspath(folder),
             "namespace": namespace,
             "interval_s": settings.interval_s,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from peeklock.server.settings import Durability, Settings
 from peeklock.store.base import Store
+
+if TYPE_CHECKING:
+    from peeklock.store.postgres.nodes import Nodes
 
 SYSTEM = "system"
 """The name of the store with the facts of the process."""
@@ -21,8 +25,21 @@ def store_name(namespace: str, *, is_default: bool) -> str:
 class Stores(Protocol):
     """The durable stores of a process."""
 
+    @property
+    def nodes(self) -> Nodes | None:
+        """The nodes of the cluster that it has joined; None = it is in none."""
+
+    def join(self, address: str) -> None:
+        """Become a node of a cluster that other nodes reach there, if the settings say so; it may take long.
+
+        Raises: StartFailed.
+        """
+
     def store(self, folder: Path, name: str, durability: Durability) -> Store:
         """Return a store that is not open yet. `folder`: its own; `name`: see `store_name`."""
+
+    def source(self, folder: Path, name: str) -> dict[str, str]:
+        """Return a store as the process that exports events knows it, see `capture.source.source_of`."""
 
     def has(self, folder: Path, name: str) -> bool:
         """Return whether there is one. It may take long, as `remove` may. Raises: StoreError."""
@@ -44,6 +61,10 @@ class Disk:
 
         self.threads = StoreThreads()
         self.ballast = Ballast(data)
+        self.nodes: Nodes | None = None
+
+    def join(self, address: str) -> None:
+        """A folder is of one process."""
 
     def store(self, folder: Path, name: str, durability: Durability) -> Store:
         from peeklock.store.sqlite.store import SqliteStore
@@ -54,6 +75,9 @@ class Disk:
             ballast=self.ballast,
             threads=self.threads,
         )
+
+    def source(self, folder: Path, name: str) -> dict[str, str]:
+        return {"data": os.path.abspath(folder)}
 
     def has(self, folder: Path, name: str) -> bool:
         return folder.exists()

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 
+from peeklock.worker.memory import limit_memory
 from peeklock.worker.orders import Orders
 from peeklock.worker.works import run
 
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
+    limit_memory()
     orders = Orders(sys.stdin.buffer)
     return run(orders.work, socket.socket(fileno=int(arguments[0])), orders, sys.stdout.buffer)
 

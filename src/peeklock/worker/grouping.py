@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from peeklock.client.connection import BlockingConnection
@@ -21,24 +22,23 @@ NUMBERS: Final = 10
 
 def group(work: Work, connection: BlockingConnection, output: Output) -> None:
     """Count the messages of a work by group. Raises: ServiceBusError, SearchError, WorkFailed."""
-    name = grouping(work["by"])
-    groups = Groups(name)
+    groups = Groups(grouping(work["by"]))
     numbers: dict[str, list[int | None]] = {}
-    repeated: dict[str, int] = {}
+    repeated: Counter[str] = Counter()
     progress = Progress(output, work.get("of"))
     for _, messages in matching(work, connection, progress):
-        groups.add(messages)
         for peeked in messages:
-            key = name(peeked)
-            some = numbers.get(key)
+            found = groups.put(peeked)
+            if found is groups.others:
+                continue
+            some = numbers.get(found.name)
             if some is None and len(numbers) < GROUPS_SHOWN_MAX:
-                some = numbers[key] = []
+                some = numbers[found.name] = []
             if some is not None and len(some) < NUMBERS:
                 some.append(peeked.sequence_number)
             if _is_repeated(peeked):
-                repeated[key] = repeated.get(key, 0) + 1
+                repeated[found.name] += 1
     progress.tell()
-    found = groups.found()
     shown = [
         {
             "value": each.name,
@@ -46,11 +46,12 @@ def group(work: Work, connection: BlockingConnection, output: Output) -> None:
             "oldest": _instant(each.oldest_ms),
             "newest": _instant(each.newest_ms),
             "numbers": numbers.get(each.name) or [each.example],
-            "repeated": repeated.get(each.name, 0),
+            "repeated": repeated[each.name],
         }
-        for each in found[:GROUPS_SHOWN_MAX]
+        for each in groups.found()
     ]
-    output.event("end", {"examined": progress.examined, "count": len(found), "groups": shown})
+    figures = {"examined": progress.examined, "count": len(shown), "others": groups.others.count}
+    output.event("end", {**figures, "groups": shown[:GROUPS_SHOWN_MAX]})
 
 
 def _is_repeated(peeked: Peeked) -> bool:

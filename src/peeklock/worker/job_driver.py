@@ -203,7 +203,7 @@ class JobDriver:
                 outcome = self._outcome(operation)
                 self._tell(job.done)
                 operation = job.step(outcome, self._now_ms())
-        except ServiceBusError:
+        except Exception:  # of a broker, or of the job, whose expression may be too slow
             with suppress(ServiceBusError):
                 self._close([*self._deliveries])
             raise

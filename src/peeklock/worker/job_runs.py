@@ -25,7 +25,7 @@ from peeklock.worker.job_driver import JobDriver
 from peeklock.worker.orders import Orders, Work
 from peeklock.worker.output import Output
 from peeklock.worker.pacing import paced
-from peeklock.worker.searching import PROGRESS_S, Progress, limited
+from peeklock.worker.searching import PROGRESS_S, Progress, limited, limited_chooser
 from peeklock.worker.showing import shown
 
 EXAMPLES: Final = 10
@@ -116,7 +116,8 @@ class _Run:
         Raises: ServiceBusError: what source or target refuses.
         """
         driver, plan = self.driver, self.plan
-        self.by_session = driver.has_sessions()
+        # What is scheduled is not received; a topic, which has such messages, has no receivers at all.
+        self.by_session = plan.work != "reschedule" and driver.has_sessions()
         if plan.target is not None:
             driver.check_target()
         highest = driver.highest()
@@ -188,14 +189,21 @@ def run_job(work: Work, connection: BlockingConnection, output: Output, orders: 
     output.line({"begun": {"of": total, "guarantee": run.plan.guarantee.sentence}})
     telling.save(start)
     left = 0
+    chooses = limited_chooser(run.plan.chooser(), run.plan.criteria.regex)
     if others:
-        sweep = Sweep(run.plan, Snapshot(start.highest), by_session=run.by_session, states=_states_of(others))
+        sweep = Sweep(
+            run.plan,
+            Snapshot(start.highest),
+            by_session=run.by_session,
+            states=_states_of(others),
+            chooses=chooses,
+        )
         telling.is_sweep = True
         run.driver.sweep(sweep)
         telling.is_sweep = False
         telling.swept, left = telling.swept + sweep.done, sweep.left
     sessions = counted.sessions if run.by_session else None
-    job = Job(start, due=due, sessions=sessions, is_resumed=before is not None)
+    job = Job(start, due=due, sessions=sessions, is_resumed=before is not None, chooses=chooses)
     try:
         if due and not run.driver.is_stopped:
             run.driver.run(job)

@@ -21,11 +21,7 @@ from peeklock.worker.job_runs import Telling, plan_of
 from peeklock.worker.orders import Orders, Work
 from peeklock.worker.output import Output
 from peeklock.worker.pacing import paced
-
-GUARANTEE: Final = (
-    "Each message is copied to its new time, then cancelled. If this is interrupted in between, the job "
-    "completes it when it is resumed; a message that falls due meanwhile can come twice."
-)
+from peeklock.worker.searching import limited
 
 TOGETHER: Final = 16
 """Messages that are moved at a time. Our choice: the requests under way."""
@@ -42,7 +38,7 @@ def reschedule(work: Work, connection: BlockingConnection, output: Output, order
         highest = {int(partition): number for partition, number in kept["highest"].items()}
     run.look(Snapshot(highest))
     before = 0 if kept is None else kept["done"]
-    output.line({"begun": {"of": before + len(run.wanted), "guarantee": GUARANTEE}})
+    output.line({"begun": {"of": before + len(run.wanted), "guarantee": run.guarantee}})
 
     def save() -> None:
         telling.keep({"highest": highest, "done": before + run.done}, before + run.done)
@@ -63,9 +59,11 @@ class _Rescheduling:
 
     def __init__(self, work: Work, connection: BlockingConnection) -> None:
         plan = plan_of(work)
+        self.guarantee = plan.guarantee.sentence
         self.browser = Browser(connection, plan.source)
         self._schedules = Schedules(connection, plan.source, may_drop=work["mayDrop"])
         self._chooses = plan.chooser()
+        self._regex = plan.criteria.regex
         self._at_ms = _times(work)
         self._copies: dict[int, int] = {}
         """Number of an original -> number of its copy."""
@@ -85,12 +83,16 @@ class _Rescheduling:
     def look(self, snapshot: Snapshot) -> None:
         """Find the messages of the job, and copies of an earlier run."""
         for page in paced(self.browser, 0):
-            for payload in filter(is_scheduled, page):
-                number = sequence_number(payload)
-                if (origin := origin_of(payload)) is not None:
-                    self._copies[origin] = number
-                if snapshot.has(number) and self._chooses(Peeked(payload)):
-                    self.wanted.add(number)
+            with limited(self._regex):
+                self._look_at(page, snapshot)
+
+    def _look_at(self, page: Sequence[bytes], snapshot: Snapshot) -> None:
+        for payload in filter(is_scheduled, page):
+            number = sequence_number(payload)
+            if (origin := origin_of(payload)) is not None:
+                self._copies[origin] = number
+            if snapshot.has(number) and self._chooses(Peeked(payload)):
+                self.wanted.add(number)
 
     def slices(self) -> Any:
         """Yield the messages of the job that are still scheduled, some at a time."""

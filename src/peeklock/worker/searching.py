@@ -21,7 +21,8 @@ PROGRESS_S: Final = 0.25
 """Between two figures of progress. Our choice: at once, to a person."""
 
 REGEX_S: Final = 5.0
-"""How long a regular expression may take over a page of messages. Our choice."""
+"""How long a regular expression may take over a page of messages, or over one that a job receives. Our
+choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,21 @@ def matching(
         connection.management(entity).close()
 
 
+def limited_chooser(chooses: Callable[[Peeked], bool], regex: str | None) -> Callable[[Peeked], bool]:
+    """Return a chooser that raises WorkFailed if a regular expression takes too long for one message."""
+    if regex is None:
+        return chooses
+
+    def within_limit(peeked: Peeked) -> bool:
+        with limited(regex, "one message"):
+            return chooses(peeked)
+
+    return within_limit
+
+
 @contextmanager
-def limited(regex: str | None) -> Iterator[None]:
-    """Raise WorkFailed if a regular expression takes too long."""
+def limited(regex: str | None, what: str = "one page of messages") -> Iterator[None]:
+    """Raise WorkFailed if a regular expression takes too long for something."""
     if regex is None:
         yield
         return
@@ -125,7 +138,7 @@ def limited(regex: str | None) -> Iterator[None]:
     def on_alarm(*_: object) -> None:
         raise WorkFailed(
             "expression too slow",
-            f"The regular expression took over {REGEX_S:g} s for one page of messages: it was given up. "
+            f"The regular expression took over {REGEX_S:g} s for {what}: it was given up. "
             "Repetitions within repetitions, such as (a+)+, are slow.",
             400,
         )

@@ -14,6 +14,7 @@ from peeklock.search import SearchError
 from peeklock.worker.grouping import group
 from peeklock.worker.job_runs import preview, run_job
 from peeklock.worker.life import show_life
+from peeklock.worker.memory import out_of_memory
 from peeklock.worker.orders import Orders, Work
 from peeklock.worker.output import Output, WorkFailed, problem_json
 from peeklock.worker.rescheduling import reschedule
@@ -36,8 +37,18 @@ JOBS: Final[Mapping[str, Callable[[Work, BlockingConnection, Output, Orders], No
 
 def run(work: Work, sock: socket.socket, orders: Orders, file: BinaryIO) -> int:
     """Do a work; return the exit status."""
-    connection = GivenConnection(sock, work["namespace"])
     output = Output(file, work.get("form", "events"))
+    failure = _do(work, GivenConnection(sock, work["namespace"]), orders, output)
+    if failure is not None and work["work"] in STREAMS:
+        output.problem(failure)
+    elif failure is not None:
+        output.line({"problem": problem_json(failure)})
+    file.flush()
+    return 0
+
+
+def _do(work: Work, connection: BlockingConnection, orders: Orders, output: Output) -> Exception | None:
+    """Do a work; return why it has failed, None = it has not."""
     stream = STREAMS.get(work["work"])
     try:
         if stream is None:
@@ -45,9 +56,7 @@ def run(work: Work, sock: socket.socket, orders: Orders, file: BinaryIO) -> int:
         else:
             stream(work, connection, output)
     except (ServiceBusError, SearchError, WorkFailed, CheckpointError) as failure:
-        if stream is None:
-            output.line({"problem": problem_json(failure)})
-        else:
-            output.problem(failure)
-    file.flush()
-    return 0
+        return failure
+    except MemoryError:
+        return out_of_memory()  # the error itself would keep what needs the memory
+    return None

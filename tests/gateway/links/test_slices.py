@@ -62,7 +62,7 @@ def slow_desk() -> SlowHarness:
 
 
 def bodies(command: Command) -> list[int]:
-    """Give the numbers in the messages of a command."""
+    """Return the numbers in the messages of a command."""
     if isinstance(command, Send):
         return [int(command.sections.payload[5:])]
     assert isinstance(command, SendBatch)

@@ -56,7 +56,7 @@ def sender(rig: Harness) -> int:
 
 
 def typed(response: Response) -> Any:
-    """Give the body with the types of its values."""
+    """Return the body with the types of its values."""
     span = scan(response.raw).body
     assert span is not None
     return decode_typed(response.raw, span[0] + 3)[0]
@@ -242,7 +242,7 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 def texts(response: Response) -> list[str]:
-    """Give the bodies of the messages in an answer."""
+    """Return the bodies of the messages in an answer."""
     return [scan(item["message"]).decode_body()[0][1].decode() for item in response.body["messages"]]
 
 

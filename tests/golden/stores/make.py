@@ -81,7 +81,7 @@ def message(position: int, row: int, slot: int, state: MessageState = MessageSta
 
 
 def format_1() -> list[Batch]:
-    """Give batches with every kind of fact that format 1 has, also ones that later facts replace."""
+    """Return batches with every kind of fact that format 1 has, also ones that later facts replace."""
     plain, gone, scheduled = message(1, 1, 0), message(2, 1, 1), message(3, 1, 2, MessageState.SCHEDULED)
     scheduled.scheduled_at_ms = 1_800_000_000_000
     deferred = message(1, 1, 0, MessageState.DEFERRED)
@@ -135,7 +135,7 @@ STATE = b"state of a session"
 
 
 def format_2() -> list[Batch]:
-    """Give the batches that follow in format 2: texts, hops, partitions, the queue of session states."""
+    """Return the batches that follow in format 2: texts, hops, partitions, the queue of session states."""
     first, again, other = (message(n, 4, n - 1) for n in (1, 2, 3))
     first.session_id = again.session_id = "session ☃"
     other.session_id = ""
@@ -260,7 +260,7 @@ RULES = [DEFAULT_RULE, CORRELATION_RULE, NO_RULE, SQL_RULE]
 
 
 def format_3() -> list[Batch]:
-    """Give the batches that follow in format 3: topics, subscriptions, rules, copies that share a body."""
+    """Return the batches that follow in format 3: topics, subscriptions, rules, copies that share a body."""
     copies = [message(1, 6, 0) for _ in range(3)]
     first = [MessageStored(4 * entity_id, copy) for entity_id, copy in zip((7, 8, 9), copies, strict=True)]
     old_rule = RuleStored(8, RuleDescription("SQL", FalseFilter(), None, 1))
@@ -283,7 +283,7 @@ ENQUEUED = Event(
 
 
 def format_4() -> list[Batch]:
-    """Give the batches that follow in format 4: cursors, claims, events."""
+    """Return the batches that follow in format 4: cursors, claims, events."""
     old_claim = ClaimStored(28, "a lake/é", 1, ((1, 1),))
     gone = CursorStored(28, "gone", 0, 0, 0, 60_000)
     claimed = [message(n, 7, slot) for slot, n in enumerate((4, 5, 9))]
@@ -309,7 +309,7 @@ RULED = EntityStored(
 
 
 def format_5() -> list[Batch]:
-    """Give the batch that follows in format 5: authorization rules."""
+    """Return the batch that follows in format 5: authorization rules."""
     return [Batch(56, [RULED])]
 
 
@@ -336,7 +336,7 @@ LOST = ENQUEUED._replace(type=EventType.LOCK_LAPSED, head=None, connection_lost=
 
 
 def format_6() -> list[Batch]:
-    """Give the batches that follow in format 6: messages that were scheduled, values of rules as they were
+    """Return the batches that follow in format 6: messages that were scheduled, values of rules as they were
     given, an event of a lost connection."""
     activated, dead, in_session = (message(n, 8, n - 10) for n in (10, 11, 12))
     activated.was_scheduled = dead.was_scheduled = in_session.was_scheduled = True
@@ -359,7 +359,7 @@ FACTS = {"keys/a": '["a \\"key\\" ☃"]', "namespace/é": "{}"}
 
 
 def format_7() -> list[Batch]:
-    """Give the batches that follow in format 7: facts of the process."""
+    """Return the batches that follow in format 7: facts of the process."""
     stored = [FactStored(key, value) for key, value in FACTS.items()]
     return [
         Batch(59, [FactStored("keys/a", "old"), FactStored("gone", "")]),

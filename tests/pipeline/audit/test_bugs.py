@@ -69,7 +69,7 @@ SEEN_BEFORE = {
 those of a disordered session showed it no more, the search took 74 s of CPU."""
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(480)
 def test_planted_bugs_are_found_and_named(spark: Any, tmp_path: Path) -> None:
     """Req: X-04"""

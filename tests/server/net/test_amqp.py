@@ -168,7 +168,7 @@ class Pipe(asyncio.Transport):
         self.written += data
 
     def take(self) -> list[Any]:
-        """Give the codes of the frames that were written since the last time."""
+        """Return the codes of the frames that were written since the last time."""
         written, self.written = self.written, b""
         return [code for _, code, _, _ in frames_of(written)]
 

@@ -41,7 +41,7 @@ def _information(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[object, ...]]:
-    """Give the event and the values of its fields of each line so far, and forget them."""
+    """Return the event and the values of its fields of each line so far, and forget them."""
     lines: list[Any] = [*caplog.records]
     caplog.clear()
     return [(line.getMessage(), *line.fields.values()) for line in lines]

@@ -13,7 +13,7 @@ from peeklock.store.sqlite.store import SqliteStore
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[SystemStore]:
-    """Give the system store of a folder, as a new process would have it."""
+    """Yield the system store of a folder, as a new process would have it."""
     system = await SystemStore.open(SqliteStore(folder))
     try:
         yield system

@@ -32,7 +32,7 @@ NOT_READ = "a file of an earlier release is not read"
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """Give a data folder of an earlier release, with keys and an authority."""
+    """Return a data folder of an earlier release, with keys and an authority."""
     data = tmp_path / "old"
     write_keys(data, sender=[Right.SEND])
     TlsFiles(data).make_files()

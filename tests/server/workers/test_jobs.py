@@ -17,6 +17,7 @@ from peeklock.client.browsing import Browser
 from peeklock.client.links import dead_letter
 from peeklock.client.scheduling import due_ms
 from peeklock.demo.broker import BrokerProcess
+from peeklock.jobs.groups import GROUPS_MAX
 from peeklock.search import Peeked
 from tests.kept_keys import write_keys
 from tests.server.workers.asking import Client, of_kind
@@ -44,6 +45,12 @@ def numbers_in(connection: BlockingConnection, entity: str) -> list[int]:
     """Return the property `n` of the messages of an entity."""
     pages = Browser(connection, entity).read()
     return sorted(Peeked(each).application_properties["n"] for page in pages for each in page)
+
+
+def send(client: Client, messages: list[dict[str, Any]], entity: str = "orders") -> None:
+    """Send messages to an entity."""
+    while client.ask("POST", f"/entities/{entity}/messages", messages)[0] != 201:
+        pass  # a busy machine makes a busy broker
 
 
 def start(client: Client, **order: Any) -> dict[str, Any]:
@@ -78,6 +85,7 @@ def test_dead_letters_are_sent_back_by_group(client: Client, connection: Blockin
     job = wait(client, start(client, **order))
     assert (job["state"], job["done"], job["of"], job["left"]) == ("done", 10, 10, 0)
     assert (job["entity"], job["to"], job["guarantee"]) == (DEAD, "orders", preview["guarantee"])
+    assert job["group"] == group
     assert numbers_in(connection, "orders") == list(range(0, 20, 2))
     [first] = Browser(connection, "orders").peek(0, 1)
     properties = Peeked(first).application_properties
@@ -99,10 +107,21 @@ def test_groups_are_counted(client: Client, connection: BlockingConnection) -> N
         ("burnt", 3, 0),
         ("lost", 2, 0),
     ]
+    assert (end["count"], end["others"]) == (2, 0)
     assert end["groups"][0]["numbers"] == [1, 3, 5]
     assert end["groups"][0]["oldest"] <= end["groups"][0]["newest"]
     end = client.events("/groups", {"entity": DEAD, "by": {"property": "n"}, "filter": "n < 2"})[-1][1]
     assert end["count"] == 2
+
+
+def test_groups_beyond_the_limit_are_counted_as_others(
+    client: Client, connection: BlockingConnection
+) -> None:
+    fill(connection, GROUPS_MAX + 3)
+    end = client.events("/groups", {"entity": "orders", "by": {"property": "n"}})[-1][1]
+    assert (end["examined"], end["count"], end["others"]) == (GROUPS_MAX + 3, GROUPS_MAX, 3)
+    assert len(end["groups"]) == 1000
+    assert "(others)" not in {each["value"] for each in end["groups"]}
 
 
 def test_a_purge_by_filter_removes_messages_of_all_states(
@@ -110,12 +129,13 @@ def test_a_purge_by_filter_removes_messages_of_all_states(
 ) -> None:
     fill(connection, 10)
     later = {"body": "x", "scheduledEnqueueTime": "2999-01-01T00:00:00Z", "properties": {"n": 0}}
-    assert client.ask("POST", "/entities/orders/messages", [later, later])[0] == 201
+    send(client, [later, later])
     job = wait(client, start(client, work="cancel", entity="orders", criteria={"filter": "n = 0"}))
     assert (job["state"], job["done"]) == ("done", 2)
-    assert client.ask("POST", "/entities/orders/messages", [later])[0] == 201
+    send(client, [later])
     job = wait(client, start(client, work="purge", entity="orders", criteria={"filter": "n < 5"}))
     assert (job["state"], job["done"], job["of"]) == ("done", 6, 6)
+    assert job["criteria"] == {"filter": "n < 5"}
     assert numbers_in(connection, "orders") == [5, 6, 7, 8, 9]
 
 
@@ -124,9 +144,8 @@ def test_schedules_are_shifted_once(
     broker: BrokerProcess, client: Client, connection: BlockingConnection, killed: bool
 ) -> None:
     later = {"body": "x", "scheduledEnqueueTime": "2999-01-01T00:00:00Z", "properties": {"n": 0}}
-    left = 4
-    while left:  # a busy machine makes a busy broker
-        left -= client.ask("POST", "/entities/orders/messages", [later] * 250)[0] == 201
+    for _ in range(4):
+        send(client, [later] * 250)
     job = start(client, work="reschedule", entity="orders", shift=86_400)
     if killed:
         wait(client, job, lambda found: found["state"] != "running" or found["done"] > 100)
@@ -143,6 +162,20 @@ def test_schedules_are_shifted_once(
     assert wait(client, job)["done"] == 2
 
 
+def test_a_topic_has_scheduled_messages_to_move_in_time(client: Client) -> None:
+    """Their count comes first, as for all jobs."""
+    later = {"body": "x", "scheduledEnqueueTime": "2999-01-01T00:00:00Z"}
+    assert client.ask("POST", "/entities/news/messages", [later, later])[0] == 201
+    order = {"work": "reschedule", "entity": "news", "at": "2999-02-01T00:00:00Z"}
+    events = client.events("/jobs/preview", order)
+    assert of_kind(events, "end"), events[-1][1]["detail"]
+    [end] = of_kind(events, "end")
+    assert (end["count"], end["states"], len(end["examples"])) == (2, {"scheduled": 2}, 2)
+    assert end["guarantee"].startswith("Each message is copied to its new time")
+    job = wait(client, start(client, **order))
+    assert (job["state"], job["done"], job["guarantee"]) == ("done", 2, end["guarantee"])
+
+
 def test_messages_are_dead_lettered_and_moved_by_number(
     client: Client, connection: BlockingConnection
 ) -> None:
@@ -154,6 +187,7 @@ def test_messages_are_dead_lettered_and_moved_by_number(
     assert Peeked(first).dead_letter_reason == "spoilt"
     job = wait(client, start(client, work="move", entity="orders", to="repaired", numbers=[2, 3]))
     assert (job["state"], job["done"]) == ("done", 2)
+    assert (job["numberCount"], "criteria" in job, "rate" in job) == (2, False, False)
     assert numbers_in(connection, "repaired") == [1, 2]
     assert numbers_in(connection, "orders") == [0, 3]
 
@@ -161,7 +195,7 @@ def test_messages_are_dead_lettered_and_moved_by_number(
 def test_messages_of_sessions_are_moved(client: Client, connection: BlockingConnection) -> None:
     for session in ("a", "b"):
         cart = {"body": "item", "sessionId": session, "properties": {"n": 1}}
-        assert client.ask("POST", "/entities/carts/messages", [cart, cart])[0] == 201
+        send(client, [cart, cart], "carts")
     job = wait(client, start(client, work="move", entity="carts", to="repaired"))
     assert (job["state"], job["done"]) == ("done", 4)
     assert numbers_in(connection, "repaired") == [1, 1, 1, 1]
@@ -174,7 +208,7 @@ def test_a_job_is_stopped_in_order_and_resumed(client: Client, connection: Block
     assert client.ask("DELETE", f"/jobs/{job['id']}")[0] == 409
     assert client.ask("POST", f"/jobs/{job['id']}/stop")[0] == 202
     stopped = wait(client, job)
-    assert stopped["state"] == "stopped"
+    assert (stopped["state"], stopped["rate"]) == ("stopped", 20)
     assert 5 < stopped["done"] < 60
     assert len(numbers_in(connection, "repaired")) == stopped["done"]
     assert client.ask("POST", f"/jobs/{job['id']}/stop")[0] == 409
@@ -217,7 +251,7 @@ def test_a_job_ends_with_its_key_and_is_resumed_with_another(tmp_path: Path) -> 
         reader_key = root.ask("PUT", "/keys/reader?rights=Listen")[1]
         reader = Client(broker, "reader", reader_key["primaryKey"])
         messages = [{"body": "x", "properties": {"n": n}} for n in range(200)]
-        assert root.ask("POST", "/entities/orders/messages", messages)[0] == 201
+        send(root, messages)
         order = {"work": "move", "entity": "orders", "to": "repaired", "rate": 50}
         assert reader.ask("POST", "/jobs", order)[0] == 403
         job = start(worker, **order)
@@ -230,11 +264,40 @@ def test_a_job_ends_with_its_key_and_is_resumed_with_another(tmp_path: Path) -> 
         assert root.ask("DELETE", "/keys/worker")[0] == 200
         stopped = wait(root, job)
         assert stopped["state"] == "stopped"
-        assert "Unauthorized" in stopped["problem"] or "unauthorized" in stopped["problem"]
+        assert stopped["problem"] == (
+            "The key or role 'worker', with whose rights the job worked, was removed or changed: resume "
+            "the job with one that has Listen on 'orders' and Send on 'repaired'."
+        )
         assert worker.ask("GET", "/jobs")[0] == 401
         assert root.ask("POST", f"/jobs/{job['id']}/resume")[0] == 202
-        assert wait(root, job)["done"] == 200
+        done = wait(root, job)
+        assert (done["state"], done["done"]) == ("done", 200), done
         assert root.ask("GET", f"/jobs/{job['id']}")[1]["by"] == rule.name
+
+
+def test_a_regular_expression_that_is_slow_while_a_job_receives_ends_it(
+    client: Client, connection: BlockingConnection
+) -> None:
+    """The count ends at the limit, with the first message; another receiver holds it, so the second comes."""
+    fill(connection, 1, data=b"ok")
+    fill(connection, 1, data=b"a" * 60 + b"!")
+    holder = connection.receiver("orders", ReceiveMode.PEEK_LOCK)
+    assert [each.payload for each in holder.receive(1, 10)]
+    order = {"work": "move", "entity": "orders", "to": "repaired", "limit": 1}
+    job = wait(client, start(client, **order, criteria={"regex": "(a+)+b|ok"}))
+    assert (job["state"], job["done"]) == ("failed", 0)
+    assert "over 5 s for one message" in job["problem"]
+    other = connection.receiver("orders", ReceiveMode.PEEK_LOCK)
+    assert len(other.receive(1, 10)) == 1  # it was released
+
+
+def test_a_regular_expression_is_given_up_while_schedules_are_read(client: Client) -> None:
+    slow = {"body": "a" * 60 + "!", "scheduledEnqueueTime": "2999-01-01T00:00:00Z"}
+    send(client, [slow])
+    order = {"work": "reschedule", "entity": "orders", "shift": 60, "criteria": {"regex": "(a+)+b"}}
+    job = wait(client, start(client, **order))
+    assert job["state"] == "failed"
+    assert "regular expression" in job["problem"]
 
 
 def test_what_cannot_be_a_job_is_refused(client: Client, connection: BlockingConnection) -> None:

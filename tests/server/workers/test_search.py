@@ -11,6 +11,7 @@ import pytest
 
 from peeklock.client import BlockingConnection, encode_message
 from peeklock.demo.broker import BrokerProcess
+from peeklock.server.workers.children import CHILDREN_OF_KEY_MAX
 from tests.server.workers.asking import Client, of_kind, read_events
 from tests.server.workers.conftest import fill
 
@@ -148,12 +149,12 @@ def test_a_killed_child_ends_its_stream_with_a_problem(
     wait_for_no_child(broker)
 
 
-def test_there_are_so_many_at_a_time(
+def test_a_key_has_so_many_at_a_time(
     broker: BrokerProcess, client: Client, connection: BlockingConnection
 ) -> None:
     """A client that does not read holds up its search."""
     fill(connection, 500, data=b"a" * 64 * 1024)
-    opened = [client.asked("POST", "/search", {"entity": "orders"}) for _ in range(8)]
+    opened = [client.asked("POST", "/search", {"entity": "orders"}) for _ in range(CHILDREN_OF_KEY_MAX)]
     answers = [each.__enter__() for each in opened]
     assert {answer.status for answer in answers} == {200}
     status, problem = client.ask("POST", "/search", {"entity": "orders"})

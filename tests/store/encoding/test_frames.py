@@ -70,7 +70,7 @@ CHANGE = st.one_of(
 
 
 def stored(changes: list[Change]) -> list[tuple[object, ...]]:
-    """Give the fields of stored records that a frame keeps."""
+    """Return the fields of stored records that a frame keeps."""
     return [
         (c.queue_id, *(getattr(c.message, name) for name in STORED_FIELDS))
         for c in changes

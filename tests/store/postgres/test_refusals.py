@@ -57,6 +57,48 @@ def test_neither_password_nor_user_is_shown() -> None:
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:e@host/shop?no_such_option=1",
+        "postgresql://me:se%zzcret@host/shop",
+        "postgresql://me:secret@[::1/shop",
+        "postgresql://host/shop?password=se%zzcret",
+        "postgresql://host/shop?password=other&secret",
+        "postgresql://host/shop?password=other&secret=1",
+        "postgresql://host/shop?user=me&sslpassword=se%zzcret",
+    ],
+)
+def test_a_refused_url_shows_no_part_of_a_password(url: str) -> None:
+    with pytest.raises(AddressInvalid) as raised:
+        Address(url)
+    text = str(raised.value)
+    assert "cret" not in text
+    assert text.startswith(("invalid URI query parameter:", "invalid percent-", "missing ", "end of string "))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:pass@secret@host/shop",
+        "postgresql://me:pass/secret@host/shop",
+        "postgresql://me@server:secret@host/shop",
+        "postgresql://me/secret:pass@host/shop?sslmode=require",
+    ],
+)
+def test_a_user_or_password_that_reads_as_a_host_is_refused(url: str) -> None:
+    """The first `@` or `/` ends them, and what follows would be shown as host, port or database."""
+    with pytest.raises(AddressInvalid, match="write an @ in a user or password as %40, a / as %2F") as raised:
+        Address(url)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_password_with_encoded_characters_is_taken() -> None:
+    address = Address("postgresql://me:pass%40w%2Ford@host/shop?host=@socket")
+    assert address.parameters("test")["password"] == "pass@w/ord"
+    assert address.shown == "postgresql://@socket/shop"
+
+
 def test_a_server_that_is_not_there_is_named(postgres: PostgresServer) -> None:
     assert "could not connect to postgresql://127.0.0.1" in refused(
         f"postgresql://x@127.0.0.1:{free_port()}/db"

@@ -170,10 +170,17 @@ class Entity:
 
     def size_bytes(self) -> int:
         """Return the size of messages and states; of a topic with each copy in its subscriptions."""
-        size_bytes = sum(queue.size_bytes for queue in self.queues())
-        if self.fan_out is not None:
-            size_bytes += self.fan_out.size_bytes
-        return size_bytes if self.states is None else size_bytes + self.states.size_bytes
+        main, dead_letters, transfers, fan_out = self.main, self.dead_letters, self.transfers, self.fan_out
+        size_bytes = main.size_bytes
+        if dead_letters is not None:
+            size_bytes += dead_letters.size_bytes
+        if transfers is not None:
+            size_bytes += transfers.size_bytes
+        if fan_out is not None:
+            size_bytes += fan_out.size_bytes
+        if main.sessions is not None:
+            size_bytes += main.sessions.states.size_bytes
+        return size_bytes
 
     def size_bytes_max(self) -> int:
         """Return the maximum size; each partition has that of a queue without."""

@@ -57,7 +57,8 @@ class FiguresCount:
 
 def oldest_enqueued_at_ms(entity: Entity) -> int | None:
     """Return when the first active message was enqueued, UTC ms; None = there is none."""
-    oldest = entity.main.active.first_from(0)
+    active = entity.main.active
+    oldest = active.first_from(0) if active else None
     return None if oldest is None else oldest.enqueued_at_ms
 
 

@@ -117,7 +117,7 @@ class Cursors:
         return cursor
 
     def _yield(self, cursor: Cursor, out: Outcome) -> None:
-        """Give up the claims of an owner that has not read. The caller stores the cursor."""
+        """Release the claims of an owner that has not read. The caller stores the cursor."""
         assert cursor.unread_from_no is not None
         cursor.last_no = max(cursor.unread_from_no, cursor.committed_no)
         for no in [no for no in cursor.claims if no > cursor.last_no]:
@@ -313,7 +313,7 @@ class Cursors:
     # Releasing
 
     def release(self, name: str, reply_to: ReplyTo, out: Outcome) -> None:
-        """Give back the messages of a cursor and forget it, then answer. Raises: CursorNotFound."""
+        """Release the messages of a cursor and forget it, then answer. Raises: CursorNotFound."""
         cursor = self._by_name.get(name)
         if cursor is None:
             raise _not_found(self._queue, name)
@@ -334,7 +334,7 @@ class Cursors:
             out.effects.extend(Failed(reply_to, error) for reply_to in cursor.leaving or ())
 
     def end_all(self, out: Outcome) -> None:
-        """Give back the messages of all cursors and forget them, at once."""
+        """Release the messages of all cursors and forget them, at once."""
         for cursor in list(self._by_name.values()):
             self._leave(cursor)
         for cursor in list(self._busy.values()):

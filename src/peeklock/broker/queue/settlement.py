@@ -20,7 +20,7 @@ _TOO_LARGE = b"too large"
 
 
 def abandon(lock: Lock, out: Outcome, properties: Mapping[str, Any] | None = None) -> None:
-    """Give a locked message back, counted, with changed properties (L-06)."""
+    """Return a locked message to its queue, counted, with changed properties (L-06)."""
     _keep(lock, out, properties, why=EventType.ABANDONED)
 
 

@@ -1,6 +1,6 @@
 // The frame of the page: navigation, the view of the place, palette, keys, toasts.
 import { Fragment, html, render, useEffect, useState } from "./lib.js";
-import { useCounts } from "./counts.js";
+import { askAhead, useCounts } from "./counts.js";
 import { go, href, place } from "./router.js";
 import { ROUTES, routeOf } from "./routes.js";
 import { can, session } from "./session.js";
@@ -11,8 +11,9 @@ import { Empty, Icon, IconButton, Loading, Refusal, Text, useShortcuts } from ".
 import { Palette } from "./ui/palette.js";
 import { ShortcutHelp } from "./ui/shortcuts.js";
 import { Toasts } from "./ui/toast.js";
+import Overview from "./views/overview.js";
 
-const views = new Map(); // by name, once loaded
+const views = new Map([["overview", Overview]]); // by name, once loaded
 const loading = new Map(); // by name: a promise, until it has ended
 
 /** Load a view: the default export of its module, or an Error. */
@@ -157,8 +158,9 @@ function App() {
   return html`<${Fragment}>${inside}<${Toasts} /><//>`;
 }
 
-load(routeOf(place.value.parts)?.route.view); // while the session starts
+const { view } = routeOf(place.value.parts)?.route ?? {};
+load(view); // while the session starts
+start(view === "overview" ? askAhead : undefined);
 const root = document.getElementById("app");
 root.replaceChildren();
 render(html`<${App} />`, root);
-start();

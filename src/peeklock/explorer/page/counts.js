@@ -9,6 +9,7 @@ const HIDDEN_MS = 20_000; // while the tab is not shown
 export const SAMPLES = 60; // of a rate
 export const TRAIL = 30; // of those of an entity
 const NO_TRAIL = []; // of all that are idle
+const NO_RATES = { received: 0, delivered: 0, completed: 0 }; // of all that are new
 
 const empty = () => ({ list: null, totals: null, rates: { received: [], delivered: [], completed: [] }, problem: null });
 
@@ -17,7 +18,8 @@ const counts = makeStore(empty());
 
 let users = 0;
 let timer = 0;
-let control = null;
+let control = null; // of the request under way
+let isAhead = false; // asked before a view has used the counts
 let version;
 let atMs = 0;
 let entries = new Map();
@@ -27,10 +29,11 @@ const byName = (a, b) => (a.name < b.name ? -1 : 1);
 const rateOf = (now, before, seconds) => (seconds > 0 && before !== undefined ? Math.max(0, now - before) / seconds : 0);
 
 function noted(next, before, seconds) {
+  if (before === undefined) return Object.assign(next, { rates: NO_RATES, trail: NO_TRAIL });
   const rates = {};
-  for (const name of ["received", "delivered", "completed"]) rates[name] = rateOf(next[name], before?.[name], seconds);
+  for (const name of ["received", "delivered", "completed"]) rates[name] = rateOf(next[name], before[name], seconds);
   const busy = rates.received + rates.delivered;
-  const trail = busy || before?.trail.some(Boolean) ? [...before.trail, busy].slice(-TRAIL) : NO_TRAIL;
+  const trail = busy || before.trail.some(Boolean) ? [...before.trail, busy].slice(-TRAIL) : NO_TRAIL;
   return { ...next, rates, trail };
 }
 
@@ -58,19 +61,35 @@ function take(answer) {
 }
 
 async function ask() {
-  control = new AbortController();
+  const own = new AbortController();
+  control = own;
   try {
-    take(await api.get("counts", { query: { since: version }, signal: control.signal }));
+    take(await api.get("counts", { query: { since: version }, signal: own.signal }));
   } catch (problem) {
     if (isCancelled(problem)) return;
     counts.update({ problem });
   }
+  control = null;
   if (users > 0) timer = setTimeout(ask, document.hidden ? HIDDEN_MS : EVERY_MS);
 }
 
 function stop() {
   clearTimeout(timer);
   control?.abort();
+  control = null;
+  isAhead = false;
+}
+
+/** Ask already, before a view that uses the counts is drawn. */
+export function askAhead() {
+  isAhead = true;
+  ask();
+}
+
+function follow() {
+  if (!isAhead) ask();
+  else if (control === null) timer = setTimeout(ask, EVERY_MS);
+  isAhead = false;
 }
 
 session.subscribe(({ phase }) => {
@@ -92,7 +111,7 @@ export function useCounts(isOn = true) {
   useEffect(() => {
     if (!isOn) return undefined;
     users += 1;
-    if (users === 1) ask();
+    if (users === 1) follow();
     return () => {
       users -= 1;
       if (users === 0) stop();

@@ -3,6 +3,7 @@ import { api, entityPath } from "./api.js";
 import { useLoad } from "./hooks.js";
 import { html } from "./lib.js";
 import { href } from "./router.js";
+import { can } from "./session.js";
 import { Badge, Icon, Loading, Page, Refusal, Tabs, Text } from "./ui.js";
 
 const SUB_QUEUE = /\/\$(deadletterqueue|transfer\/\$deadletterqueue)$/i;
@@ -33,7 +34,7 @@ function tabsOf(shown) {
     tabs = [
       { id: "subscriptions", label: "Subscriptions", count: shown.subscriptionCount },
       { ...messages, label: "Scheduled", count: counts.scheduled },
-      { id: "match", label: "Why did it not arrive?" },
+      ...(can("Manage", name) ? [{ id: "match", label: "Why did it not arrive?" }] : []), // it shows rules
       settled,
     ];
   } else {
@@ -62,8 +63,8 @@ export function Crumbs({ entity, children }) {
 }
 
 /**
- * The frame. `tab`: the id of the current one; `actions`: buttons at the right; the child is a function of the entity,
- * `(shown, reload) => html`, where `shown` is what `GET /entities/{entity}` answers for the base of the name.
+ * The frame. `tab`: the id of the current one; `actions`: buttons at the right, and the child, are functions of the
+ * entity, `(shown) => html` and `(shown, reload) => html`, where `shown` is what `GET /entities/{entity}` answers for the base of the name.
  */
 export function EntityPage({ entity, tab, actions, isFull, children }) {
   const { base, subscription } = nameParts(entity);
@@ -71,7 +72,7 @@ export function EntityPage({ entity, tab, actions, isFull, children }) {
   if (value === undefined) return problem ? html`<div class="page"><${Refusal} problem=${problem} onRetry=${reload} /></div>` : html`<${Loading} />`;
   const title = html`<${Icon} name=${value.kind} size=${18} /> <${Text} value=${subscription || value.name} />
     ${value.status !== "Active" && html` <${Badge} tone="warn">${value.status}<//>`}`;
-  return html`<${Page} title=${title} name=${value.name} above=${html`<${Crumbs} entity=${base} />`} actions=${actions} isFull=${isFull}>
+  return html`<${Page} title=${title} name=${value.name} above=${html`<${Crumbs} entity=${base} />`} actions=${actions?.(value)} isFull=${isFull}>
     <${Tabs} items=${tabsOf(value)} current=${tab} label="Parts of the entity" />
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
     ${children(value, reload)}

@@ -21,7 +21,7 @@ function Name({ row }) {
 }
 
 const COLUMNS = [
-  { key: "name", title: "Name", value: (row) => row.name, cell: (row) => html`<${Name} row=${row} />`, minWidth: 180, grow: 3 },
+  { key: "name", title: "Name", value: (row) => row.name, cell: (row) => html`<${Name} row=${row} />`, minWidth: 160, grow: 3 },
   { key: "dead", title: "Dead letters", value: (row) => row.deadLetter + row.transferDeadLetter, cell: (row) => html`<${Count} value=${row.deadLetter + row.transferDeadLetter} tone="bad" />`, width: 116, align: "end", isDownFirst: true },
   { key: "active", title: "Active", value: (row) => row.active, cell: (row) => html`<${Count} value=${row.active} />`, width: 92, align: "end", drop: 1, isDownFirst: true },
   { key: "scheduled", title: "Scheduled", value: (row) => row.scheduled, cell: (row) => html`<${Count} value=${row.scheduled} />`, width: 104, align: "end", drop: 5, isDownFirst: true },

@@ -2,9 +2,10 @@
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { api, isCancelled } from "./api.js";
 import { useSettled } from "./hooks.js";
-import { TYPES, newRow, rowsOf, shownValue, valuesOf, wrongIn } from "./typed_values.js";
-import { Badge, Button, Code, Facts, Field, IconButton, Text } from "./ui.js";
+import { rowsOf, shownValue, valuesOf, wrongIn } from "./typed_values.js";
+import { Badge, Code, Facts, Field, Text } from "./ui.js";
 import { visible } from "./ui/text.js";
+import { ValueFields } from "./value_fields.js";
 
 const CHECK_MS = 200;
 const BESIDE = 60; // characters shown on each side of a problem
@@ -107,47 +108,27 @@ function Place({ text, position, onGo }) {
   </button>`;
 }
 
-function Expression({ label, help, value, onInput, problem, position, placeholder, rows }) {
+/** An expression of SQL with its parameters, which are asked for once it names one. */
+function Expression({ label, help, placeholder, lines, value, onInput, problem, position, parameters, onParameters }) {
   const box = useRef(null);
   const go = (at) => {
     const area = box.current.querySelector("textarea");
     area.focus();
     area.setSelectionRange(at, at + 1);
   };
+  const hasParameters = value.trim() !== "" && (parameters.length > 0 || value.includes("@"));
   return html`<div class="expression" ref=${box}>
-    <${Field} type="textarea" mono label=${label} help=${help} value=${value} onInput=${onInput} problem=${problem} rows=${rows} placeholder=${placeholder} spellcheck=${false} autocomplete="off" />
-    ${problem && position && html`<${Place} text=${value} position=${position} onGo=${go} />`}
-  </div>`;
+      <${Field} type="textarea" mono label=${label} help=${help} value=${value} onInput=${onInput} problem=${problem} rows=${lines} placeholder=${placeholder} spellcheck=${false} autocomplete="off" />
+      ${problem && position && html`<${Place} text=${value} position=${position} onGo=${go} />`}
+    </div>
+    ${hasParameters && html`<${ValueFields} title=${`Parameters of the ${label.toLowerCase().split(" ")[0]}`} what="parameter" rows=${parameters} onChange=${onParameters} />`}`;
 }
-
-/** Names with values of any type. `what`: what one is called, such as "property". */
-function Values({ title, what, rows, onChange }) {
-  const change = (id, part) => onChange(rows.map((row) => (row.id === id ? { ...row, ...part } : row)));
-  return html`<fieldset class="fieldset">
-    <legend>${title}</legend>
-    ${rows.map((row) => {
-      const wrong = row.text || row.type !== "string" ? wrongIn(row) : "";
-      return html`<div class="value-row" key=${row.id}>
-        <input class="input mono" aria-label=${`Name of the ${what}`} placeholder="name" value=${row.name} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { name: event.target.value })} />
-        <select class="input" aria-label=${`Type of the ${what}`} value=${row.type} onChange=${(event) => change(row.id, { type: event.target.value })}>
-          ${TYPES.map(([type, name]) => html`<option key=${type} value=${type} selected=${type === row.type}>${name}</option>`)}
-        </select>
-        <input class="input mono" aria-label=${`Value of the ${what}`} placeholder="value" value=${row.text} disabled=${row.type === "null"} aria-invalid=${wrong ? "true" : undefined} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { text: event.target.value })} />
-        <${IconButton} icon="trash" label=${`Remove the ${what} ${row.name}`} onClick=${() => onChange(rows.filter((one) => one.id !== row.id))} />
-        ${wrong && html`<div class="field-problem" role="alert">${wrong}</div>`}
-      </div>`;
-    })}
-    <div><${Button} small icon="plus" onClick=${() => onChange([...rows, newRow()])}>Add a ${what}<//></div>
-  </fieldset>`;
-}
-
-const hasParameters = (text, rows) => rows.length > 0 || text.includes("@");
 
 /** The fields of a rule. `onChange(form)`; `checked` is of `useRuleCheck`; `isNew`: its name is asked for too. */
 export function RuleFields({ form, onChange, checked, isNew }) {
   const set = (part) => onChange({ ...form, ...part });
   const bad = checked.found && !checked.found.isGood ? checked.found : null;
-  const problemOf = (member) => (bad?.member === member ? bad.problem : "");
+  const faultOf = (member) => (bad?.member === member ? { problem: bad.problem, position: bad.position } : {});
   return html`
     ${isNew && html`<${Field} label="Name of the rule" mono value=${form.name} onInput=${(name) => set({ name })} autocomplete="off" spellcheck=${false} autofocus />`}
     <div class="chips" role="group" aria-label="Kind of filter">
@@ -155,35 +136,35 @@ export function RuleFields({ form, onChange, checked, isNew }) {
     </div>
     ${form.kind === "sql" &&
     html`<${Expression}
-        label="Filter"
-        help="Names are of application properties; those with sys. are the message's own, such as sys.Label."
-        placeholder="region = 'north' AND amount > 100"
-        value=${form.sql}
-        onInput=${(sql) => set({ sql })}
-        problem=${problemOf("filter")}
-        position=${bad?.position}
-        rows="4"
-      />
-      ${hasParameters(form.sql, form.parameters) && html`<${Values} title="Parameters of the filter" what="parameter" rows=${form.parameters} onChange=${(parameters) => set({ parameters })} />`}`}
+      label="Filter"
+      help="Names are of application properties; those with sys. are the message's own, such as sys.Label."
+      placeholder="region = 'north' AND amount > 100"
+      lines="4"
+      value=${form.sql}
+      onInput=${(sql) => set({ sql })}
+      parameters=${form.parameters}
+      onParameters=${(parameters) => set({ parameters })}
+      ...${faultOf("filter")}
+    />`}
     ${form.kind === "correlation" &&
     html`<p class="faint">A message must have all of it, exactly. An empty field is not compared.</p>
       <div class="form-grid">
         ${FIELDS.map(([member, title]) => html`<${Field} key=${member} label=${title} mono value=${form.texts[member]} onInput=${(text) => set({ texts: { ...form.texts, [member]: text } })} autocomplete="off" spellcheck=${false} />`)}
       </div>
-      <${Values} title="Application properties" what="property" rows=${form.properties} onChange=${(properties) => set({ properties })} />
-      ${problemOf("filter") && html`<p class="field-problem" role="alert">${problemOf("filter")}</p>`}`}
+      <${ValueFields} title="Application properties" what="property" rows=${form.properties} onChange=${(properties) => set({ properties })} />
+      ${faultOf("filter").problem && html`<p class="field-problem" role="alert">${faultOf("filter").problem}</p>`}`}
     ${form.kind !== "none" &&
     html`<${Expression}
-        label="Action (optional)"
-        help="Changes the copy that the subscription gets."
-        placeholder="SET priority = 'high'; REMOVE trace"
-        value=${form.action}
-        onInput=${(action) => set({ action })}
-        problem=${problemOf("action")}
-        position=${bad?.position}
-        rows="2"
-      />
-      ${form.action.trim() && hasParameters(form.action, form.actionParameters) && html`<${Values} title="Parameters of the action" what="parameter" rows=${form.actionParameters} onChange=${(actionParameters) => set({ actionParameters })} />`}`}
+      label="Action (optional)"
+      help="Changes the copy that the subscription gets."
+      placeholder="SET priority = 'high'; REMOVE trace"
+      lines="2"
+      value=${form.action}
+      onInput=${(action) => set({ action })}
+      parameters=${form.actionParameters}
+      onParameters=${(actionParameters) => set({ actionParameters })}
+      ...${faultOf("action")}
+    />`}
     <p class="check-line" role="status">
       ${checked.isGood ? html`<${Badge} tone="good">the rule is good<//>` : checked.isChecking ? html`<span class="faint">checking…</span>` : html`<${Badge} tone="warn">not yet<//> <span class="faint">${bad ? "The place is marked above." : checked.text}</span>`}
     </p>

@@ -9,7 +9,7 @@ const RENEW_MS = 300_000; // before its end another one is made
 export const session = makeStore({ phase: "starting", me: null, problem: null });
 
 let credential = null; // {kind: "key", resource, keyName, key} or {kind: "token", text} or {kind: "none"}
-let made = null; // the current signature: {text, endsAt}
+let made = null; // the current signature: {text, endsAt}, where text is a promise
 
 /** Use a credential from now on; null = none. */
 export function use(next) {
@@ -26,7 +26,7 @@ export async function authorization() {
   if (credential.kind === "token") return credential.text;
   if (made === null || made.endsAt - RENEW_MS < Date.now()) {
     const { resource, keyName, key } = credential;
-    made = { text: await sign(resource, keyName, key, TOKEN_S), endsAt: Date.now() + TOKEN_S * 1000 };
+    made = { text: sign(resource, keyName, key, TOKEN_S), endsAt: Date.now() + TOKEN_S * 1000 };
   }
   return made.text;
 }
@@ -35,11 +35,18 @@ export async function authorization() {
 export function can(right, entity = "") {
   const me = session.value.me;
   if (me === null) return false;
-  const isCovered = me.path === "" || covers(me.path.toLowerCase(), entity.toLowerCase());
-  return isCovered && (me.rights.includes(right) || me.rights.includes("Manage"));
+  return belongs(entity.toLowerCase(), me.path.toLowerCase()) && (me.rights.includes(right) || me.rights.includes("Manage"));
 }
 
-const covers = (path, entity) => entity === path || entity.startsWith(`${path}/`);
+/** Return whether the caller may send anywhere: to move needs Send on the target. */
+export const maySend = () => session.value.me.rights.some((right) => right === "Send" || right === "Manage");
+
+/**
+ * Whether a path belongs to an entity: itself, a subscription of it, or a node such as `$deadletterqueue`. Names may
+ * have slashes: `a/b` is another entity than `a`. All belongs to the namespace, the empty `entity`.
+ */
+const belongs = (path, entity) =>
+  entity === "" || path === entity || (path.startsWith(`${entity}/`) && /^(subscriptions\/|\$)/.test(path.slice(entity.length + 1)));
 
 /** Return {keyName, key, host, entity} or {token, host, entity} of a connection string. Throws: Error. */
 export function readConnectionString(text) {

@@ -13,7 +13,7 @@ export async function sign(resource, keyName, key, seconds, nowMs = Date.now()) 
 }
 
 /** Return the HMAC-SHA256 of bytes as bytes. */
-export async function hmac(key, data) {
+async function hmac(key, data) {
   const subtle = globalThis.crypto?.subtle;
   if (!subtle) return ownHmac(key, data);
   const made = await subtle.importKey("raw", key, { name: "HMAC", hash: "SHA-256" }, false, ["sign"]);
@@ -51,7 +51,7 @@ const START = constants(8, 1 / 2);
 const turn = (word, by) => (word >>> by) | (word << (32 - by));
 
 /** Return the SHA-256 of bytes as bytes. */
-export function sha256(data) {
+function sha256(data) {
   const size = ((data.length + 8) >> 6) * 64 + 64;
   const padded = new Uint8Array(size);
   padded.set(data);

@@ -152,13 +152,13 @@ class Turns:
         self._at_end.append(call)
 
     def write_at_end(self, writer: Writer) -> None:
-        """Let a connection write at the end of this turn, after the calls: with what a commit released."""
+        """Have a connection write at the end of this turn, after the calls: with what a commit released."""
         if self._began_s is None:
             self.begin()
         self._writers.append(writer)
 
     def take(self, worker: Worker) -> None:
-        """Let a connection work: now if its class has time left in this turn, else in the next rounds."""
+        """Have a connection work: now if its class has time left in this turn, else in the next rounds."""
         self.begin()
         if worker in self._clients.queue or worker in self._strangers.queue:
             return
@@ -174,7 +174,7 @@ class Turns:
             share.used_s += self._serve(worker, budget.units, min(fair_s, budget.turn_s - share.used_s))
 
     def plan(self, worker: Worker) -> None:
-        """Let a connection work in one of the next rounds."""
+        """Have a connection work in one of the next rounds."""
         if worker not in self._clients.queue and worker not in self._strangers.queue:
             self._enqueue(worker)
 
@@ -251,7 +251,7 @@ class Turns:
         self._round = self._call_later(rest_s, self._serve_queues) if queued else None
 
     def _serve(self, worker: Worker, units: int, quantum_s: float) -> float:
-        """Let a worker work; return the seconds that it took."""
+        """Run a worker; return the seconds that it took."""
         started_s = self.clock_s()
         self._serving = True
         self._work(worker, units, started_s + quantum_s)

@@ -217,11 +217,13 @@ class ServedNamespace:
         if self.settings.capture is not None:
             from peeklock.server.capture import Capture, folder_of
 
-            assert self.settings.data is not None
+            data, stores = self.settings.data, self._process.stores
+            assert data is not None
+            assert stores is not None
             self.capture = Capture(
                 self.settings.capture,
                 folder_of(self.settings.capture, self.name.lower(), is_default=self.is_default),
-                self.settings.data,
+                stores.source(data, store_name(self.name, is_default=self.is_default)),
                 self.name,
                 self.shard,
                 self.now_ms,
@@ -270,10 +272,10 @@ class ServedNamespace:
         await self.shard.stop()
         self.definitions.finish()
 
-    async def retire(self) -> None:
+    async def retire(self, clients_s: float = CLIENTS_S_MAX) -> None:
         """Stop while other namespaces go on; its clients were told, and have a moment to read it."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.deserted.wait(), CLIENTS_S_MAX)
+            await asyncio.wait_for(self.deserted.wait(), clients_s)
         for connection in list(self.connections.values()):
             connection.abort()
         await self.deserted.wait()

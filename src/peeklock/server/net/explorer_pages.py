@@ -11,14 +11,14 @@ from peeklock.explorer.files import HEADERS, accepts_gzip, addresses, read
 from peeklock.server.net.operator_pages import Page, PageRequest
 
 
-def explorer_pages() -> Iterator[Page]:
+def explorer_pages(*, asks_for_secret: bool) -> Iterator[Page]:
     """Yield the rows. They need no key: the page has no data, and asks the API with its user's."""
     for path, name in addresses().items():
-        yield Page(path, Access.OWN_HOST, partial(_serve, name))
+        yield Page(path, Access.OWN_HOST, partial(_serve, name, asks_for_secret))
 
 
-async def _serve(name: str, request: PageRequest) -> Response:
-    file = read(name)
+async def _serve(name: str, asks_for_secret: bool, request: PageRequest) -> Response:
+    file = read(name, asks_for_secret=asks_for_secret)
     headers = (*HEADERS, ("ETag", file.etag))
     if file.is_current(request.headers.get("if-none-match", "")):
         return Response(304, headers=headers)

@@ -52,7 +52,7 @@ class KeyPages:
         return await self._change(request, 201, added)
 
     async def rotate(self, request: PageRequest) -> Response:
-        """Give a rule a new primary key; with `revoke=true` in the query also a new secondary key."""
+        """Replace the primary key of a rule; with `revoke=true` in the query also the secondary key."""
         revokes = request.query.get("revoke") == ["true"]
 
         async def rotated(keys: NamespaceKeys) -> dict[str, Any]:

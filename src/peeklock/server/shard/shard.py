@@ -37,6 +37,9 @@ from peeklock.store.base import Batch, Store, StoreReader
 if TYPE_CHECKING:
     from peeklock.store.event_backlog import EventBacklog
 
+FRESH_S = 2.0
+"""How long figures of several slices are shown. Our choice, as for the counts of the API."""
+
 TELL_S = 60.0
 """Between two lines about losses. Our choice, as for other lines that a peer can cause."""
 
@@ -99,7 +102,7 @@ class Shard:
         self.ask = own.ask
         self._kept_house_s = asyncio.get_running_loop().time()
         self._losses = Losses(namespace, asyncio.get_running_loop().time)
-        self._totals = TotalsRequests(namespace.count_totals, turns)
+        self._totals = TotalsRequests(namespace.count_totals, turns, lambda: driver.mark)
         self._pressure = self._back_pressure(min_free_bytes, limits)
         asyncio.get_running_loop().call_soon(self._pressure.look_at_volume)  # its failure ends the process
         self._housekeeping = Housekeeping(turns) if housekeeping is None else housekeeping
@@ -155,8 +158,13 @@ class Shard:
         return self._namespace.count_figures()
 
     async def totals(self) -> Totals:
-        """Return the figures of the namespace, added up in slices."""
+        """Return the figures of the namespace; see `TotalsRequests`."""
         return await self._totals.totals()
+
+    @property
+    def mark(self) -> int | None:
+        """A number that stays the same while nothing happens in the namespace; None = something just has."""
+        return self._driver.mark
 
     @property
     def lag_ms(self) -> int:
@@ -335,31 +343,55 @@ class Losses:
 class TotalsRequests:
     """Requests for the figures of a namespace, which are added up between other turns of the event loop.
 
-    There is one count at a time, and one slice of it a turn. Requests that come during a count share the next
-    one: it has what happened before they came, and many of them cost no more than two counts.
+    There is one count at a time, and one slice of it a turn. Its figures are shown while nothing happens in
+    the namespace. Those of several slices cost some ms: they are shown for `FRESH_S`, whatever happens, also
+    to those who ask during the count.
     """
 
-    def __init__(self, begin: Callable[[], TotalsCount], turns: Turns) -> None:
-        """Count nothing yet; `begin` begins a count, `turns` measures the loop's turns."""
+    def __init__(
+        self, begin: Callable[[], TotalsCount], turns: Turns, mark: Callable[[], int | None]
+    ) -> None:
+        """Count nothing yet.
+
+        Args:
+            begin: begins a count.
+            turns: measures the loop's turns.
+            mark: returns a number that stays the same while nothing happens; None = something just has.
+        """
         self._begin = begin
         self._turns = turns
+        self._mark = mark
         self._under_way: asyncio.Task[Totals] | None = None
-        self._next: asyncio.Task[Totals] | None = None
+        self._kept: Totals | None = None
+        self._kept_mark: int | None = None
+        self._kept_until_s = 0.0
 
     async def totals(self) -> Totals:
-        """Return the result of a count that begins from now on."""
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_task(self._count())
-        return await asyncio.shield(self._next)  # others may wait for it too
+        """Return the figures that are kept, else those of a count."""
+        kept = self._kept
+        if kept is not None and (self._is_still() or self._turns.clock_s() < self._kept_until_s):
+            return kept
+        if self._under_way is None:
+            self._under_way = asyncio.get_running_loop().create_task(self._count())
+        return await asyncio.shield(self._under_way)  # others may wait for it too
+
+    def _is_still(self) -> bool:
+        """Return whether nothing has happened since the last count began."""
+        return self._kept_mark is not None and self._mark() == self._kept_mark
 
     async def _count(self) -> Totals:
-        if self._under_way is not None:
-            await asyncio.wait((self._under_way,))
-        self._under_way, self._next = self._next, None
-        self._turns.begin()
-        count = self._begin()
-        while not count.advance():
-            await asyncio.sleep(0)
-            self._turns.begin()
-        self._under_way = None
+        turns = self._turns
+        turns.begin()
+        began_s, mark = turns.clock_s(), self._mark()
+        is_long = False
+        try:
+            count = self._begin()
+            while not count.advance():
+                is_long = True
+                await asyncio.sleep(0)
+                turns.begin()
+        finally:
+            self._under_way = None
+        self._kept, self._kept_mark = count.totals, mark
+        self._kept_until_s = began_s + FRESH_S if is_long else began_s
         return count.totals

@@ -56,8 +56,8 @@ class NamespaceRecords:
 
         Raises: StoreError.
         """
-        of_jobs = jobs.forgotten(self._system, name)
-        await self._system.put({**of_jobs, _fact_key(name): None, keys.fact_key(name): None})
+        own = {_fact_key(name): None, keys.fact_key(name): None}
+        await self._system.change(lambda: {**jobs.forgotten(self._system, name), **own})
 
 
 def _fact_key(name: str) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, Final
 
 from peeklock.broker.vocabulary.errors import ServerBusy
@@ -21,9 +22,10 @@ from peeklock.server.loop.tasks import tell_failure
 COMMAND: Final = (sys.executable, "-P", "-m", "peeklock.worker")
 
 CHILDREN_MAX: Final = 16
-CHILDREN_OF_ONE_MAX: Final = 8
-"""At a time, of the process and of one namespace. Our choice: each takes 30 MB, and what it can get of a
-core."""
+CHILDREN_OF_NAMESPACE_MAX: Final = 8
+CHILDREN_OF_KEY_MAX: Final = 6
+"""At a time, of the process, of one namespace, and of one key there. Our choice: each takes 30 MB, and what
+it can get of a core; a key leaves places to others."""
 
 CHUNK_BYTES: Final = 64 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -101,50 +103,60 @@ class Children:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """By namespace and identity, see `Grant.identity`."""
 
-    def require_room(self, namespace: str) -> None:
-        """Raise ServerBusy if a namespace can have no further child now."""
-        of_one = self._counts[namespace]
-        if of_one >= CHILDREN_OF_ONE_MAX or self._counts.total() >= CHILDREN_MAX:
-            raise ServerBusy(
-                f"{self._counts.total()} searches and jobs are under way, {of_one} of this namespace, of "
-                f"{CHILDREN_MAX} and {CHILDREN_OF_ONE_MAX}: try again when one has ended."
-            )
+    def require_room(self, namespace: str, identity: str) -> None:
+        """Raise ServerBusy if a key of a namespace can have no further child now."""
+        of_namespace = sum(count for (name, _), count in self._counts.items() if name == namespace)
+        for count, count_max, whose in (
+            (self._counts[namespace, identity], CHILDREN_OF_KEY_MAX, "key"),
+            (of_namespace, CHILDREN_OF_NAMESPACE_MAX, "namespace"),
+            (self._counts.total(), CHILDREN_MAX, "broker"),
+        ):
+            if count >= count_max:
+                raise ServerBusy(
+                    f"{count} searches and jobs of this {whose} are under way, the most there may be: try "
+                    "again when one has ended, or stop one."
+                )
 
     async def start(
-        self, namespace: str, work: Mapping[str, Any], attach: Attach, *, kept_bytes_max: int = CHUNK_BYTES
+        self,
+        namespace: str,
+        identity: str,
+        work: Mapping[str, Any],
+        attach: Attach,
+        *,
+        kept_bytes_max: int = CHUNK_BYTES,
     ) -> Child:
-        """Start a child, of whose output some is kept. Raises: ServerBusy, OSError."""
-        self.require_room(namespace)
-        self._counts[namespace] += 1
-        try:
-            return await self._start(namespace, work, attach, kept_bytes_max)
-        except BaseException:
-            self._counts[namespace] -= 1
-            raise
+        """Start a child, of whose output some is kept. Raises: ServerBusy, OSError, what `attach` raises."""
+        self.require_room(namespace, identity)
+        place = (namespace, identity)
+        self._counts[place] += 1
 
-    async def _start(
-        self, namespace: str, work: Mapping[str, Any], attach: Attach, kept_bytes_max: int
-    ) -> Child:
-        def on_end() -> None:
-            self._counts[namespace] -= 1
+        def leave() -> None:
+            self._counts[place] -= 1
+            if not self._counts[place]:
+                del self._counts[place]
 
-        served, given = socket.socketpair()
-        ours, theirs = socket.socketpair()
-        try:
-            process = await asyncio.to_thread(_spawn, theirs, given)
-        except BaseException:
-            served.close()
-            ours.close()
-            raise
-        finally:
-            given.close()
-            theirs.close()
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=kept_bytes_max)
-        writer.write(json.dumps(work).encode() + b"\n")
-        await attach(served)
-        return Child(process, reader, writer, on_end)
+        with ExitStack() as undone:
+            undone.callback(leave)
+            served, given = socket.socketpair()
+            undone.callback(served.close)
+            ours, theirs = socket.socketpair()
+            undone.callback(ours.close)
+            try:
+                process = await asyncio.to_thread(_spawn, theirs, given)
+            finally:
+                given.close()
+                theirs.close()
+            undone.callback(_end, process)
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=kept_bytes_max)
+            undone.callback(writer.transport.abort)
+            writer.write(json.dumps(work).encode() + b"\n")
+            await attach(served)
+            undone.pop_all()
+        return Child(process, reader, writer, leave)
 
 
 def in_background(work: Any) -> asyncio.Task[None]:
@@ -152,6 +164,12 @@ def in_background(work: Any) -> asyncio.Task[None]:
     task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
     task.add_done_callback(tell_failure)
     return task
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process, and wait for its end in the background."""
+    process.kill()
+    asyncio.get_running_loop().run_in_executor(None, process.wait)
 
 
 def _spawn(theirs: socket.socket, given: socket.socket) -> subprocess.Popen[bytes]:

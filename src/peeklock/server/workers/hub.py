@@ -70,7 +70,7 @@ class WorkHub:
         try:
             if self._is_stopping:
                 raise ServerBusy("the broker stops")
-            self._children.require_room(self._namespace)
+            self._children.require_room(self._namespace, work.identity)
         except ServiceBusError as refusal:
             return work.exchange.refusal(refusal)
         self._last += 1
@@ -142,7 +142,7 @@ class WorkHub:
         request = {**work.work, "namespace": self._namespace}
         if self._event_log is not None:
             request["eventLog"] = str(self._event_log)
-        return await self._children.start(self._namespace, request, attach)
+        return await self._children.start(self._namespace, work.identity, request, attach)
 
     def _answer(self, work: Work, line: bytes, *, is_whole: bool) -> Response:
         """Return the answer that a child has written as one line."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -28,13 +29,17 @@ from peeklock.store.base import StoreError
 Attach = Callable[[socket.socket, Sequence[Grant]], Awaitable[None]]
 
 KEPT_MAX: Final = 200
-"""Jobs of a namespace that are kept. Those that are done are forgotten beyond this, the oldest first."""
+KEPT_OF_KEY_MAX: Final = 50
+"""Jobs of a namespace, and of one key there, that are kept. Those that are done or have failed are forgotten
+beyond this, the oldest first. Our choice: a page for a person; a key cannot take the places of all others."""
 
 RUNNING: Final = "running"
 STOPPED: Final = "stopped"
 INTERRUPTED: Final = "interrupted"
 DONE: Final = "done"
 FAILED: Final = "failed"
+
+_FORGETTABLE: Final = (DONE, FAILED)
 
 _UNAUTHORIZED: Final = 401
 
@@ -65,6 +70,8 @@ class _Record:
     """As JSON of the API."""
     work: Mapping[str, Any]
     """For the child."""
+    owner: str
+    """Who started or resumed it last, see `Grant.identity`."""
     checkpoint: Any = None
     child: Child | None = None
     is_stopping: bool = False
@@ -79,7 +86,17 @@ class _Record:
     @property
     def kept(self) -> dict[str, Any]:
         """What is kept of it."""
-        return {"shown": self.shown, "work": self.work, "checkpoint": self.checkpoint}
+        return {
+            "shown": self.shown,
+            "work": self.work,
+            "owner": self.owner,
+            "checkpoint": self.checkpoint,
+        }
+
+    @property
+    def may_be_forgotten(self) -> bool:
+        """Whether another job may take its place."""
+        return self.child is None and self.shown["state"] in _FORGETTABLE
 
     def json(self) -> dict[str, Any]:
         """Return it as JSON of the API."""
@@ -105,7 +122,10 @@ class Jobs:
         self._facts = facts
         self._now_ms = now_ms
         self._is_stopping = False
-        found = [_Record(each["shown"], each["work"], each["checkpoint"]) for each in facts.all().values()]
+        found = [
+            _Record(each["shown"], each["work"], each.get("owner", ""), each["checkpoint"])
+            for each in facts.all().values()
+        ]
         found.sort(key=lambda record: str(record.shown["createdAt"]))
         self._records = {record.shown["id"]: record for record in found}
         for record in found:
@@ -163,7 +183,6 @@ class Jobs:
 
     async def _start(self, asked: Steer) -> Response:
         assert asked.order is not None
-        self._require_room()
         now = write_instant(self._now_ms())
         job_id = uuid.uuid4().hex
         shown = {
@@ -175,11 +194,20 @@ class Jobs:
             "updatedAt": now,
             "done": 0,
         }
-        record = self._records[job_id] = _Record(shown, asked.order["work"])
+        grants = asked.grants(shown)
+        owner = grants[0].identity
+        self._require_child(owner)
+        replaced = self._replaced(owner)
+        for each in replaced:  # at once: nobody may resume it, or replace it again
+            del self._records[each.shown["id"]]
+        record = self._records[job_id] = _Record(shown, asked.order["work"], owner)
         try:
-            await self._begin(record, asked.grants(shown))
+            for each in replaced:
+                await self._forget(each)
+            await self._begin(record, grants)
         except BaseException:
-            del self._records[job_id]
+            with self._logged("a job that has not started stays"):
+                await self._forget(record)
             raise
         log.info("job started", {name: shown[name] for name in ("id", "work", "entity", "by")})
         return answer_json(record.json(), 201)
@@ -188,32 +216,57 @@ class Jobs:
         self._require(record, None, "it runs")
         if record.shown["state"] == DONE:
             raise InvalidOperation(f"The job {record.shown['id']} is done.")
-        before = dict(record.shown)
         grants = asked.grants(record.shown)
-        self._children.require_room(self._namespace)
+        self._require_child(grants[0].identity)
+        before = dict(record.shown), record.owner
+        record.owner = grants[0].identity
         record.shown.update(state=RUNNING, by=asked.by)
         record.shown.pop("problem", None)
         try:
             await self._begin(record, grants)
         except BaseException:
-            record.shown = before
+            record.shown, record.owner = before
+            with self._logged("a job that was not resumed is kept as one that runs"):
+                await self._put(record)
             raise
         return answer_json(record.json(), 202)
 
-    def _require_room(self) -> None:
-        """Raise ServerBusy or InvalidOperation if there can be no further job."""
+    def _require_child(self, owner: str) -> None:
+        """Raise ServerBusy if there can be no further child."""
         if self._is_stopping:
             raise ServerBusy("the broker stops")
-        self._children.require_room(self._namespace)
-        done = [each for each in self._records.values() if each.shown["state"] == DONE and not each.child]
-        if len(self._records) >= KEPT_MAX:
-            if not done:
-                raise InvalidOperation(f"There are {KEPT_MAX} jobs that are not done: resume or forget some.")
-            in_background(self._forget(done[0]))
+        self._children.require_room(self._namespace, owner)
+
+    def _replaced(self, owner: str) -> list[_Record]:
+        """Return which jobs a further one takes the places of. Raises: InvalidOperation."""
+        kept = [*self._records.values()]
+        found: list[_Record] = []
+        own = [record for record in kept if record.owner == owner]
+        for records, count_max, whose in ((own, KEPT_OF_KEY_MAX, " of this key"), (kept, KEPT_MAX, "")):
+            if len(records) - len(found) < count_max:
+                continue
+            oldest = next((each for each in records if each.may_be_forgotten), None)
+            if oldest is None:
+                raise InvalidOperation(
+                    f"There are {count_max} jobs{whose} that run, or were stopped or interrupted: "
+                    "resume or forget some."
+                )
+            found.append(oldest)
+        return found
 
     async def _forget(self, record: _Record) -> None:
+        """Forget a job. Raises: StoreError; it may then come back at the next start."""
         self._records.pop(record.shown["id"], None)
-        await self._facts.put(record.shown["id"], None)
+        if not self._is_stopping:
+            await self._facts.put(record.shown["id"], None)
+
+    @contextmanager
+    def _logged(self, what: str) -> Iterator[None]:
+        """Log a failure of the store beside the one that is told."""
+        try:
+            yield
+        except StoreError as failure:
+            log.warning(what, {"reason": str(failure)})
 
     # A run
 
@@ -228,11 +281,10 @@ class Jobs:
         work = {**record.work, "namespace": self._namespace, "checkpoint": record.checkpoint}
         try:
             record.child = await self._children.start(
-                self._namespace, work, attach, kept_bytes_max=LINE_BYTES_MAX
+                self._namespace, record.owner, work, attach, kept_bytes_max=LINE_BYTES_MAX
             )
         except (ServiceBusError, OSError) as failure:
             log.warning("a process for a job cannot be started", {"reason": str(failure)})
-            await self._facts.put(record.shown["id"], None if record.checkpoint is None else record.kept)
             raise ServerBusy(f"a process for the job cannot be started: {failure}") from failure
         if self._is_stopping:
             record.child.kill()
@@ -262,10 +314,8 @@ class Jobs:
         record.shown.update(outcome)
         if outcome["state"] == DONE:
             record.drop_work()
-        try:
+        with self._logged("the end of a job cannot be kept"):
             await self._keep(record)
-        except StoreError as failure:
-            log.warning("the end of a job cannot be kept", {"reason": str(failure)})
         log.info("job ended", {"id": record.shown["id"], **outcome, "done": record.shown["done"]})
 
     def _take(self, record: _Record, line: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -289,11 +339,30 @@ class Jobs:
             return {"state": DONE}
         elif "problem" in line:
             problem = line["problem"]
-            state = STOPPED if problem["status"] == _UNAUTHORIZED else FAILED
-            return {"state": state, "problem": problem["detail"]}
+            if problem["status"] == _UNAUTHORIZED:
+                return {"state": STOPPED, "problem": _rights_ended(shown)}
+            return {"state": FAILED, "problem": problem["detail"]}
         return None
 
     async def _keep(self, record: _Record) -> None:
         record.shown["updatedAt"] = write_instant(self._now_ms())
-        if record.shown["id"] in self._records:
+        await self._put(record)
+
+    async def _put(self, record: _Record) -> None:
+        """Keep a job as it is, unless it is forgotten, or the namespace has ended. Raises: StoreError.
+
+        A namespace that ends may be followed by one of its name, which would have the job.
+        """
+        if record.shown["id"] in self._records and not self._is_stopping:
             await self._facts.put(record.shown["id"], record.kept)
+
+
+def _rights_ended(shown: Mapping[str, Any]) -> str:
+    """Return why a job has stopped whose key was removed, or its value or rights changed."""
+    rights = f"{'Send' if shown['work'] == 'reschedule' else 'Listen'} on '{shown['entity']}'"
+    if "to" in shown:
+        rights += f" and Send on '{shown['to']}'"
+    return (
+        f"The key or role '{shown['by']}', with whose rights the job worked, was removed or changed: resume "
+        f"the job with one that has {rights}."
+    )

@@ -5,6 +5,8 @@ Source: postgresql.org/docs/current/libpq-connect.html, 34.1.1 and 34.1.2.
 
 from __future__ import annotations
 
+import re
+
 from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
 
@@ -29,11 +31,14 @@ class Address:
         example = "write postgresql://USER:PASSWORD@HOST:5432/DATABASE"
         if not url.startswith(SCHEMES):
             raise AddressInvalid(f"it does not begin with postgresql://: {example}")
+        if _has_stray_at(url):
+            raise AddressInvalid(
+                f"it has an @ behind the host: {example}; write an @ in a user or password as %40, a / as %2F"
+            )
         try:
             found = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
         except Error as error:
-            reason = str(error).strip().replace(url, "it")
-            raise AddressInvalid(f"{_without_password(reason, url)}: {example}") from None
+            raise AddressInvalid(f"{_reason(str(error).strip(), url)}: {example}") from None
         if not found.get("dbname"):
             raise AddressInvalid(f"it names no database: {example}")
         self._given = found
@@ -58,7 +63,18 @@ class Address:
         return {**ours, **self._given, "application_name": application_name, "client_encoding": "UTF8"}
 
 
-def _without_password(text: str, url: str) -> str:
-    """Return a text of libpq, which may quote a part of the URL, without what may be a password."""
-    secret = url.partition("://")[2].partition("@")[0].partition(":")[2]
-    return text.replace(secret, "***") if secret else text
+def _has_stray_at(url: str) -> bool:
+    """Return whether an `@` follows the first `@` or `/`: libpq reads what is before it as host or database.
+
+    Then it may be a part of a password, and a host or database is shown.
+    """
+    behind = re.sub("^[^@/]*@", "", url.partition("://")[2])
+    return "@" in behind.partition("?")[0]
+
+
+def _reason(text: str, url: str) -> str:
+    """Return libpq's reason for refusing a URL, without what it quotes if that may be part of a password."""
+    before_at = url.partition("://")[2].rpartition("@")[0]
+    if ":" in before_at or "password" in url or url in text:
+        return text.partition(': "')[0]
+    return text

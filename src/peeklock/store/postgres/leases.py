@@ -202,7 +202,7 @@ class Leases:
         return int(row[1])
 
     def release(self, lease: Lease) -> None:
-        """Let others take it at once. Nothing happens if the database cannot be reached."""
+        """Release it: others may take it at once. Nothing happens if the database cannot be reached."""
         with self._changing:
             self._held.pop(lease.shard, None)
         with contextlib.suppress(StoreError, psycopg.Error), self._connections.lent() as link:

@@ -393,7 +393,7 @@ class PostgresStore:
     # Closing
 
     async def close(self) -> None:
-        """Let others take the store at once."""
+        """Release the store: others may take it at once."""
         writer, self._writer = self._writer, None
         reader, self._reader = self._reader, None
         if reader is not None:

@@ -104,6 +104,9 @@ class EventReader:
             entries = self._db.execute("SELECT k, v, checksum FROM kv ORDER BY k").fetchall()
         return definitions.read_all(entries).entities
 
+    def confirm(self, no: int, row_digest: bytes) -> None:
+        """Do nothing: a row that was read is durable."""
+
     def close(self) -> None:
         """Close the connection."""
         self._db.close()

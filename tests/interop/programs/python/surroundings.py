@@ -91,7 +91,7 @@ class Surroundings:
         return Links(client, self._background)
 
     def name(self) -> str:
-        """Give a name that no other entity has."""
+        """Return a name that no other entity has."""
         self._given.append(next(self._names))
         return self._given[-1]
 

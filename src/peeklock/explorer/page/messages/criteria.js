@@ -1,5 +1,6 @@
 // What messages must be: the fields of a search, checked as they are typed, and what the API takes of them.
 import { api, isCancelled } from "../api.js";
+import { zoneOf } from "../format.js";
 import { html, useEffect, useState } from "../lib.js";
 import { useSettled } from "../hooks.js";
 import { Field } from "../ui.js";
@@ -33,27 +34,34 @@ export function bodyOfCriteria(criteria) {
   return found;
 }
 
-/** Return whether criteria leave any message out. */
-export const isNarrow = (criteria) => Object.keys(bodyOfCriteria(criteria)).length > 0;
+/** Return whether criteria leave any message of some states out. */
+export function isNarrow({ states = [], ...criteria }, of) {
+  const leavesStateOut = states.length > 0 && of.some((state) => !states.includes(state));
+  return leavesStateOut || Object.keys(bodyOfCriteria(criteria)).length > 0;
+}
 
-/** Ask the broker whether a filter is good: {text, problem, position} of what it says of this text. */
-export function useFilterCheck(text) {
-  const settled = useSettled(text ?? "", 250);
-  const [state, setState] = useState({ text: "", problem: "", position: undefined });
+/** Ask the broker whether a filter is good: {isGood, problem}. `problem` empty and not good: it is not known yet. */
+export function useFilterCheck(text = "") {
+  const settled = useSettled(text, 250);
+  const [state, setState] = useState({ text: "", problem: "" });
   useEffect(() => {
     if (!settled.trim()) {
-      setState({ text: settled, problem: "", position: undefined });
+      setState({ text: settled, problem: "" });
       return undefined;
     }
     const control = new AbortController();
     api
       .post("rules/check", { body: { filter: { sql: settled } }, signal: control.signal })
-      .then(({ isGood, problem, position }) => setState({ text: settled, problem: isGood ? "" : problem, position }))
-      .catch((problem) => isCancelled(problem) || setState({ text: settled, problem: problem.message, position: undefined }));
+      .then((found) => setState({ text: settled, problem: found.isGood ? "" : placed(found) }))
+      .catch((problem) => isCancelled(problem) || setState({ text: settled, problem: problem.message }));
     return () => control.abort();
   }, [settled]);
-  return state;
+  const isCurrent = state.text === text || text.trim() === "";
+  const problem = isCurrent && text.trim() ? state.problem : "";
+  return { isGood: isCurrent && problem === "", problem };
 }
+
+const placed = ({ problem, position }) => (position === undefined ? problem : `${problem}, at character ${position}`);
 
 /** Return what is wrong with a regular expression as far as the browser can say; Python's have more forms. */
 function regexHint(text) {
@@ -65,27 +73,25 @@ function regexHint(text) {
   }
 }
 
-function Filter({ value, onChange, help }) {
-  const check = useFilterCheck(value);
-  const isCurrent = check.text === (value ?? "");
-  const where = check.position === undefined ? "" : `, at character ${check.position + 1}`;
-  const problem = isCurrent && check.problem ? `${check.problem}${where}` : "";
-  return html`<${Field} label="Filter" mono value=${value ?? ""} onInput=${onChange} problem=${problem} help=${help} placeholder="amount > 100 AND sys.Label = 'order'" autocomplete="off" spellcheck=${false} maxlength="1024" />`;
-}
+/** A problem in the place of the help: so the fields below stay where they are. */
+const noted = (help, problem) => (problem ? { problem } : { help });
 
 const toggled = (states, state) => (states.includes(state) ? states.filter((one) => one !== state) : [...states, state]);
 
-/** The fields. `value`: criteria; `isDead`: whether a reason is asked for; `states`: those to choose from. */
-export function CriteriaFields({ value, onChange, isDead, states: offered = STATES }) {
+/**
+ * The fields. `value`: criteria; `check`: of `useFilterCheck`; `isDead`: whether a reason is asked for; `states`: those
+ * to choose from.
+ */
+export function CriteriaFields({ value, onChange, check, isDead, states: offered = STATES }) {
   const set = (name) => (text) => onChange({ ...value, [name]: text === "" ? undefined : text });
   const states = value.states ?? [];
   const text = { autocomplete: "off", spellcheck: false };
   const isRareUsed = ["from", "to", "since", "until", "session"].some((name) => value[name]);
   return html`<div class="stack criteria">
-    <${Filter} value=${value.filter} onChange=${set("filter")} help="SQL over the properties, as of a rule. sys.Label is the subject." />
+    <${Field} label="Filter" mono value=${value.filter ?? ""} onInput=${set("filter")} placeholder="amount > 100 AND sys.Label = 'order'" maxlength="1024" ...${text} ...${noted("SQL over the properties, as in a rule. sys.Label is the subject.", check.problem)} />
     <div class="form-grid">
       <${Field} label="Body contains" value=${value.text ?? ""} onInput=${set("text")} ...${text} />
-      <${Field} label="Regular expression" mono value=${value.regex ?? ""} onInput=${set("regex")} problem=${value.regex ? regexHint(value.regex) : ""} ...${text} />
+      <${Field} label="Regular expression" mono value=${value.regex ?? ""} onInput=${set("regex")} ...${noted("In the syntax of Python.", value.regex ? regexHint(value.regex) : "")} ...${text} />
       <${Field} label="JSON path" mono value=${value.jsonPath ?? ""} onInput=${set("jsonPath")} placeholder="$.order.total > 100" ...${text} />
       ${isDead && html`<${Field} label="Dead-letter reason" value=${value.deadLetterReason ?? ""} onInput=${set("deadLetterReason")} ...${text} />`}
     </div>
@@ -96,6 +102,7 @@ export function CriteriaFields({ value, onChange, isDead, states: offered = STAT
         ${offered.map(
           (state) => html`<button key=${state} type="button" class="chip" aria-pressed=${states.includes(state) ? "true" : "false"} onClick=${() => onChange({ ...value, states: toggled(states, state) })}>${state}</button>`,
         )}
+        <span class="faint">${states.length === 0 ? "None is chosen: all states" : ""}</span>
       </div>`}
       ${(value.text || value.regex) && html`<${Field} label="Upper and lower case alike" type="checkbox" value=${value.ignoreCase === true} onInput=${(isOn) => onChange({ ...value, ignoreCase: isOn || undefined })} />`}
     </div>
@@ -104,8 +111,8 @@ export function CriteriaFields({ value, onChange, isDead, states: offered = STAT
       <div class="form-grid">
         <${Field} label="From number" inputmode="numeric" value=${value.from ?? ""} onInput=${(given) => set("from")(given.replace(/\D/g, ""))} />
         <${Field} label="To number" inputmode="numeric" value=${value.to ?? ""} onInput=${(given) => set("to")(given.replace(/\D/g, ""))} />
-        <${Field} label="Enqueued since" type="datetime-local" step="1" value=${value.since ?? ""} onInput=${set("since")} max=${localTime(Date.now())} />
-        <${Field} label="Enqueued before" type="datetime-local" step="1" value=${value.until ?? ""} onInput=${set("until")} />
+        <${Field} label="Enqueued since" help=${`In your zone, ${zoneOf(value.since)}.`} type="datetime-local" step="1" value=${value.since ?? ""} onInput=${set("since")} max=${localTime(Date.now())} />
+        <${Field} label="Enqueued before" help=${`In your zone, ${zoneOf(value.until)}.`} type="datetime-local" step="1" value=${value.until ?? ""} onInput=${set("until")} />
         <${Field} label="Session" value=${value.session ?? ""} onInput=${set("session")} ...${text} />
       </div>
     </details>

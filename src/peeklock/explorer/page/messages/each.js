@@ -67,9 +67,9 @@ function Results({ result, past }) {
 /**
  * Ask, then call for each message. `rows`: those that are chosen; `takes(row)`: whether it can be done to one;
  * `call(row, signal)`; `past`: "completed"; `left`: the outcome to note of messages that left by it; the children are
- * further fields; `isReady`: whether these are right.
+ * further fields; `isReady`: whether these are right; `dismiss`: the button that does nothing.
  */
-export function EachDialog({ title, label, past, left, isDanger, rows, takes, call, isReady = true, onDone, onClose, children }) {
+export function EachDialog({ title, label, past, left, isDanger, rows, takes, call, isReady = true, dismiss = "Cancel", onDone, onClose, children }) {
   const able = rows.filter(takes);
   const others = rows.length - able.length;
   const [state, setState] = useState({ phase: "ask", count: 0, result: null });
@@ -97,7 +97,7 @@ export function EachDialog({ title, label, past, left, isDanger, rows, takes, ca
     }
   };
   const actions = {
-    ask: html`<${Button} onClick=${close}>Cancel<//>
+    ask: html`<${Button} onClick=${close}>${dismiss}<//>
       <${Button} type="submit" kind=${isDanger ? "danger" : "primary"} disabled=${!isReady || fixed.length === 0}>${label}<//>`,
     running: html`<${Button} icon="stop" onClick=${() => control.current.abort()}>Stop<//>`,
     ended: html`<${Button} kind="primary" onClick=${close}>Close<//>`,

@@ -2,7 +2,8 @@
 import { api, entityPath, isCancelled } from "../api.js";
 import { useCallback, useEffect, useRef, useState } from "../lib.js";
 import { makeStore, useStore } from "../store.js";
-import { leftRowOf, rowOf } from "./model.js";
+import { readThese } from "./loading.js";
+import { goneRowOf, leftRowOf, rowOf } from "./model.js";
 
 const PAGE = 250;
 const ROWS_MAX = 50_000; // in the memory of the tab
@@ -13,6 +14,7 @@ const FOLLOW_MS = 2000;
 const HIDDEN_MS = 20_000; // while the tab is not shown
 const BODY_BYTES = 160; // of each: a list shows no more
 const KEPT = 6; // lists, for the way back
+const CHANGING = ["state", "isLocked", "deliveryCount", "scheduledEnqueueTime"];
 
 /** The messages of an entity from a number on. `store.value`: {rows, isEnd, isLoading, problem, looked}. */
 class Listing {
@@ -124,8 +126,28 @@ class Listing {
 
   /** Note that messages left: by an action of this page, which knows the outcome. */
   leave(numbers, outcome) {
-    const at = new Date().toISOString();
-    this.change(numbers.map((number) => ({ ...this.row(number), isLocked: false, left: { outcome, at } })));
+    this.change(numbers.map((number) => goneRowOf(this.row(number), outcome)));
+  }
+
+  /** Compare some rows with what the entity has now: after something was done to them that does not say how it ended. */
+  async look(numbers) {
+    const rows = numbers.map((number) => this.row(number)).filter((row) => row?.left === null);
+    this.compare(rows, await readThese(this.path(), numbers));
+  }
+
+  /** Change rows to what is there of them now: `there` has the messages by number. */
+  compare(rows, there) {
+    const changed = [];
+    for (const row of rows) {
+      const message = there.get(row.number);
+      if (message) {
+        const fresh = rowOf(message, this.entity);
+        if (CHANGING.some((name) => fresh[name] !== row[name])) changed.push(fresh);
+      } else if (this.row(row.number)?.left === null) {
+        changed.push(goneRowOf(row));
+      }
+    }
+    this.change(changed);
   }
 
   leftRow(entry) {
@@ -170,18 +192,7 @@ class Listing {
       for (const message of messages) there.set(message.sequenceNumber, message);
       from = messages.length ? messages.at(-1).sequenceNumber + 1 : Infinity;
     }
-    const changed = [];
-    for (const row of rows) {
-      if (row.number >= from) continue;
-      const message = there.get(row.number);
-      if (message) {
-        const fresh = rowOf(message, this.entity);
-        if (fresh.state !== row.state || fresh.isLocked !== row.isLocked || fresh.deliveryCount !== row.deliveryCount || fresh.scheduledEnqueueTime !== row.scheduledEnqueueTime) changed.push(fresh);
-      } else if (this.row(row.number)?.left === null) {
-        changed.push({ ...row, isLocked: false, left: { outcome: "gone", at: new Date().toISOString() } });
-      }
-    }
-    this.change(changed);
+    this.compare(rows.filter((row) => row.number < from), there);
     this.add(this.rows([...there.values()].filter((message) => this.isWanted(message))), 0, 0);
   }
 
@@ -205,7 +216,8 @@ class Listing {
         continue;
       }
       const before = this.row(number);
-      const after = { ...this.leftRow(entry), preview: before.preview };
+      // The history may lack what it did not see the message with, such as the subject of a deferred one.
+      const after = { ...before, isLocked: false, left: this.leftRow(entry).left };
       // The history says of what a person completes that it was purged: this page knows better.
       if (before.left && before.left.outcome !== "gone") after.left.outcome = before.left.outcome;
       changed.push(after);
@@ -217,14 +229,20 @@ class Listing {
 
 const kept = new Map(); // the lists that were shown last, by entity and filters
 
-/** Forget what is kept of lists: after something changed them as a whole. */
-export const forgetListings = () => kept.clear();
+const generation = makeStore(0);
+
+/** Read all lists anew: after something changed them as a whole. */
+export function forgetListings() {
+  kept.clear();
+  generation.set(generation.value + 1);
+}
 
 /** Return the list for an entity and filters; the one that was shown before, if it is still kept. */
 export function useListing(entity, filters, isFollowing) {
   const key = JSON.stringify([entity, filters]);
   const [turn, setTurn] = useState(0);
   const seen = useRef([]); // rows
+  useStore(generation);
   let listing = kept.get(key);
   if (!listing) listing = new Listing(entity, filters);
   kept.delete(key);

@@ -38,6 +38,19 @@ export async function statusOf(entity, number, signal) {
   return messages[0]?.sequenceNumber === number ? messages[0] : undefined;
 }
 
+/** Return those of some messages that are there, by their numbers; others may be among them. */
+export async function readThese(path, numbers, options) {
+  const there = new Map();
+  let wanted = numbers.toSorted((a, b) => a - b);
+  while (wanted.length > 0) {
+    const { messages } = await api.get(path, { ...options, query: { from: wanted[0], limit: 250, bodyBytesMax: 160 } });
+    for (const message of messages) there.set(message.sequenceNumber, message);
+    const last = messages.at(-1)?.sequenceNumber ?? Infinity;
+    wanted = wanted.filter((number) => number > last);
+  }
+  return there;
+}
+
 /** Return the number of the next message (`by` = 1) or of the one before (-1); undefined = there is none. */
 export async function neighbour(entity, number, by) {
   const path = entityPath(entity, "messages");

@@ -75,5 +75,8 @@ export const leftRowOf = (entry, entity, isOld) => ({
   left: { outcome: entry.outcome, at: entry.leftAt, reason: entry.reason, movedTo: entry.movedTo, isOld },
 });
 
+/** Return the row of a message that left meanwhile. `outcome`: "gone" = unknown. */
+export const goneRowOf = (row, outcome = "gone") => ({ ...row, isLocked: false, left: { outcome, at: new Date().toISOString() } });
+
 /** Return the name of an outcome for people: "received-and-deleted" is "received and deleted". */
 export const outcomeText = (outcome) => (outcome === "gone" ? "left" : outcome.replaceAll("-", " "));

@@ -16,7 +16,7 @@ const LISTED_MAX = 40; // values of a section; more are a table
 const DEPTH_MAX = 12;
 
 /** Return a value of `{type, value}` as text. */
-export function valueText({ type, value, descriptor }, depth = 0) {
+function valueText({ type, value, descriptor }, depth = 0) {
   if (depth > DEPTH_MAX) return "…";
   if (type === "described") return `${valueText(descriptor, depth + 1)}: ${valueText(value, depth + 1)}`;
   if (type === "map") return `{${value.map(([key, item]) => `${valueText(key, depth + 1)}: ${valueText(item, depth + 1)}`).join(", ")}}`;

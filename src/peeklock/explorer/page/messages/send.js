@@ -3,7 +3,7 @@ import { api, entityPath } from "../api.js";
 import { refreshCounts } from "../counts.js";
 import { nameParts } from "../entity.js";
 import { html, useMemo, useState } from "../lib.js";
-import { plural } from "../format.js";
+import { plural, zoneOf } from "../format.js";
 import { can } from "../session.js";
 import { Button, Dialog, Field, Progress, Refusal, Tabs, toast } from "../ui.js";
 import { blank, copiesOf, faultsOf, localTime, messageOf } from "./compose.js";
@@ -79,7 +79,7 @@ function Form({ form, set, faults, requiresSession }) {
         ([name, label, help]) => html`<${Field} key=${name} label=${label} help=${name === "sessionId" && requiresSession ? "This entity requires one." : help} value=${form.fields[name] ?? ""} onInput=${setField(name)} problem=${faults[name]} autocomplete="off" spellcheck=${false} />`,
       )}
       <${Field} label="Time to live" help="Seconds. Empty: that of the entity." inputmode="decimal" value=${form.fields.timeToLive ?? ""} onInput=${setField("timeToLive")} problem=${faults.timeToLive} />
-      <${Field} label="Enqueue at" type="datetime-local" step="1" help="Empty: at once. In your zone." value=${form.fields.scheduledEnqueueTime ?? ""} onInput=${setField("scheduledEnqueueTime")} min=${localTime(Date.now())} />
+      <${Field} label="Enqueue at" type="datetime-local" step="1" help=${`Empty: at once. In your zone, ${zoneOf(form.fields.scheduledEnqueueTime)}.`} value=${form.fields.scheduledEnqueueTime ?? ""} onInput=${setField("scheduledEnqueueTime")} min=${localTime(Date.now())} />
       <${Field} label="Copies" type="number" min="1" max="10000" value=${form.copies} onInput=${(copies) => set({ copies })} problem=${faults.copies} help=${form.copies > 1 && form.fields.messageId ? "Each gets a message id of its own: id-1, id-2…" : undefined} />
     </div>
     <${PropertiesEditor} value=${form.properties} onChange=${(properties) => set({ properties })} />

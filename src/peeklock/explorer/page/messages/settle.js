@@ -1,5 +1,6 @@
 // Dialogs that settle chosen messages: complete, dead-letter, defer; cancel or move what is scheduled.
 import { api, entityPath } from "../api.js";
+import { zoneOf } from "../format.js";
 import { html, useState } from "../lib.js";
 import { Field } from "../ui.js";
 import { localTime } from "./compose.js";
@@ -19,7 +20,7 @@ export const CompleteDialog = (props) => html`<${EachDialog} title="Complete" la
   <p class="note warn">A completed message is gone. There is no way back.</p>
 <//>`;
 
-export const CancelDialog = (props) => html`<${EachDialog} title="Cancel the schedule" label="Cancel the messages" past="cancelled" left="cancelled" isDanger
+export const CancelDialog = (props) => html`<${EachDialog} title="Cancel the schedule" label="Cancel the messages" dismiss="Keep the messages" past="cancelled" left="cancelled" isDanger
   takes=${isScheduled} call=${(row, signal) => api.del(path(row), { signal })} ...${props}>
   <p class="note warn">A cancelled message is gone. There is no way back.</p>
 <//>`;
@@ -45,6 +46,6 @@ export function RescheduleDialog(props) {
   const isGood = !Number.isNaN(Date.parse(at));
   const call = (row, signal) => api.patch(path(row), { body: { scheduledEnqueueTime: new Date(at).toISOString() }, signal });
   return html`<${EachDialog} title="Move the schedule" label="Move" past="moved in time" takes=${isScheduled} call=${call} isReady=${isGood} ...${props}>
-    <${Field} label="Enqueue at" type="datetime-local" step="1" value=${at} onInput=${setAt} help="In your zone. A past time means now." />
+    <${Field} label="Enqueue at" type="datetime-local" step="1" value=${at} onInput=${setAt} help=${`In your zone, ${zoneOf(at)}. A past time means now.`} />
   <//>`;
 }

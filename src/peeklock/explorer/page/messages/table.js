@@ -31,7 +31,7 @@ const COLUMNS = {
   },
   state: { key: "state", title: "State", value: (row) => row.left?.outcome ?? row.state, cell: (row) => html`<${State} row=${row} />`, width: 128, drop: 5 },
   time: { key: "time", title: "Enqueued", value: (row) => row.enqueuedTime, cell: (row) => html`<${Time} value=${row.enqueuedTime} isAge />`, width: 124, drop: 3 },
-  due: { key: "due", title: "Due", value: (row) => row.scheduledEnqueueTime, cell: (row) => html`<${Time} value=${row.scheduledEnqueueTime} />`, width: 190, drop: 2 },
+  due: { key: "due", title: "Due", value: (row) => row.scheduledEnqueueTime, cell: (row) => html`<${Time} value=${row.scheduledEnqueueTime} />`, width: 228, drop: 2 },
   messageId: { key: "messageId", title: "Message id", value: (row) => row.messageId, cell: (row) => html`<${Id} value=${row.messageId} />`, minWidth: 110, drop: 4 },
   subject: { key: "subject", title: "Subject", value: (row) => row.subject, cell: (row) => html`<${Id} value=${row.subject} />`, minWidth: 90, drop: 6 },
   session: { key: "session", title: "Session", value: (row) => row.sessionId, cell: (row) => html`<${Id} value=${row.sessionId} />`, minWidth: 90, drop: 5 },
@@ -55,5 +55,6 @@ export const MessageTable = ({ rows, columns, label = "Messages", ...rest }) => 
   columns=${columns}
   onOpen=${(row) => go(["entities", row.entity, "messages", row.number])}
   rowTone=${(row) => (row.left ? "faint" : "")}
+  isChoosable=${(row) => !row.left}
   ...${rest}
 />`;

@@ -1,5 +1,5 @@
 // Keys of the whole page. They rest while a dialog is open or something is typed.
-import { html, useEffect } from "../lib.js";
+import { html, useLayoutEffect } from "../lib.js";
 import { makeStore, useStore } from "../store.js";
 import { Dialog } from "./dialog.js";
 
@@ -14,10 +14,11 @@ const isTyping = (target) =>
 
 /**
  * Add shortcuts while a component is shown: {keys: "g o", name: "Overview", run}. `keys`: one key, or two after each
- * other; `run` absent = it is handled elsewhere, and only listed.
+ * other; `run` absent = it is handled elsewhere, and only listed. They change as soon as the component is drawn anew:
+ * the next key can come before an effect.
  */
 export function useShortcuts(shortcuts, inputs = []) {
-  useEffect(() => {
+  useLayoutEffect(() => {
     known.set([...known.value, ...shortcuts]);
     return () => known.set(known.value.filter((one) => !shortcuts.includes(one)));
   }, inputs);

@@ -1,4 +1,4 @@
-import { html, useRef } from "../lib.js";
+import { html, useEffect, useRef } from "../lib.js";
 import { Count } from "./text.js";
 
 /**
@@ -7,10 +7,16 @@ import { Count } from "./text.js";
  */
 export function Tabs({ items, current, onChoose, label }) {
   const ref = useRef(null);
+  useEffect(() => {
+    const strip = ref.current.getBoundingClientRect();
+    const tab = ref.current.querySelector('[aria-current], [aria-selected="true"]')?.getBoundingClientRect();
+    // The strip alone: `scrollIntoView` would scroll the page too.
+    if (tab) ref.current.scrollLeft += Math.max(0, tab.right - strip.right) + Math.min(0, tab.left - strip.left);
+  }, [current]);
   const inside = (item) =>
     html`<span>${item.label}</span>${item.count !== undefined && html`<${Count} value=${item.count} tone=${item.tone} />`}`;
   if (items[0]?.href) {
-    return html`<nav class="tabs" aria-label=${label}>
+    return html`<nav class="tabs" aria-label=${label} ref=${ref}>
       ${items.map(
         (item) => html`<a
           key=${item.id}

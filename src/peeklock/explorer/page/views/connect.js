@@ -1,6 +1,7 @@
 // How programs connect to this broker.
 import { html, useState } from "../lib.js";
 import { page } from "../api.js";
+import { connectionString } from "../connection_string.js";
 import { useLoad } from "../hooks.js";
 import { can, keyInUse, session } from "../session.js";
 import { SNIPPETS } from "../snippets.js";
@@ -27,14 +28,7 @@ function ConnectionString({ keys }) {
   const [name, setName] = useState(keys[0].name);
   const [isShown, setShown] = useState(false);
   const { key } = keys.find((one) => one.name === name);
-  const { path } = session.value.me;
-  const text = [
-    `Endpoint=sb://${location.host}/`,
-    `SharedAccessKeyName=${name}`,
-    `SharedAccessKey=${key}`,
-    ...(path ? [`EntityPath=${path}`] : []),
-    ...(isSecure ? [] : ["UseDevelopmentEmulator=true"]),
-  ].join(";");
+  const text = connectionString(name, key, session.value.me.path);
   return html`<section class="card">
     <h2>Connection string</h2>
     ${keys.length > 1 &&

@@ -8,7 +8,7 @@ import { readGroups, useGroups } from "../groups.js";
 import { useSettled } from "../hooks.js";
 import { JobDialog } from "../messages/job_dialog.js";
 import { go, href } from "../router.js";
-import { can, session } from "../session.js";
+import { can, maySend, session } from "../session.js";
 import { Badge, Button, Code, Count, Dialog, Empty, IconButton, LinkButton, Loading, Page, Progress, Refusal, Table, Text, Time, useShortcuts } from "../ui.js";
 import { visibleText } from "../ui/text.js";
 
@@ -48,16 +48,16 @@ function groupColumns(total, onAct, mayAct) {
     { key: "share", title: html`<span class="offscreen">Share</span>`, cell: (row) => html`<${Share} count=${row.count} of=${total} />`, width: 110, drop: 5 },
     { key: "count", title: "Messages", value: (row) => row.count, cell: (row) => html`<${Count} value=${row.count} tone="bad" />`, width: 92, align: "end", isDownFirst: true },
     { key: "repeated", title: "Failed again", value: (row) => row.repeated, cell: (row) => (row.repeated ? html`<${Badge} tone="warn">${number(row.repeated)}<//>` : html`<span class="count none">0</span>`), width: 104, align: "end", drop: 2, isDownFirst: true },
-    { key: "oldest", title: "Oldest", value: (row) => row.oldest, cell: (row) => html`<${Time} value=${row.oldest} isAge />`, width: 118, align: "end", drop: 3 },
-    { key: "newest", title: "Newest", value: (row) => row.newest, cell: (row) => html`<${Time} value=${row.newest} isAge />`, width: 118, align: "end", drop: 4 },
+    { key: "oldest", title: "Oldest enqueued", value: (row) => row.oldest, cell: (row) => html`<${Time} value=${row.oldest} isAge />`, width: 136, align: "end", drop: 3 },
+    { key: "newest", title: "Newest enqueued", value: (row) => row.newest, cell: (row) => html`<${Time} value=${row.newest} isAge />`, width: 140, align: "end", drop: 4 },
   ];
   if (mayAct) {
     columns.push({
       key: "act",
       title: html`<span class="offscreen">Actions</span>`,
       cell: (row) => html`<span class="row-of tight end">
-        <${IconButton} icon="upload" label=${`Send back the group ${visibleText(row.value)}`} onClick=${() => onAct("resubmit", row)} />
-        <${IconButton} icon="trash" label=${`Drop the group ${visibleText(row.value)}`} onClick=${() => onAct("purge", row)} />
+        ${maySend() && html`<${IconButton} icon="upload" label=${`Send back the group ${visibleText(row.value)}`} onClick=${() => onAct("resubmit", row)} />`}
+        <${IconButton} icon="trash" label=${`Delete the group ${visibleText(row.value)}`} onClick=${() => onAct("purge", row)} />
       </span>`,
       width: 92,
       align: "end",
@@ -96,13 +96,13 @@ function GroupDialog({ queue, group, mayAct, onAct, onClose }) {
   const actions = html`
     <${Button} onClick=${onClose}>Close<//>
     ${mayAct &&
-    html`<${Button} kind="danger" icon="trash" onClick=${() => onAct("purge", group)}>Drop…<//>
-      <${Button} icon="right" onClick=${() => onAct("move", group)}>Move…<//>
-      <${Button} kind="primary" icon="upload" onClick=${() => onAct("resubmit", group)}>Send back…<//>`}
+    html`<${Button} kind="danger" icon="trash" onClick=${() => onAct("purge", group)}>Delete…<//>
+      ${maySend() && html`<${Button} icon="right" onClick=${() => onAct("move", group)}>Move…<//>
+        <${Button} kind="primary" icon="upload" onClick=${() => onAct("resubmit", group)}>Send back…<//>`}`}
   `;
   return html`<${Dialog} title=${html`<${Value} value=${group.value} />`} size="large" onClose=${onClose} actions=${actions}>
     <p>
-      <b>${plural(group.count, "message")}</b>, the oldest of ${age(group.oldest)} ago, the newest of ${age(group.newest)} ago.
+      <b>${plural(group.count, "message")}</b>, the oldest enqueued ${age(group.oldest)} ago, the newest ${age(group.newest)} ago.
       ${group.repeated > 0 ? html` <${Badge} tone="warn">${number(group.repeated)} had been sent back before<//>` : " None had been sent back before."}
     </p>
     <h3>${group.numbers.length > 1 ? "The first of them" : "It"}</h3>
@@ -136,13 +136,13 @@ function Grouped({ queue, query, place }) {
       <${Button} icon="refresh" onClick=${reload}>Count again<//>
       <${LinkButton} icon="messages" href=${href(["entities", queue, "messages"])}>One by one<//>
       ${mayAct &&
-      html`<${Button} icon="right" onClick=${() => act("move")}>Move…<//>
-        <${Button} icon="trash" kind="danger" onClick=${() => act("purge")}>Drop…<//>
-        <${Button} icon="upload" kind="primary" onClick=${() => act("resubmit")}>Send back…<//>`}
+      html`${maySend() && html`<${Button} icon="right" onClick=${() => act("move")}>Move…<//>`}
+        <${Button} icon="trash" kind="danger" onClick=${() => act("purge")}>Delete…<//>
+        ${maySend() && html`<${Button} icon="upload" kind="primary" onClick=${() => act("resubmit")}>Send back…<//>`}`}
     </div>
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
     <div class="group-progress">
-      ${isLoading || progress ? html`<${Progress} label="Counting" done=${progress?.examined} of=${progress?.of} note="Counting the dead letters" />` : found && html`<span class="faint" role="status">${plural(found.examined ?? total, "dead letter")} in ${plural(found.count ?? found.groups.length, "group")}${found.count > found.groups.length ? `, the ${number(found.groups.length)} largest are shown` : ""}</span>`}
+      ${isLoading || progress ? html`<${Progress} label="Counting" done=${progress?.examined} of=${progress?.of} note="Counting the dead letters" />` : found && html`<span class="faint" role="status">${plural(found.examined ?? total, "dead letter")} in ${plural(found.count ?? found.groups.length, "group")}${found.count > found.groups.length ? `, the ${number(found.groups.length)} largest are shown` : ""}${found.others > 0 ? `; ${plural(found.others, "dead letter")} with further values ${found.others === 1 ? "is" : "are"} in none` : ""}</span>`}
     </div>
     ${by === null && html`<${Empty} title="Group by what?" icon="filter">Name a ${kind === "property" ? "property" : "place in a JSON body"} above.<//>`}
     ${found && html`<${Table} label="Groups" rows=${found.groups} rowKey=${(row) => row.value} columns=${columns} sort=${{ key: "count", isDown: true }} onOpen=${setOpen}
@@ -206,10 +206,10 @@ function useAllGroups(names) {
 
 const ALL_COLUMNS = [
   { key: "value", title: "Reason", value: (row) => row.value, cell: (row) => html`<${Value} value=${row.value} />`, minWidth: 130, grow: 2 },
-  { key: "entities", title: "Where", value: (row) => row.entities.length, cell: (row) => html`<span class="row-of tight where">${row.entities.slice(0, 3).map(({ name }) => html`<a key=${name} href=${placeOf(name)}><${Text} value=${ownerOf(name)} /></a>`)}${row.entities.length > 3 && html`<span class="faint">and ${number(row.entities.length - 3)} more</span>`}</span>`, minWidth: 140, grow: 3 },
+  { key: "entities", title: "Where", value: (row) => row.entities.length, cell: (row) => html`<span class="row-of tight where">${row.entities.slice(0, 3).map(({ name }) => html`<a key=${name} href=${placeOf(name)}><${Text} value=${ownerOf(name)} /></a>`)}${row.entities.length > 3 && html`<span class="faint">and ${number(row.entities.length - 3)} more</span>`}</span>`, minWidth: 140, grow: 3, drop: 1 },
   { key: "count", title: "Messages", value: (row) => row.count, cell: (row) => html`<${Count} value=${row.count} tone="bad" />`, width: 92, align: "end", isDownFirst: true },
   { key: "repeated", title: "Failed again", value: (row) => row.repeated, cell: (row) => (row.repeated ? html`<${Badge} tone="warn">${number(row.repeated)}<//>` : html`<span class="count none">0</span>`), width: 104, align: "end", drop: 3, isDownFirst: true },
-  { key: "newest", title: "Newest", value: (row) => row.newest, cell: (row) => html`<${Time} value=${row.newest} isAge />`, width: 118, align: "end", drop: 2 },
+  { key: "newest", title: "Newest enqueued", value: (row) => row.newest, cell: (row) => html`<${Time} value=${row.newest} isAge />`, width: 140, align: "end", drop: 2 },
 ];
 
 const ownerOf = (queue) => queue.replace(/\/\$(transfer\/\$)?deadletterqueue$/i, "");

@@ -25,7 +25,7 @@ const WORKS = {
   deadLetter: "Dead-letter",
   reschedule: "Move the schedule",
 };
-const PAST = { purge: "deleted", cancel: "cancelled", move: "moved", resubmit: "sent back", deadLetter: "dead-lettered", reschedule: "rescheduled" };
+const PAST = { purge: "deleted", cancel: "cancelled", move: "moved", resubmit: "sent back", deadLetter: "dead-lettered", reschedule: "moved in time" };
 
 const workName = (job) => WORKS[job.work] ?? job.work;
 const isResumable = (job) => ["stopped", "interrupted", "failed"].includes(job.state);
@@ -42,6 +42,16 @@ const State = ({ job }) => {
   return html`<${Badge} tone=${tone}>${name}<//>`;
 };
 
+/** Which messages it is for, and how fast, in words; empty = all of the entity. */
+function whichOf({ criteria = {}, group, numberCount, limit, rate: most }) {
+  const parts = Object.entries(criteria).map(([name, value]) => `${name}: ${Array.isArray(value) ? value.join(", ") : value}`);
+  if (group) parts.push(`group: ${group.value}`);
+  if (numberCount) parts.push(`${plural(numberCount, "message")} by number`);
+  if (limit) parts.push(`at most ${number(limit)}`);
+  if (most) parts.push(`at most ${rate(most)}`);
+  return parts.join("; ");
+}
+
 function Part({ job }) {
   const all = ofAll(job);
   const part = all === undefined ? 0 : all === 0 ? 1 : job.done / all;
@@ -49,8 +59,9 @@ function Part({ job }) {
 }
 
 const COLUMNS = [
-  { key: "work", title: "Work", value: workName, cell: (job) => html`<b>${workName(job)}</b>`, width: 110 },
-  { key: "entity", title: "Of", value: (job) => job.entity, cell: (job) => html`<${Text} value=${job.entity} />${job.to && html` <span class="faint">to <${Text} value=${job.to} /></span>`}`, minWidth: 140, grow: 3 },
+  { key: "work", title: "Work", value: workName, cell: (job) => html`<b>${workName(job)}</b>`, minWidth: 86, grow: 2 },
+  { key: "entity", title: "Entity", value: (job) => job.entity, cell: (job) => html`<${Text} value=${job.entity} />${job.to && html` <span class="faint">to <${Text} value=${job.to} /></span>`}`, minWidth: 90, grow: 4 },
+  { key: "which", title: "Which", value: whichOf, cell: (job) => html`<${Text} value=${whichOf(job) || "all"} />`, minWidth: 110, grow: 2, drop: 5 },
   { key: "state", title: "State", value: (job) => job.state, cell: (job) => html`<${State} job=${job} />`, width: 104 },
   { key: "part", title: "Messages", value: (job) => job.done, cell: (job) => html`<${Part} job=${job} />`, width: 190, drop: 2 },
   { key: "by", title: "By", value: (job) => job.by, cell: (job) => html`<${Text} value=${job.by || "–"} />`, minWidth: 110, drop: 4 },
@@ -127,8 +138,9 @@ function Detail({ id }) {
   const all = ofAll(job);
   const remaining = job.state === "running" && job.perSecond > 0 && all !== undefined ? (all - job.done) / job.perSecond : undefined;
   const items = [
-    ["Of", html`<a href=${href(["entities", job.entity, "messages"])}><${Text} value=${job.entity} /></a>`],
+    ["Entity", html`<a href=${href(["entities", job.entity, "messages"])}><${Text} value=${job.entity} /></a>`],
     ["To", job.to && html`<a href=${href(["entities", job.to])}><${Text} value=${job.to} /></a>`],
+    ["Which", html`<${Text} value=${whichOf(job) || "all messages"} />`],
     ["Started by", html`<${Text} value=${job.by || "anybody: the broker asks for no key"} />`],
     ["Started", html`<${Time} value=${job.createdAt} />`],
     ["Last change", html`<${Time} value=${job.updatedAt} />`],

@@ -6,8 +6,9 @@ import { EntityPage, nameParts } from "../entity.js";
 import { plural } from "../format.js";
 import { go, href } from "../router.js";
 import { can } from "../session.js";
-import { newRow, valuesOf, wrongIn } from "../typed_values.js";
-import { Badge, Button, Empty, Field, Icon, IconButton, Refusal, Text } from "../ui.js";
+import { TYPES, newRow, valuesOf, wrongIn } from "../typed_values.js";
+import { Badge, Button, Empty, Field, Icon, Refusal, Text } from "../ui.js";
+import { ValueFields } from "../value_fields.js";
 
 /** [member, title] of a message that rules can look at. */
 const FIELDS = [
@@ -21,38 +22,13 @@ const FIELDS = [
   ["contentType", "Content type"],
 ];
 const PAGE = 100; // subscriptions
-const TYPES = [
-  ["string", "text"],
-  ["number", "number"],
-  ["boolean", "true or false"],
-  ["null", "null"],
-];
-
-function Properties({ rows, onChange }) {
-  const change = (id, part) => onChange(rows.map((row) => (row.id === id ? { ...row, ...part } : row)));
-  return html`<fieldset class="fieldset">
-    <legend>Application properties</legend>
-    ${rows.map((row) => {
-      const wrong = row.text || row.type !== "string" ? wrongIn(row) : "";
-      return html`<div class="value-row" key=${row.id}>
-        <input class="input mono" aria-label="Name of the property" placeholder="name" value=${row.name} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { name: event.target.value })} />
-        <select class="input" aria-label="Type of the property" value=${row.type} onChange=${(event) => change(row.id, { type: event.target.value })}>
-          ${TYPES.map(([type, name]) => html`<option key=${type} value=${type} selected=${type === row.type}>${name}</option>`)}
-        </select>
-        <input class="input mono" aria-label="Value of the property" placeholder="value" value=${row.text} disabled=${row.type === "null"} aria-invalid=${wrong ? "true" : undefined} spellcheck=${false} autocomplete="off" onInput=${(event) => change(row.id, { text: event.target.value })} />
-        <${IconButton} icon="trash" label=${`Remove the property ${row.name}`} onClick=${() => onChange(rows.filter((one) => one.id !== row.id))} />
-        ${wrong && html`<div class="field-problem" role="alert">${wrong}</div>`}
-      </div>`;
-    })}
-    <div><${Button} small icon="plus" onClick=${() => onChange([...rows, newRow()])}>Add a property<//></div>
-  </fieldset>`;
-}
+const JSON_TYPES = TYPES.slice(0, 4); // a message of this form is JSON
 
 function Typed({ texts, onTexts, rows, onRows }) {
   return html`<div class="form-grid">
       ${FIELDS.map(([member, title]) => html`<${Field} key=${member} label=${title} mono value=${texts[member]} onInput=${(text) => onTexts({ ...texts, [member]: text })} autocomplete="off" spellcheck=${false} />`)}
     </div>
-    <${Properties} rows=${rows} onChange=${onRows} />
+    <${ValueFields} title="Application properties" what="property" types=${JSON_TYPES} rows=${rows} onChange=${onRows} />
     <p class="faint">Rules look at properties alone: the body decides nothing.</p>`;
 }
 
@@ -75,7 +51,7 @@ function Subscription({ one }) {
       <h3><a href=${href(["entities", one.name])}><${Text} value=${subscription} /></a></h3>
       <${Badge} tone=${one.isMatched ? "good" : "bad"}>${one.isMatched ? "gets it" : "does not get it"}<//>
       <div class="spread"></div>
-      ${can("Manage", one.name) && html`<a href=${href(["entities", one.name, "rules"])}>Rules</a>`}
+      <a href=${href(["entities", one.name, "rules"])}>Rules</a>
     </div>
     ${one.note && html`<p class="note warn"><${Text} value=${one.note} /></p>`}
     ${one.rules.length === 0
@@ -145,7 +121,7 @@ function Form({ topic, query }) {
       ${isPicked
         ? html`<${Picked} entity=${entity} onEntity=${setEntity} sequenceNumber=${sequenceNumber} onNumber=${setNumber} />`
         : html`<${Typed} texts=${texts} onTexts=${setTexts} rows=${rows} onRows=${setRows} />`}
-      <div><${Button} type="submit" kind="primary" icon="filter" disabled=${!isReady} isBusy=${state.isBusy}>Hold it against the rules<//></div>
+      <div><${Button} type="submit" kind="primary" icon="filter" disabled=${!isReady} isBusy=${state.isBusy}>Check the rules<//></div>
     </form>
     ${state.problem && html`<${Refusal} problem=${state.problem} onRetry=${() => ask()} />`}
     ${state.found && html`<${Verdict} found=${state.found} onMore=${() => ask(state.found)} />`}
@@ -153,5 +129,10 @@ function Form({ topic, query }) {
 }
 
 export default function Match({ entity, query }) {
-  return html`<${EntityPage} entity=${entity} tab="match">${(shown) => html`<p class="lead">What each rule of each subscription says to a message, as the rules are now.</p><${Form} topic=${shown.name} query=${query} />`}<//>`;
+  return html`<${EntityPage} entity=${entity} tab="match">
+    ${(shown) =>
+      can("Manage", shown.name)
+        ? html`<p class="lead">What each rule of each subscription says to a message, as the rules are now.</p><${Form} topic=${shown.name} query=${query} />`
+        : html`<${Empty} title="Not shown" icon="lock">Rules need a key with Manage on the topic.<//>`}
+  <//>`;
 }

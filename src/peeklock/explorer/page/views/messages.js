@@ -97,17 +97,17 @@ function Filters({ shown, subQueue, query, set, onNewest, isFollowing, setFollow
   </div>`;
 }
 
-function Foot({ state, rows, chosen }) {
+function Foot({ state, rows, children }) {
   const left = rows.filter((row) => row.left).length;
   const parts = [`${figure(rows.length - left)} listed`];
   if (left) parts.push(`${figure(left)} left`);
-  if (chosen.size) parts.push(`${figure(chosen.size)} chosen`);
   if (state.isFull) parts.push("no more fit into this list");
   else if (!state.isEnd) parts.push("more follow");
-  return html`<div class="table-foot" role="status">
-    <span>${parts.join(" · ")}</span>
+  return html`<div class="table-foot">
+    <span class="table-count" role="status">${parts.join(" · ")}</span>
     ${state.isFull && html`<a href="#" onClick=${(event) => (event.preventDefault(), state.goOn())}>Go on from the last one</a>`}
-    ${state.isLoading && html`<span class="spinner" aria-label="Loading"></span>`}
+    ${state.isLoading && html`<span class="spinner" role="img" aria-label="Loading"></span>`}
+    ${children}
   </div>`;
 }
 
@@ -148,12 +148,13 @@ function Listed({ entity, shown, query, reloadEntity }) {
   };
   const onDone = (numbers, outcome) => {
     if (outcome) listing.leave(numbers, outcome);
+    else listing.look(numbers).catch((problem) => toast(problem.message, { kind: "bad" }));
     setChosen(NONE);
     refreshCounts();
     reloadEntity();
   };
   useShortcuts([{ keys: "f", name: "Follow, or not", run: () => setFollowing((before) => !before) }]);
-  useKeptPlace(box, listing, rows.length, isFollowing, toEnd);
+  useKeptPlace(box, listing, { count: rows.length, isEnd: state.isEnd }, isFollowing, toEnd);
   const isFiltered = query.state || query.session || query.from;
   const empty = state.isEnd
     ? html`<${Empty} title=${isFiltered ? "No message matches" : "No messages"} icon="messages">${isFiltered ? html`<a href=${href(["entities", entity, "messages"])}>Show all</a>` : isFollowing ? "New ones appear here." : ""}<//>`
@@ -161,17 +162,22 @@ function Listed({ entity, shown, query, reloadEntity }) {
   return html`
     <${Filters} ...${{ shown, subQueue, query, set, onNewest, isFollowing, setFollowing, left, setLeft: (value) => set({ left: value === "now" ? undefined : value }) }} />
     ${state.problem && html`<${Refusal} problem=${state.problem} onRetry=${reload} />`}
-    <${ChosenBar} entity=${entity} shown=${shown} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />
     <div class="fill" ref=${box}>
       <${MessageTable} key=${JSON.stringify(filters)} rows=${rows} columns=${columns} chosen=${chosen} onChoose=${setChosen} onEnd=${onEnd} onSee=${onSee} empty=${empty} />
-      <${Foot} state=${{ ...state, goOn: () => set({ from: String(listing.next) }) }} rows=${rows} chosen=${chosen} />
+      <${Foot} state=${{ ...state, goOn: () => set({ from: String(listing.next) }) }} rows=${rows}>
+        <${ChosenBar} entity=${entity} shown=${shown} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />
+      <//>
     </div>
   `;
 }
 
-/** Keep the place of a list for the way back, and stay at its end while new rows come. `toEnd`: whether to begin there. */
-function useKeptPlace(box, listing, count, isFollowing, toEnd) {
+/**
+ * Keep the place of a list for the way back, and stay at its end while new messages come: not while further pages do,
+ * else it would read them all. `toEnd`: whether to begin there.
+ */
+function useKeptPlace(box, listing, { count, isEnd }, isFollowing, toEnd) {
   const isAtEnd = useRef(false);
+  const wasEnd = useRef(false); // whether all pages had been read before
   const isJumping = useRef(false); // to the end, once there are rows
   const scroller = () => box.current?.querySelector(".table-scroll");
   useLayoutEffect(() => {
@@ -182,15 +188,17 @@ function useKeptPlace(box, listing, count, isFollowing, toEnd) {
       isAtEnd.current = element.scrollTop > 0 && element.scrollTop + element.clientHeight >= element.scrollHeight - 8;
     };
     note();
+    wasEnd.current = false;
     isJumping.current = toEnd.current;
     toEnd.current = false;
     element.addEventListener("scroll", note, { passive: true });
     return () => element.removeEventListener("scroll", note);
   }, [listing]);
   useLayoutEffect(() => {
-    if (isJumping.current || (isFollowing && isAtEnd.current)) scroller().scrollTop = scroller().scrollHeight;
+    if (isJumping.current || (isFollowing && isAtEnd.current && wasEnd.current)) scroller().scrollTop = scroller().scrollHeight;
     isJumping.current = isJumping.current && count === 0;
-  }, [count]);
+    wasEnd.current = isEnd;
+  }, [count, isEnd]);
 }
 
 /** For a key that may only send. */
@@ -204,7 +212,7 @@ function SendOnly({ entity }) {
 
 export default function Messages({ entity, query }) {
   if (!can("Listen", entity) && can("Send", nameParts(entity).base)) return html`<${SendOnly} entity=${entity} />`;
-  return html`<${EntityPage} entity=${entity} tab=${nameParts(entity).subQueue ? "dead-letters" : "messages"} isFull actions=${html`<${WholeActions} entity=${entity} query=${query} />`}>
+  return html`<${EntityPage} entity=${entity} tab=${nameParts(entity).subQueue ? "dead-letters" : "messages"} isFull actions=${(shown) => html`<${WholeActions} entity=${entity} kind=${shown.kind} query=${query} />`}>
     ${(shown, reload) => html`<${Listed} entity=${entity} shown=${shown} query=${query} reloadEntity=${reload} />`}
   <//>`;
 }

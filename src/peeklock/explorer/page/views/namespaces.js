@@ -1,7 +1,7 @@
 // The namespaces of the broker: made, used up by tests, reset, deleted.
 import { html, useState } from "../lib.js";
 import { page } from "../api.js";
-import { plural } from "../format.js";
+import { instant, plural } from "../format.js";
 import { useLoad } from "../hooks.js";
 import { session } from "../session.js";
 import { Badge, Button, Code, Confirm, Copy, Dialog, Facts, Field, Loading, Page, Refusal, Text, toast, useShortcuts } from "../ui.js";
@@ -119,7 +119,7 @@ function Clock({ one, onClose }) {
   const [seconds, setSeconds] = useState(300);
   const run = async () => {
     const { nowMs } = await page("POST", pathOf(one.name, "clock"), { body: { advance: `PT${seconds}S` } });
-    toast(`Its clock shows ${new Date(nowMs).toLocaleString()}`);
+    toast(`Its clock shows ${instant(nowMs)}`);
   };
   return html`<${Confirm} title="Move the clock forwards" label="Move it" isReady=${seconds > 0} run=${run} onClose=${onClose}>
     <p>What falls due in <b><${Text} value=${one.name} /></b> happens in order: locks lapse, scheduled messages are enqueued, messages expire. The clock does not go back.</p>

@@ -100,7 +100,7 @@ function Listed({ entity }) {
       ${value.length > 5 && html`<input class="input search" type="search" placeholder="Search" aria-label="Search rules" autocomplete="off" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)} />`}
       <span class="faint" role="status">${plural(value.length, "rule")}: a message comes once for each that matches and has an action, and once for all others that match.</span>
       <div class="spread"></div>
-      <${LinkButton} icon="filter" href=${href(["entities", nameParts(entity).topic, "match"])}>Why did it not arrive?<//>
+      ${can("Manage", nameParts(entity).topic) && html`<${LinkButton} icon="filter" href=${href(["entities", nameParts(entity).topic, "match"])}>Why did it not arrive?<//>`}
       <${Button} kind="primary" icon="plus" onClick=${add}>New rule<//>
     </div>
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}

@@ -1,16 +1,17 @@
 // The search: as the command `peeklock search` does it, streamed as it is found.
-import { Problem, api, isCancelled } from "../api.js";
+import { Problem, api, entityPath, isCancelled } from "../api.js";
 import { EntityPage, nameParts } from "../entity.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { number, plural, rate } from "../format.js";
 import { ChosenBar } from "../messages/actions.js";
-import { CriteriaFields, bodyOfCriteria, criteriaOf, queryOf } from "../messages/criteria.js";
+import { CriteriaFields, bodyOfCriteria, criteriaOf, queryOf, useFilterCheck } from "../messages/criteria.js";
 import { downloadFound } from "../messages/download.js";
 import { JobDialog } from "../messages/job_dialog.js";
-import { rowOf } from "../messages/model.js";
+import { readThese } from "../messages/loading.js";
+import { goneRowOf, rowOf } from "../messages/model.js";
 import { MessageTable, columnsOf, keyOf } from "../messages/table.js";
 import { go } from "../router.js";
-import { can, session } from "../session.js";
+import { can, maySend, session } from "../session.js";
 import { makeStore, useStore } from "../store.js";
 import { Button, Empty, Page, Progress, Refusal, toast, useShortcuts } from "../ui.js";
 
@@ -19,9 +20,9 @@ const DRAWN_MS = 150; // between two draws
 const BODY_BYTES = 200;
 const NONE = new Set();
 
-const fresh = () => ({ phase: "new", key: "", rows: [], progress: null, end: null, problem: null });
+const fresh = () => ({ turn: 0, phase: "new", key: "", rows: [], progress: null, end: null, problem: null });
 
-/** The search that was last started: it stays while a message of it is looked at. */
+/** The search that was last started, `turn` tells it from the one before: it stays while a message of it is looked at. */
 const last = makeStore(fresh());
 let control = null;
 
@@ -34,6 +35,7 @@ async function start(key, criteria) {
   stop();
   const own = new AbortController();
   control = own;
+  const turn = last.value.turn + 1;
   let rows = [];
   let progress = null;
   let end = null;
@@ -42,7 +44,7 @@ async function start(key, criteria) {
   const draw = (phase) => {
     if (control !== own) return;
     drawn = Date.now();
-    last.set({ phase, key, rows: rows.slice(), progress, end, problem });
+    last.set({ turn, phase, key, rows: rows.slice(), progress, end, problem });
   };
   const onEvent = (name, data) => {
     if (name === "found") rows.push(rowOf(data));
@@ -71,11 +73,8 @@ function summary({ phase, rows, progress, end }) {
 
 function Found({ entity, shown, criteria, state }) {
   const [chosen, setChosen] = useState(NONE);
-  const [gone, setGone] = useState(new Map());
-  const rows = useMemo(
-    () => state.rows.map((row) => (gone.has(keyOf(row)) ? { ...row, isLocked: false, left: { outcome: gone.get(keyOf(row)) } } : row)),
-    [state.rows, gone],
-  );
+  const [changed, setChanged] = useState(new Map()); // key -> row, of those that something was done to
+  const rows = useMemo(() => state.rows.map((row) => changed.get(keyOf(row)) ?? row), [state.rows, changed]);
   const picked = useMemo(() => rows.filter((row) => chosen.has(keyOf(row)) && !row.left), [rows, chosen]);
   const isDead = entity ? nameParts(entity).subQueue !== "" : rows.some((row) => row.reason !== undefined);
   const columns = useMemo(
@@ -83,26 +82,34 @@ function Found({ entity, shown, criteria, state }) {
     [entity, isDead],
   );
   const entities = new Set(picked.map((row) => row.entity));
-  const onDone = (numbers, outcome) => {
-    const ids = new Set(numbers);
-    if (outcome) setGone(new Map([...gone, ...picked.filter((row) => ids.has(row.number)).map((row) => [keyOf(row), outcome])]));
-    setChosen(NONE);
-  };
   const target = entities.size ? picked[0].entity : (entity ?? "");
+  const onDone = async (numbers, outcome) => {
+    setChosen(NONE);
+    try {
+      const there = outcome ? new Map() : await readThese(entityPath(target, "messages"), numbers);
+      const now = (row) => (there.has(row.number) ? rowOf(there.get(row.number), target) : goneRowOf(row, outcome || "gone"));
+      const ids = new Set(numbers);
+      const done = rows.filter((row) => row.entity === target && ids.has(row.number));
+      setChanged((before) => new Map([...before, ...done.map((row) => [keyOf(row), now(row)])]));
+    } catch (problem) {
+      toast(problem.message, { kind: "bad" });
+    }
+  };
   const bar =
     (entities.size <= 1
       ? html`<${ChosenBar} entity=${target} shown=${shown ?? { settings: {} }} rows=${picked} onDone=${onDone} onClear=${() => setChosen(NONE)} />`
       : html`<div class="chosen-bar"><b>${plural(picked.length, "message")} chosen</b><span class="faint">They are of ${plural(entities.size, "entity", "entities")}: choose those of one to act on them.</span></div>`);
   const empty = state.phase === "running" ? html`<${Empty} title="Nothing found yet" icon="search" />` : html`<${Empty} title="No message matches" icon="search">${number(state.end?.examined ?? 0)} were looked at.<//>`;
-  return html`${bar}
-    <div class="fill"><${MessageTable} key=${state.key} rows=${rows} columns=${columns} label="Found messages" chosen=${chosen} onChoose=${setChosen} empty=${empty} />
-      <div class="table-foot" role="status"><span>${summary(state)}</span></div>
+  return html`<div class="fill"><${MessageTable} key=${state.key} rows=${rows} columns=${columns} label="Found messages" chosen=${chosen} onChoose=${setChosen} empty=${empty} />
+      <div class="table-foot"><span class="table-count" role="status">${summary(state)}</span>${bar}</div>
     </div>`;
 }
 
 function Search({ entity, shown, query, place }) {
   const [criteria, setCriteria] = useState(() => criteriaOf(query));
   const [work, setWork] = useState("");
+  const check = useFilterCheck(criteria.filter);
+  const isWrong = check.problem !== "";
   const body = { ...(entity ? { entity } : {}), ...bodyOfCriteria(criteria) };
   const key = JSON.stringify(body);
   const state = useStore(last);
@@ -124,25 +131,25 @@ function Search({ entity, shown, query, place }) {
   };
   const submit = (event) => {
     event.preventDefault();
-    run();
+    if (!isWrong) run();
   };
   const { subQueue } = nameParts(entity ?? "");
   const mayChange = entity && me.has.jobs && can("Listen", entity) && shown?.kind !== "topic";
   return html`
     <form class="card" role="search" ref=${form} onSubmit=${submit}>
-      <${CriteriaFields} value=${criteria} onChange=${setCriteria} isDead=${subQueue !== "" || !entity} />
+      <${CriteriaFields} value=${criteria} check=${check} onChange=${setCriteria} isDead=${subQueue !== "" || !entity} />
       <div class="row-of">
-        ${isRunning ? html`<${Button} icon="stop" onClick=${stop}>Stop<//>` : html`<${Button} type="submit" kind="primary" icon="search">Search<//>`}
-        <${Button} icon="download" onClick=${download}>Download all<//>
-        ${mayChange && me.rights.some((right) => right !== "Listen") && html`<${Button} icon="right" onClick=${() => setWork("move")}>Move…<//>`}
+        ${isRunning ? html`<${Button} icon="stop" onClick=${stop}>Stop<//>` : html`<${Button} type="submit" kind="primary" icon="search" disabled=${isWrong}>Search<//>`}
+        <${Button} icon="download" disabled=${isWrong} onClick=${download}>Download all<//>
+        ${mayChange && maySend() && html`<${Button} icon="right" onClick=${() => setWork("move")}>Move…<//>`}
         ${mayChange && html`<${Button} icon="trash" onClick=${() => setWork("purge")}>Delete…<//>`}
         <span class="spread"></span>
         <div class="search-progress">${isRunning && html`<${Progress} label="Searching" done=${state.progress?.examined ?? 0} of=${state.progress?.of} note=${state.progress ? rate(state.progress.perSecond) : "Starting"} />`}</div>
       </div>
     </form>
     ${isOwn && state.problem && html`<${Refusal} problem=${state.problem} onRetry=${run} />`}
-    ${isOwn && (state.rows.length > 0 || !state.problem) && html`<${Found} key=${key} entity=${entity} shown=${shown} criteria=${criteria} state=${state} />`}
-    ${work && html`<${JobDialog} work=${work} entity=${entity} criteria=${criteria} onDone=${run} onClose=${() => setWork("")} />`}
+    ${isOwn && (state.rows.length > 0 || !state.problem) && html`<${Found} key=${state.turn} entity=${entity} shown=${shown} criteria=${criteria} state=${state} />`}
+    ${work && html`<${JobDialog} work=${work} entity=${entity} criteria=${criteria} onDone=${() => last.value.key === key && start(key, body)} onClose=${() => setWork("")} />`}
   `;
 }
 

@@ -150,7 +150,7 @@ function Messages({ entity, id }) {
   const rows = value.messages;
   return html`<${Table} label="Messages of the session" rows=${rows} rowKey=${(row) => row.sequenceNumber} columns=${MESSAGE_COLUMNS} height=${`${Math.min(10, Math.max(4, rows.length)) * 34 + 36}px`}
       onOpen=${(row) => go(["entities", entity, "messages", String(row.sequenceNumber)])} empty=${html`<${Empty} title="No messages">The session has state alone, or is empty.<//>`} />
-    ${value.next && html`<p class="faint">The first ${MESSAGES_MAX}.</p>`}`;
+    ${rows.length === MESSAGES_MAX && html`<p class="faint">The first ${MESSAGES_MAX} messages are shown.</p>`}`;
 }
 
 function Holder({ holder }) {

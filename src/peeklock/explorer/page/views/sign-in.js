@@ -42,7 +42,7 @@ export default function SignIn() {
       <//>
       ${problem && html`<${Refusal} problem=${problem.status === undefined ? { title: "Not signed in", detail: problem.message } : problem} onRetry=${isUnreachable ? start : undefined} />`}
       <${Button} type="submit" kind="primary" isBusy=${state.isBusy} disabled=${!text.trim()}>Sign in<//>
-      <p class="faint">The command <code>peeklock keys</code> on the broker's machine shows connection strings.</p>
+      <p class="faint">The command <code>peeklock keys list</code> on the broker's machine shows connection strings.</p>
     </form>
   </main>`;
 }
