@@ -7,6 +7,7 @@ _SUBCLASSES = "it plants a class above a compiled one"
 _TINY = "its small broker has commands that are none of the core's, which compiled code refuses"
 _REPLACES = "it replaces a method that compiled code calls directly"
 
+_FIELDS = "it plants a wrong value in a field, which the class refuses"
 _NUMBERS = "compiled objects hold numbers, not int objects"
 
 _SENDING = "tests/gateway/links/test_sending.py"
@@ -27,6 +28,7 @@ PURE_ONLY = {
     "tests/gateway/test_border.py": _TRACES,
     f"{_FREEING}::test_a_connection_is_freed_at_each_end": "no weak reference to a connection",
     "tests/gateway/test_outbox.py::test_links_that_wait_for_nothing_are_not_looked_at": _REPLACES,
+    "tests/gateway/test_traced.py::test_a_defect_of": _FIELDS,
     "tests/gateway/test_under_way.py::test_what_counts_for_a_send": "its objects are smaller",
     "tests/server/test_defects.py::test_a_defect_in_the_gateway_ends_its_connection": _REPLACES,
     "tests/simulation/test_bugs.py": _SUBCLASSES,
