@@ -7,7 +7,7 @@ WORKDIR /src
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/peeklock
-RUN /opt/peeklock/bin/python -m pip install --no-cache-dir --disable-pip-version-check ".[otel]"
+RUN /opt/peeklock/bin/python -m pip install --no-cache-dir --disable-pip-version-check ".[otel,postgres]"
 RUN /opt/peeklock/bin/python -m pip uninstall --yes pip
 RUN /opt/peeklock/bin/python -m compileall -q -j 0 /opt/peeklock/lib
 

@@ -1,0 +1,75 @@
+"""The compose file of a cluster: its nodes as a broker reads settings, and its scripts as a shell does.
+
+No engine runs it here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from peeklock.cli.options import host_and_port, node_name
+from peeklock.cli.settings_table import SETTINGS
+
+FILE = Path(__file__).parents[2] / "deploy/compose-cluster.yaml"
+NODES = ("node-1", "node-2", "node-3")
+OTHERS = {"CONFIG_JSON", "PGPASSWORD"}
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(FILE.read_text())  # merges the shared parts
+    return found
+
+
+def test_each_node_has_a_name_an_address_and_a_volume_of_its_own(compose: dict[str, Any]) -> None:
+    volumes = set()
+    for name in NODES:
+        node = compose["services"][name]
+        environment = node["environment"]
+        assert set(environment) <= OTHERS | {setting.variable for setting in SETTINGS}
+        assert node_name(environment["PEEKLOCK_NODE"]) == node["hostname"] == name
+        assert host_and_port(environment["PEEKLOCK_NODE_ADDRESS"]) == f"{name}:5673"
+        (volume,) = node["volumes"]
+        volumes.add(volume)
+    assert len(volumes) == len(NODES)
+
+
+def test_the_nodes_share_the_key_the_database_and_the_configuration(compose: dict[str, Any]) -> None:
+    for name in NODES:
+        node = compose["services"][name]
+        assert node["environment"]["PEEKLOCK_CLUSTER_KEY"] == f"/run/secrets/{node['secrets'][0]}"
+        assert set(node["secrets"]) == set(compose["secrets"])
+        assert node["environment"]["PEEKLOCK_STORE"] == "postgresql://peeklock@primary,standby/peeklock"
+        assert node["environment"]["PEEKLOCK_DURABILITY"] == "replicated"
+        assert len(json.loads(node["environment"]["CONFIG_JSON"])["UserConfig"]["Namespaces"]) == 2
+
+
+def test_the_ports_are_this_machine_s_alone_and_the_nodes_hardened(compose: dict[str, Any]) -> None:
+    ports = [port for name in NODES for port in compose["services"][name]["ports"]]
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert len({port.split(":")[1] for port in ports}) == len(ports)
+    assert not any("ports" in compose["services"][name] for name in ("primary", "standby"))
+    for name in NODES:
+        assert compose["services"][name]["read_only"] is True
+        assert compose["services"][name]["cap_drop"] == ["ALL"]
+
+
+def test_the_primary_waits_for_its_standby(compose: dict[str, Any]) -> None:
+    assert "synchronous_standby_names = '*'" in compose["configs"]["primary"]["content"]
+    assert "pg_basebackup" in compose["configs"]["standby"]["content"]
+
+
+@pytest.mark.parametrize("script", ["primary", "standby"])
+def test_a_shell_reads_the_scripts(compose: dict[str, Any], script: str) -> None:
+    text = compose["configs"][script]["content"].replace("$$", "$")  # as compose does
+    subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+
+
+def test_the_image_can_use_a_database() -> None:
+    assert ".[otel,postgres]" in FILE.parents[1].joinpath("Dockerfile").read_text()
