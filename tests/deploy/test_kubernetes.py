@@ -20,6 +20,7 @@ from peeklock.demo.broker import BrokerProcess
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/peeklock"
 KUBERNETES = ("1.29", "1.37")
+REFUSED = ("wrong mode", "cluster without a key")
 
 CASES: Mapping[str, dict[str, Any]] = {
     "default": {},
@@ -31,6 +32,9 @@ CASES: Mapping[str, dict[str, Any]] = {
         "podMonitor": {"enabled": True, "basicAuthSecret": "monitoring"},
     },
     "tokens": {"auth": {"modes": ["sas", "jwt"], "jwt": 'issuer = "https://id.example.com"'}},
+    "database": {"store": {"urlSecret": "our-database", "urlKey": "url"}},
+    "cluster": yaml.safe_load((ROOT / "deploy/helm/cloudnativepg-values.yaml").read_text()),
+    "cluster without a key": {"store": {"urlSecret": "our-database"}, "cluster": {"enabled": True}},
     "wrong mode": {"auth": {"modes": ["nothing"]}},
 }
 
@@ -70,16 +74,22 @@ def rendered(programs: Path) -> dict[str, Any]:
     return found
 
 
-def objects(rendered: dict[str, Any], case: str) -> dict[str, dict[str, Any]]:
-    """Return the objects of a case by kind."""
+def every_object(rendered: dict[str, Any], case: str) -> list[dict[str, Any]]:
     texts = [text for path, text in rendered[case]["files"].items() if path.endswith(".yaml")]
-    return {one["kind"]: one for text in texts for one in yaml.safe_load_all(text) if one}
+    return [one for text in texts for one in yaml.safe_load_all(text) if one]
+
+
+def objects(rendered: dict[str, Any], case: str) -> dict[str, dict[str, Any]]:
+    """Return the objects of a case by kind; of two, the later one."""
+    return {one["kind"]: one for one in every_object(rendered, case)}
 
 
 def test_helm_finds_nothing_to_mend(rendered: dict[str, Any]) -> None:
     for case in CASES:
         assert rendered[case]["lint"] == [], case
+        assert ("error" in rendered[case]) == (case in REFUSED), rendered[case]
     assert "auth/modes" in rendered["wrong mode"]["error"]
+    assert "cluster.keySecret" in rendered["cluster without a key"]["error"]
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
@@ -87,8 +97,8 @@ def test_the_objects_are_as_kubernetes_wants_them(rendered: dict[str, Any], vers
     for case in CASES:
         if "error" in rendered[case]:
             continue
-        for kind, found in objects(rendered, case).items():
-            if kind != "PodMonitor":  # of the Prometheus operator
+        for found in every_object(rendered, case):
+            if found["kind"] != "PodMonitor":  # of the Prometheus operator
                 kubernetes_validate.validate(found, version, strict=True)
 
 
@@ -107,7 +117,42 @@ def test_a_pod_is_one_broker_that_is_hardened_and_gets_no_service_links(rendered
     assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "wrong mode"])
+def test_a_database_comes_from_a_secret_and_one_broker_uses_it(rendered: dict[str, Any]) -> None:
+    found = objects(rendered, "database")
+    assert found["StatefulSet"]["spec"]["replicas"] == 1
+    store = {"secretKeyRef": {"name": "our-database", "key": "url"}}
+    assert _variables(found)["PEEKLOCK_STORE"]["valueFrom"] == store
+    assert "PEEKLOCK_NODE" not in _variables(found)
+    assert "PodDisruptionBudget" not in found
+
+
+def test_a_node_has_the_name_of_its_pod_and_an_address_of_the_headless_service(
+    rendered: dict[str, Any],
+) -> None:
+    found = objects(rendered, "cluster")
+    spec = found["StatefulSet"]["spec"]
+    nodes = found["Service"]
+    assert spec["replicas"] == 3
+    assert nodes["metadata"]["name"] == spec["serviceName"]
+    assert nodes["spec"]["clusterIP"] == "None"
+    assert nodes["spec"]["publishNotReadyAddresses"] is True
+    variables = _variables(found)
+    assert variables["PEEKLOCK_NODE"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    address = f"$(PEEKLOCK_NODE).{spec['serviceName']}.messaging.svc:5673"
+    assert variables["PEEKLOCK_NODE_ADDRESS"]["value"] == address
+    names = list(variables)  # Kubernetes expands what stands before
+    assert names.index("PEEKLOCK_NODE") < names.index("PEEKLOCK_NODE_ADDRESS")
+    (volume,) = [one for one in spec["template"]["spec"]["volumes"] if one["name"] == "cluster"]
+    assert volume["secret"]["secretName"] == "peeklock-cluster-key"
+    assert found["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
+
+
+def _variables(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    (container,) = found["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    return {one["name"]: one for one in container["env"]}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in REFUSED])
 def test_the_settings_file_is_one(rendered: dict[str, Any], tmp_path: Path, case: str) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(objects(rendered, case)["ConfigMap"]["data"]["settings.toml"])

@@ -20,6 +20,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* The headless Service by which nodes reach each other. */}}
+{{- define "peeklock.nodes" -}}
+{{- include "peeklock.fullname" . }}-nodes
+{{- end }}
+
 {{- define "peeklock.keysSecret" -}}
 {{- with .Values.auth.keys -}}
 {{- if .existingSecret -}}
@@ -49,6 +54,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- else -}}
 {{- $names := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.%s" $name .Release.Namespace .Values.tls.clusterDomain) -}}
 {{- $_ := set $settings "tls-name" (concat $names .Values.tls.names) -}}
+{{- end -}}
+{{- if .Values.cluster.enabled -}}
+{{- $_ := set $settings "cluster-key" "/run/secrets/peeklock/cluster/cluster.key" -}}
 {{- end -}}
 {{- range $key, $value := mergeOverwrite $settings .Values.settings }}
 {{ $key }} = {{ toJson $value }}
