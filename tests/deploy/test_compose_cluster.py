@@ -1,4 +1,4 @@
-"""The compose file of a cluster: its nodes as a broker reads settings, and its scripts as a shell does.
+"""The compose file of a cluster: its nodes as a broker reads settings, its scripts with Debian's PostgreSQL.
 
 No engine runs it here.
 """
@@ -6,7 +6,9 @@ No engine runs it here.
 from __future__ import annotations
 
 import json
-import subprocess
+import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import yaml
 
 from peeklock.cli.options import host_and_port, node_name
 from peeklock.cli.settings_table import SETTINGS
+from tests.postgres_server import PostgresServer, binaries, free_port, require_postgres
 
 FILE = Path(__file__).parents[2] / "deploy/compose-cluster.yaml"
 NODES = ("node-1", "node-2", "node-3")
@@ -65,10 +68,62 @@ def test_the_primary_waits_for_its_standby(compose: dict[str, Any]) -> None:
     assert "pg_basebackup" in compose["configs"]["standby"]["content"]
 
 
-@pytest.mark.parametrize("script", ["primary", "standby"])
-def test_a_shell_reads_the_scripts(compose: dict[str, Any], script: str) -> None:
-    text = compose["configs"][script]["content"].replace("$$", "$")  # as compose does
-    subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A server of its own: the script changes its settings."""
+    require_postgres()
+    made = PostgresServer()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.remove()
+
+
+def test_the_scripts_make_a_primary_and_its_synchronous_standby(
+    compose: dict[str, Any], server: PostgresServer
+) -> None:
+    """As in a new volume, the folder of the standby is there, empty, and open to all."""
+    made = server.popen(*_shell(server, compose["configs"]["primary"]["content"], server.folder / "data"))
+    assert made.wait(30) == 0
+    server.stop()  # as the image stops the server of the first script
+    server.start()
+    folder, port = server.folder / "standby", free_port()
+    assert server.popen("mkdir", "--mode=1777", str(folder)).wait(30) == 0
+    script = compose["configs"]["standby"]["content"].replace(
+        "host=primary", f"host=127.0.0.1 port={server.port}"
+    )
+    standby = server.popen(
+        *_shell(server, script.replace("exec postgres", f"exec postgres -p {port}"), folder)
+    )
+    try:
+        until_s = time.monotonic() + 30
+        while not server.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"):
+            assert time.monotonic() < until_s
+            assert standby.poll() is None
+            time.sleep(0.05)
+        assert server.execute("SHOW synchronous_standby_names") == [("*",)]
+        owners = (
+            "SELECT rolname FROM pg_database JOIN pg_roles r ON datdba = r.oid WHERE datname = 'peeklock'"
+        )
+        assert server.execute(owners) == [("peeklock",)]
+    finally:
+        standby.send_signal(signal.SIGQUIT)
+        standby.wait()
+
+
+def _shell(server: PostgresServer, script: str, data: Path) -> tuple[str, ...]:
+    """Return the command that runs a script with the variables of the container."""
+    variables = {
+        "PATH": f"{binaries()}:/usr/bin:/bin",
+        "PGDATA": str(data),
+        "PGHOST": str(server.folder),  # of the socket
+        "PGPORT": str(server.port),
+        "PGPASSWORD": "a 'password'",
+        "POSTGRES_PASSWORD": "a 'password'",
+    }
+    given = [f"{name}={value}" for name, value in variables.items()]
+    return ("env", *given, "sh", "-c", script.replace("$$", "$"))  # as compose does
 
 
 def test_the_image_can_use_a_database() -> None:
