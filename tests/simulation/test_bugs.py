@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.simulation.bugs.registry import BUGS
-from tests.simulation.plan import run_seed
+from tests.simulation.cluster.plan import run_with
 
 pytestmark = pytest.mark.simulation
 
@@ -23,6 +23,7 @@ FOUND_BY = {
     "forgotten-window": 96,
     "hasty-cancel": 7,
     "hasty-deletions": 28,
+    "hasty-read": 3,
     "kept-claims": 5,
     "kept-id": 7,
     "kept-session": 3,
@@ -35,6 +36,7 @@ FOUND_BY = {
     "reused-number": 4,
     "shared-session": 8,
     "shortened-lock": 6,
+    "skipped-fence": 14,
     "split-session": 4,
     "stale-delivery": 24,
     "stale-end": 6,
@@ -58,7 +60,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     bug = BUGS[name]
     within = range(bug.first_seed, bug.first_seed + bug.seeds)
     seeds = sorted(within, key=lambda seed: seed != FOUND_BY.get(name))
-    failures = (run_seed(seed, bug=name).failure for seed in seeds)
+    failures = (run_with(seed, bug=name).failure for seed in seeds)
     reasons = (failure.split("\n\nThe last events:")[0] for failure in failures if failure is not None)
     assert any(re.search(bug.shows, reason) for reason in reasons), (
         f"{bug.what}: not found within {bug.seeds} seeds"
