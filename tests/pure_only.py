@@ -30,6 +30,7 @@ PURE_ONLY = {
     "tests/gateway/test_outbox.py::test_links_that_wait_for_nothing_are_not_looked_at": _REPLACES,
     "tests/gateway/test_traced.py::test_a_defect_of": _FIELDS,
     "tests/gateway/test_under_way.py::test_what_counts_for_a_send": "its objects are smaller",
+    "tests/store/backup/test_histories.py": _SUBCLASSES,
     "tests/server/test_defects.py::test_a_defect_in_the_gateway_ends_its_connection": _REPLACES,
     "tests/simulation/test_bugs.py": _SUBCLASSES,
 }
