@@ -13,6 +13,7 @@ _NUMBERS = "compiled objects hold numbers, not int objects"
 _SENDING = "tests/gateway/links/test_sending.py"
 _PURGING = "tests/broker/handlers/test_purging.py"
 _RECOVERY = "tests/broker/handlers/test_recovery.py"
+_DEFECTS = "tests/server/test_defects.py"
 _FREEING = "tests/gateway/test_freeing.py"
 
 PURE_ONLY = {
@@ -31,6 +32,7 @@ PURE_ONLY = {
     "tests/gateway/test_traced.py::test_a_defect_of": _FIELDS,
     "tests/gateway/test_under_way.py::test_what_counts_for_a_send": "its objects are smaller",
     "tests/store/backup/test_histories.py": _SUBCLASSES,
-    "tests/server/test_defects.py::test_a_defect_in_the_gateway_ends_its_connection": _REPLACES,
+    f"{_DEFECTS}::test_a_defect_in_the_gateway_ends_its_connection": _REPLACES,
+    f"{_DEFECTS}::test_bookkeeping_is_done_whatever_the_end_of_a_connection_meets": _REPLACES,
     "tests/simulation/test_bugs.py": _SUBCLASSES,
 }
