@@ -20,8 +20,8 @@ Packages and modules
     cluster   several nodes on one store with leases
     bugs      planted bugs, which the checker must find
     test_*    a few seeds (`test_simulation`), seeds that failed once (`test_seeds`), each planted bug
-              (`test_bugs`), several nodes (`test_nodes`; most of their seeds are marked `long`), and the checker
-              on hand-made histories (`test_checker*`)
+              (`test_bugs`), several nodes (`test_nodes`; most of their seeds are `long`), and the checker on
+              hand-made histories (`test_checker*`)
 
 Namespaces
     In four seeds of seventeen the process has two namespaces. Each has its own entities, of the same names,

@@ -7,11 +7,12 @@ want.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from peeklock.broker.vocabulary.effects import Deliver, Effect, LocksRenewed, SessionLockRenewed
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.store.base import Store
 from peeklock.store.postgres.leases import RENEWALS, Lease
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
     from tests.simulation.world.tenant import Tenant
 
 TTL_MS = 1_000
+
+
+def _is_of_lock(effect: Effect) -> bool:
+    """Return whether an effect says that a client holds something: locks are not stored, so that no commit
+    checks them."""
+    if isinstance(effect, Deliver):
+        return effect.lock_token is not None
+    return isinstance(effect, LocksRenewed | SessionLockRenewed)
+
+
+LOAD_MS_MAX = 150
+"""For reading the store, behind the commit of the lease."""
+
 WATCH_MS = 100
 """How often a node looks at the row: as with `LISTEN`, and polling besides."""
 
@@ -77,6 +91,7 @@ class Member(Node):
         self.ttl_ms = TTL_MS
         self.link = Link(cluster.world, self.gated, Random(f"link of {name} {cluster.world.seed}"))
         self.relay = Relay(self)
+        self._random = Random(f"loads of {name} {cluster.world.seed}")
         self.is_up = False
         self.is_cut_from_clients = False
         self.lease: Lease | None = None
@@ -224,7 +239,7 @@ class Member(Node):
             self._takes = False
             if isinstance(found, Row):
                 self.lease = Lease(1, found.epoch, found.batch_no, self.ttl_ms / 1000, sent_s)
-                self._serve()
+                self.gated.after(self._random.randint(0, LOAD_MS_MAX), self._serve, life)
 
         taken = Transaction(session, change, answered, replicated=lambda row: self.cluster.taken(self, row))
         self.ask(taken, run)
@@ -271,8 +286,10 @@ class Member(Node):
 
     # The process
 
-    def _serve(self) -> None:
+    def _serve(self, life: int) -> None:
         """Serve the namespace: recover it from what is visible now."""
+        if life != self._life or not self.is_up:
+            return
         self.world.note(f"owns the store, epoch {self.lease.epoch if self.lease else 0}")
         clock = SlewedClock(self.machine.wall_s, self.machine.passed_s)
         for tenant in self.tenants:
@@ -303,12 +320,17 @@ class Member(Node):
         """Return the lease of the process."""
         return StoreLease(shard, self)
 
-    def check_leaving(self, batch_no: int | None) -> None:
-        """Check that effects without a batch leave from the owner. Raises: Violation."""
-        if batch_no is None and (late_ms := self.cluster.deposed_for_ms(self.session)) is not None:
+    def check_leaving(self, batch_no: int | None, effects: Iterable[Effect]) -> None:
+        """Check that a deposed process says nothing that only the owner knows: all without a batch, and who
+        holds what. Raises: Violation."""
+        late_ms = self.cluster.deposed_for_ms(self.session)
+        if late_ms is None:
+            return
+        told = [effect for effect in effects if batch_no is None or _is_of_lock(effect)]
+        if told:
             raise Violation(
-                f"effects leave {self.session} without a batch, {late_ms} ms after "
-                f"{self.cluster.owner} has taken the store over"
+                f"effects leave {self.session} {'without' if batch_no is None else 'behind'} a batch, "
+                f"{late_ms} ms after {self.cluster.owner} has taken the store over: {told[:3]}"
             )
 
 

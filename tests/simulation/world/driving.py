@@ -95,10 +95,9 @@ class Driving:
         connection_id, no = action.connection_id, action.batch_no
         if no is not None and no > self._commits.durable_no:
             raise Violation(f"effects of batch {no} leave, and it is not on stable storage")
-        if no is None and now_ms >= self._lease.until_ms:
-            late_ms = now_ms - self._lease.until_ms
-            raise Violation(f"effects leave without a batch {late_ms} ms after the lease")
-        self._process.node.check_leaving(no)
+        if now_ms >= self._lease.until_ms:
+            raise Violation(f"effects leave {now_ms - self._lease.until_ms} ms after the lease")
+        self._process.node.check_leaving(no, action.effects)
         connection = self._shard.connection(connection_id)
         if connection is None:
             self._driver.undelivered(action.effects, now_ms)

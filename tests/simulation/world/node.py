@@ -6,10 +6,11 @@ works, what one namespace contains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING
 
+from peeklock.broker.vocabulary.effects import Effect
 from peeklock.server.loop.clock import SlewedClock
 from peeklock.store.base import Store
 from peeklock.testing.wire import MemoryWire
@@ -136,7 +137,7 @@ class Node:
         """Return the lease on the store of a namespace."""
         return Lease(shard)
 
-    def check_leaving(self, batch_no: int | None) -> None:
+    def check_leaving(self, batch_no: int | None, effects: Iterable[Effect]) -> None:
         """Check that effects may leave: after a batch, or without one."""
 
     def find_half_open(self) -> None:
