@@ -189,7 +189,7 @@ def test_an_effect_without_a_batch_waits_for_one_when_the_lease_is_over(driven: 
     driven.offer(Put(b"a"))
     driven.step(lease_until_ms=5, now_ms=6)
     driven.land()
-    [found] = handed_out(driven.step(lease_until_ms=5, now_ms=7))
+    [found] = handed_out(driven.step(lease_until_ms=20, now_ms=7))  # a commit renews the lease
     assert answers([found]) == [2, 3]
     assert found.batch_no is not None
 
@@ -202,9 +202,36 @@ def test_what_has_not_left_by_the_end_of_the_lease_leaves_with_the_next_batch(dr
     driven.offer(Put(b"a"), Look())
     assert not handed_out(driven.step(lease_until_ms=5, now_ms=6))
     driven.land()
-    [found] = handed_out(driven.step(lease_until_ms=5, now_ms=7))
+    [found] = handed_out(driven.step(lease_until_ms=20, now_ms=7))  # a commit renews the lease
     assert answers([found]) == list(range(WINDOW + 2, WINDOW + 6))
     assert found.batch_no is not None
+
+
+def test_what_a_batch_made_durable_waits_too_when_the_lease_is_over(driven: Driven) -> None:
+    """A delivery among it would lock a message that another process gives away. Req: R-01"""
+    driven.offer(Put(b"a"), *[Look()] * (WINDOW + 2))
+    driven.step(lease_until_ms=5)
+    driven.land(now_ms=5)
+    driven.offer(Put(b"b"))
+    assert not handed_out(driven.step(lease_until_ms=5, now_ms=5))
+    assert not driven.driver.more
+    assert driven.flying is None, "the next batch may drop a row that one of these needs"
+    assert len(answers(driven.step(lease_until_ms=10, now_ms=6))) == WINDOW
+    assert not handed_out(driven.step(lease_until_ms=10, now_ms=10))
+    assert len(answers(driven.step(lease_until_ms=20, now_ms=11))) == 3
+    assert driven.driver.more
+
+
+def test_a_delivery_that_waited_for_its_body_waits_for_the_lease(driven: Driven) -> None:
+    """Req: R-01"""
+    driven.offer(Put(b"a"))
+    driven.step_and_land()
+    driven.forget_bodies()
+    driven.driver.want(1, {2})
+    driven.read(driven.step(lease_until_ms=5))
+    assert BodiesRead(1) not in driven.step(lease_until_ms=5, now_ms=5)
+    assert not driven.driver.more
+    assert BodiesRead(1) in driven.step(lease_until_ms=10, now_ms=6)
 
 
 def test_a_lease_that_is_renewed_lets_the_rest_leave(driven: Driven) -> None:

@@ -4,6 +4,7 @@
     python -m tests.simulation --seeds 0:200         seeds 0 to 199
     python -m tests.simulation --seconds 60          as many seeds as fit, from 0 (or from A with --seeds A:B)
     python -m tests.simulation --replay 7 --trace    one seed, every event printed
+    python -m tests.simulation --nodes 3 --seed 7    three nodes on one store with leases
     python -m tests.simulation --seed 7 --bug NAME   with a planted bug (bugs/registry.py)
 
 Real: `Gateway`, `Turns`, `Engine`, its driver, `Namespace`, `MemoryStore` with its codec, and on the client
@@ -16,9 +17,11 @@ Packages and modules
     world     virtual time, the network, the broker and its machine
     actors    the clients, and what they do
     oracle    the checker
+    cluster   several nodes on one store with leases
     bugs      planted bugs, which the checker must find
     test_*    a few seeds (`test_simulation`), seeds that failed once (`test_seeds`), each planted bug
-              (`test_bugs`), and the checker on hand-made histories (`test_checker*`)
+              (`test_bugs`), several nodes (`test_nodes`; most of their seeds are `long`), and the checker on
+              hand-made histories (`test_checker*`)
 
 Namespaces
     In four seeds of seventeen the process has two namespaces. Each has its own entities, of the same names,
@@ -64,6 +67,22 @@ Fault model
               turn of the broker's loop takes 1 ms when something is left for the next, and no time in itself:
               units bound the work of a connection in a turn, never the clock. Any defect of the gateway or
               the AMQP engine that a connection meets is a violation, although only that connection ends.
+
+Nodes
+    With `--nodes` two or more nodes share one store in a model of PostgreSQL with a synchronous standby. Each
+    has the real parts above, and takes, renews, loses and gives back the lease as `store.postgres` does. The
+    clients are those of one node, over AMQP, and connect through any node, which relays them to the owner. To
+    the checker a takeover is a death and a start: all promises hold over it. Besides, no batch of a deposed
+    owner becomes durable, no effect without a batch leaves it, no relay goes on to lead clients to it, a new
+    owner reads what is replicated, and the log of events has no gap.
+
+    Node      Is killed, stopped, frozen for longer than a lease (also until just after the takeover), cut off
+              from the database, or from clients. It starts again under the same name.
+    Database  The standby stalls; the primary dies, and what is not on the standby is lost; connections end
+              while a commit waits for the standby, which makes it visible. In half of the seeds no node may
+              end the backends of another one.
+
+    Not modelled: clocks that differ, a network between nodes that fails, a full disk.
 
 A phase without faults follows: connections stay, the store answers, and everything must drain within a
 bounded time: each request gets its answer, each message is received, each session's state is read and

@@ -7,14 +7,15 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
 
 from tests.failing import failed_line
 from tests.simulation.bugs.registry import BUGS
-from tests.simulation.plan import Result, run_seed
+from tests.simulation.cluster.plan import run_with
+from tests.simulation.plan import Result
 
 ROUND = 8
 """Seeds that a process gets at a time: few, so that it keeps the deadline and none waits for long."""
@@ -52,7 +53,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--events", type=Path, metavar="DIR", help="write each seed's event log to a sub-folder of DIR"
     )
+    parser.add_argument(
+        "--nodes", type=int, help="so many nodes on one store with leases (default: one node, without)"
+    )
     options = parser.parse_args(arguments)
+    run = partial(run_with, nodes=options.nodes, bug=options.bug, events=options.events)
     started = time.monotonic()
     first, last = 0, None
     if options.seeds:
@@ -64,11 +69,9 @@ def main(arguments: list[str]) -> int:
         parser.error("one of --seed, --seeds, --replay and --seconds is required")
     deadline = None if options.seconds is None else time.monotonic() + options.seconds
     if one is not None:
-        results: Iterator[Result] = iter(
-            [run_seed(one, bug=options.bug, trace=print if options.trace else None, events=options.events)]
-        )
+        results: Iterator[Result] = iter([run(one, trace=print if options.trace else None)])
     else:
-        results = run_seeds(first, last, deadline, options.bug, options.jobs, options.events)
+        results = run_seeds(first, last, deadline, run, options.jobs)
     totals: dict[str, int] = {}
     done = 0
     failed: list[int] = []
@@ -85,7 +88,7 @@ def main(arguments: list[str]) -> int:
             if options.bug is not None:
                 print(f"seed {result.seed} found {options.bug}: {result.failure.splitlines()[0]}")
                 return 0
-            report(result)
+            report(result, options.nodes)
     if done >= SEEDS_A_DOT:
         print()
     took = time.monotonic() - started
@@ -98,9 +101,8 @@ def run_seeds(
     first: int,
     last: int | None,
     deadline: float | None,
-    bug: str | None,
+    run: Callable[[int], Result],
     jobs: int,
-    events: Path | None = None,
 ) -> Iterator[Result]:
     """Run seeds in order, in several processes, up to the last one or the deadline."""
     seeds = iter(itertools.count(first) if last is None else range(first, last))
@@ -109,14 +111,15 @@ def run_seeds(
             some = list(itertools.islice(seeds, ROUND * jobs))
             if not some:
                 return
-            yield from pool.imap(partial(run_seed, bug=bug, events=events), some)
+            yield from pool.imap(run, some)
 
 
-def report(result: Result) -> None:
+def report(result: Result, nodes: int | None = None) -> None:
     """Print a failure with the command that replays it."""
     print(f"\nseed {result.seed} failed (hash {result.digest}): {result.failure}")
     print(failed_line(f"seed {result.seed}", result.failure or ""))
-    print(f"replay: python -m tests.simulation --replay {result.seed} --trace\n", flush=True)
+    of_nodes = "" if nodes is None else f" --nodes {nodes}"
+    print(f"replay: python -m tests.simulation --replay {result.seed}{of_nodes} --trace\n", flush=True)
 
 
 if __name__ == "__main__":

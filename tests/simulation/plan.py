@@ -74,12 +74,13 @@ def run_seed(
     """
     pieces = Pieces() if bug is None else BUGS[bug].pieces()
     with patched((*SMALL_SIZES, *pieces.patches)):
-        return _run_seed(seed, pieces, trace, events)
+        world = World(seed, trace=trace)
+        return finished(seed, Simulation(world, pieces, records_events=events is not None), events)
 
 
-def _run_seed(seed: int, pieces: Pieces, trace: Callable[[str], None] | None, events: Path | None) -> Result:
-    world = World(seed, trace=trace)
-    simulation = Simulation(world, pieces, records_events=events is not None)
+def finished(seed: int, simulation: Simulation, events: Path | None = None) -> Result:
+    """Run a simulation to its end or to its first violation, and return what came of it."""
+    world = simulation.world
     failure: str | None = None
     try:
         simulation.run()
@@ -134,17 +135,16 @@ class Simulation:
             )
         names = [queue.name for queue in self.first.queues]
         self.hostile = Hostile(self.first.shared, names) if has_hostile(world.seed) else None
+        self.faults_ms = (FAULTS_MS if len(self.plays) == 1 else FAULTS_OF_TWO_MS) * self.slowness
         self.administrator = (
             Administrator(world, self.node, self.slowness) if sets_clocks(world.seed) else None
         )
 
     def run(self) -> None:
         """Run both phases, then the final checks. Raises: Violation."""
-        self.node.start()
-        self.world.run_until(lambda: all(play.made for play in self.plays), self.world.now_ms + 1_000)
-        faults_ms = (FAULTS_MS if len(self.plays) == 1 else FAULTS_OF_TWO_MS) * self.slowness
+        self.begin()
+        faults_ms = self.faults_ms
         for play in self.plays:
-            play.begin_faults()
             play.connect()
         if self.hostile is not None:
             self.hostile.start(faults_ms)
@@ -164,6 +164,16 @@ class Simulation:
             play.release_cursors()
         self._drain()
         self._wait_for_idle()
+        self._finish()
+
+    def begin(self) -> None:
+        """Start the broker, wait for the entities, and let faults begin."""
+        self.node.start()
+        self.world.run_until(lambda: all(play.made for play in self.plays), self.world.now_ms + 1_000)
+        for play in self.plays:
+            play.begin_faults()
+
+    def _finish(self) -> None:
         self.node.bounds.finish()
         for play in self.plays:
             play.checker.finish()

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.simulation.bugs.registry import BUGS
-from tests.simulation.plan import run_seed
+from tests.simulation.cluster.plan import run_with
 
 pytestmark = pytest.mark.simulation
 
@@ -58,7 +58,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     bug = BUGS[name]
     within = range(bug.first_seed, bug.first_seed + bug.seeds)
     seeds = sorted(within, key=lambda seed: seed != FOUND_BY.get(name))
-    failures = (run_seed(seed, bug=name).failure for seed in seeds)
+    failures = (run_with(seed, bug=name).failure for seed in seeds)
     reasons = (failure.split("\n\nThe last events:")[0] for failure in failures if failure is not None)
     assert any(re.search(bug.shows, reason) for reason in reasons), (
         f"{bug.what}: not found within {bug.seeds} seeds"

@@ -5,8 +5,9 @@ for them, how a purge leaves time for clients. Must not know sockets, threads, o
 
 Three rules; only this module hands out effects:
 
-1. Effects leave in order, never before their batch is durable. An effect without a batch leaves only while
-   the caller's lease on the store holds, and never overtakes one that waits for a batch.
+1. Effects leave in order, never before their batch is durable, and only while the caller's lease on the store
+   holds: locks are not stored, so no commit proves that another process has not given a message away. An
+   effect without a batch never overtakes one that waits for a batch.
 2. While a batch commits, the next one fills. It is taken when all effects of the one before have left, since
    it may drop a body row that one of them needs.
 3. Undeliverable messages go back: a locked message whose connection is over is released. A failed commit ends
@@ -177,10 +178,14 @@ class Driver:
         """Whether to call `step` again, once its last actions are done."""
         if self._failed:
             return False
-        if self._leaving and (self._leaving_no is not None or not self._lease_over):
+        if (self._leaving or self._arrived) and not self._lease_over:
             return True
-        closes = self._may_close and not self._engine.in_flight
-        return closes or self._looks_for_space or bool(self._arrived or self._reads)
+        return (self._may_close and self._closes) or self._looks_for_space or bool(self._reads)
+
+    @property
+    def _closes(self) -> bool:
+        """Whether a batch may be closed: the effects of the one before have left."""
+        return not self._engine.in_flight and not (self._leaving and self._leaving_no is not None)
 
     @property
     def in_flight(self) -> bool:
@@ -332,18 +337,18 @@ class Driver:
         """Return the next actions, in order; call it again while there is `more`.
 
         `now_ms` is UTC and never decreases. From `lease_until_ms` on another process may have written to the
-        store: an effect without a batch waits for the next batch.
+        store: what would leave waits for a new lease.
         """
         actions: list[Action] = []
         if self._failed:
             return actions
         self._lease_over = now_ms >= lease_until_ms
-        if self._leaving and (self._leaving_no is not None or not self._lease_over):
+        if self._leaving and not self._lease_over:
             self._hand_out(actions, now_ms)
-        elif self._arrived:
+        elif self._arrived and not self._lease_over:
             actions += map(BodiesRead, self._arrived)
             self._arrived = []
-        elif not self._engine.in_flight:
+        elif self._closes:
             at_ms = self._wake.at_ms
             if self._may_close or self._awaits_lease or (at_ms is not None and at_ms <= now_ms):
                 self._close_batch(actions, now_ms)

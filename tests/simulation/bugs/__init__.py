@@ -10,4 +10,5 @@ clocks     in steps of the wall clock
 graces     in the locks of broken connections
 peers      in the defence against hostile peers
 http       in HTTP
+nodes      in leases, takeovers and relays
 """

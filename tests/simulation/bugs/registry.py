@@ -86,6 +86,7 @@ from tests.simulation.bugs.namespace import (
     VolatileClaims,
     VolatileFreedom,
 )
+from tests.simulation.bugs.nodes import ENDLESS_LEASES, FAITHFUL_RELAYS, HASTY_READS, SKIPPED_FENCES
 from tests.simulation.bugs.owners import KEPT_CLAIMS, STOLEN_CURSORS, STRANGE_READERS
 from tests.simulation.bugs.peers import (
     LEAKED_PARTIALS,
@@ -375,7 +376,11 @@ class Bug:
     """What the violation says, as a regular expression: the bug must be found for the right reason."""
     pieces: Callable[[], Pieces]
     first_seed: int = 0
+    nodes: int | None = None
+    """So many nodes on one store with leases; None = one without."""
 
+
+NODES = 3
 
 SESSIONS_READ_FROM = 120
 """A seed in which a reader's cursor and receivers meet at one session, and a client sees it first; 190 is
@@ -446,7 +451,7 @@ BUGS: dict[str, Bug] = {
     "endless-lease": Bug(
         "effects without a batch that leave after the lease",
         8,
-        "effects leave without a batch",
+        "effects leave [0-9]+ ms after the lease",
         lambda: Pieces(driver=EndlessLeases),
     ),
     "torn-batch": Bug(
@@ -968,5 +973,33 @@ BUGS: dict[str, Bug] = {
         r"effects of '\w+' are for c\d+, of '\w+'",
         lambda: Pieces(driver=partial(CrossedDriver, crossing=[])),
         SECOND_FROM,
+    ),
+    "skipped-fence": Bug(
+        "a commit of a deposed owner passes",
+        20,
+        "is durable, and .* owns the store",
+        lambda: Pieces(patches=SKIPPED_FENCES),
+        nodes=NODES,
+    ),
+    "hasty-read": Bug(
+        "a new owner reads before the commit of its lease has returned",
+        20,
+        "the store (has lost|returns)",
+        lambda: Pieces(patches=HASTY_READS),
+        nodes=NODES,
+    ),
+    "endless-lease-of-store": Bug(
+        "a lock renewed, or a message peeked, after the store's lease has ended",
+        20,
+        "effects leave .* without a batch, [0-9]+ ms after",
+        lambda: Pieces(patches=ENDLESS_LEASES),
+        nodes=NODES,
+    ),
+    "faithful-relay": Bug(
+        "clients stay with an owner that is deposed",
+        20,
+        "relays bytes to .* has taken the store over",
+        lambda: Pieces(patches=FAITHFUL_RELAYS),
+        nodes=NODES,
     ),
 }

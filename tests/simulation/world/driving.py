@@ -16,8 +16,6 @@ from peeklock.engine.reclaim import ReclaimRead
 from peeklock.server.loop.turns import Batches
 from peeklock.testing.pump import finish
 from tests.simulation.oracle.records import Violation
-from tests.simulation.world.commits import Commits
-from tests.simulation.world.lease import Lease
 from tests.simulation.world.pieces import Connection
 
 if TYPE_CHECKING:
@@ -32,9 +30,8 @@ class Driving:
         self._shard = shard
         self._process = process = shard.process
         self._world = shard.world
-        self._store = shard.tenant.store
         self._driver = shard.driver
-        self._commits = Commits(shard, self._committed)
+        self._commits = process.node.commits(shard, self._committed)
         self._batches = Batches(process.turns)
         self._pumping = False
         self._timer_ms: int | None = None
@@ -42,7 +39,7 @@ class Driving:
 
     def start(self) -> None:
         """Take the lease on the store."""
-        self._lease = Lease(self._shard)
+        self._lease = self._process.node.lease_of(self._shard)
 
     def go_on(self) -> None:
         """Step the driver in this turn."""
@@ -98,9 +95,9 @@ class Driving:
         connection_id, no = action.connection_id, action.batch_no
         if no is not None and no > self._commits.durable_no:
             raise Violation(f"effects of batch {no} leave, and it is not on stable storage")
-        if no is None and now_ms >= self._lease.until_ms:
-            late_ms = now_ms - self._lease.until_ms
-            raise Violation(f"effects leave without a batch {late_ms} ms after the lease")
+        if now_ms >= self._lease.until_ms:
+            raise Violation(f"effects leave {now_ms - self._lease.until_ms} ms after the lease")
+        self._process.node.check_leaving(no, action.effects)
         connection = self._shard.connection(connection_id)
         if connection is None:
             self._driver.undelivered(action.effects, now_ms)
@@ -129,14 +126,14 @@ class Driving:
     def _reclaim(self, wanted: ReclaimRead) -> None:
         if not self._process.dead:
             self._world.note("reclaim")
-            self._driver.reclaimed(finish(wanted.read_from(self._store)), self._process.now_ms)
+            self._driver.reclaimed(finish(wanted.read_from(self._shard.store)), self._process.now_ms)
             self._pump()
 
     def _read(self, rows: list[int]) -> None:
         if self._process.dead:
             return
         self._world.note(f"read body rows {rows}")
-        found = finish(self._store.read_body_rows(rows))
+        found = finish(self._shard.store.read_body_rows(rows))
         if any(map(has_lost, found.values())):
             raise Violation(f"of the body rows {rows} that are waited for some are gone")
         self._driver.rows_read(found, self._process.now_ms)

@@ -33,16 +33,21 @@ class Lease:
         self._shard = shard
         self._random = Random(f"lease {shard.world.seed}")
         self._pauses = leases(shard.world.seed)
-        self.until_ms: float = NEVER
+        self._until_ms: float = NEVER
         if self._pauses:
             self.renew()
+
+    @property
+    def until_ms(self) -> float:
+        """Until when, by the clock of the process."""
+        return self._until_ms
 
     def renew(self) -> None:
         """Renew the lease, and plan the next renewal."""
         shard = self._shard
         if shard.process.dead:
             return
-        self.until_ms = shard.process.now_ms + LEASE_MS
+        self._until_ms = shard.process.now_ms + LEASE_MS
         shard.world.after(self._random.randint(1, RENEWAL_MS_MAX), self.renew)
         shard.go_on()
 

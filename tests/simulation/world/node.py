@@ -6,16 +6,25 @@ works, what one namespace contains.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from random import Random
 from typing import TYPE_CHECKING
 
+from peeklock.broker.vocabulary.effects import Effect
 from peeklock.server.loop.clock import SlewedClock
-from tests.simulation.oracle.bounds import Bounds
+from peeklock.store.base import Store
+from peeklock.testing.wire import MemoryWire
+from tests.simulation.oracle.bounds import Bounds, Guest
+from tests.simulation.world.commits import Commits
+from tests.simulation.world.lease import Lease
 from tests.simulation.world.machine import Machine, sets_clocks
 from tests.simulation.world.pieces import Pieces
 from tests.simulation.world.process import Process
+from tests.simulation.world.wire import Wire
 from tests.simulation.world.world import World
 
 if TYPE_CHECKING:
+    from tests.simulation.world.shard import Shard
     from tests.simulation.world.tenant import Tenant
 
 
@@ -54,7 +63,7 @@ class Node:
         self.world.note(f"start, broker clock {offset_ms:+d}")
         for tenant in self.tenants:
             tenant.checker.started(offset_ms)
-            tenant.compare()
+            tenant.compare(tenant.store)
         self.process = Process(self, clock, offset_ms)
         self.process.recover()
         if sets_clocks(self.world.seed):
@@ -100,6 +109,36 @@ class Node:
         if self.process is not None:
             self.world.note("the wall clock is right")
             self.process.accept_clock()
+
+    # What a process has from its node
+
+    def connect(self, tenant: Tenant, random: Random, guest: Guest | None) -> Wire | None:
+        """Open a wire for a client of a namespace; None while no process listens."""
+        if self.process is None:
+            return None
+        memory = MemoryWire(random, delay_ms_max=tenant.fault_rates.wire_ms_max, split=True)
+        wire = Wire(tenant.world, memory)
+        self.process.accept(self.new_id(), wire, guest, tenant)
+        return wire
+
+    def world_of(self, tenant: Tenant) -> World:
+        """Return the world in which a namespace works here."""
+        return tenant.world
+
+    def store_of(self, tenant: Tenant) -> Store:
+        """Return what a process reads of a namespace."""
+        return tenant.store
+
+    def commits(self, shard: Shard, committed: Callable[[int, int], None]) -> Commits:
+        """Return what commits the batches of a namespace."""
+        return Commits(shard, committed)
+
+    def lease_of(self, shard: Shard) -> Lease:
+        """Return the lease on the store of a namespace."""
+        return Lease(shard)
+
+    def check_leaving(self, batch_no: int | None, effects: Iterable[Effect]) -> None:
+        """Check that effects may leave: after a batch, or without one."""
 
     def find_half_open(self) -> None:
         """Break half-open connections, as TCP's keep-alive does: the broker sees a broken connection."""

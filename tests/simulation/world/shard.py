@@ -16,6 +16,7 @@ from peeklock.config.namespace_limits import NO_LIMITS
 from peeklock.engine.bodies import BodyCache
 from peeklock.engine.driver import Driver
 from peeklock.server.keys.authority_manager import AuthorityManager
+from peeklock.store.base import Store
 from peeklock.testing.pump import finish
 from tests.simulation.oracle.records import Violation
 from tests.simulation.world.driving import Driving
@@ -24,6 +25,7 @@ from tests.simulation.world.own_requests import OwnRequests
 from tests.simulation.world.pieces import Connection
 from tests.simulation.world.sizes import BODIES_BYTES_MAX
 from tests.simulation.world.topology import in_order, lock_grace_ms, without_forwards
+from tests.simulation.world.world import World
 
 if TYPE_CHECKING:
     from tests.simulation.oracle.checker import Checker
@@ -44,8 +46,8 @@ class Shard:
         """Begin empty."""
         self.process = process
         self.tenant = tenant
-        self.world = tenant.world
-        self.name = tenant.name
+        self.world: World = process.node.world_of(tenant)
+        self.name: str = tenant.name
         self.authority_manager = AuthorityManager(frozenset(), None, names=(tenant.name,))
         pieces = process.pieces
         self.namespace = pieces.namespace(
@@ -69,7 +71,7 @@ class Shard:
     def recover(self) -> None:
         """Recover from the store, then create and change entities as they should be."""
         tenant, now_ms = self.tenant, self.process.now_ms
-        finish(self.engine.recover(tenant.store, now_ms))
+        finish(self.engine.recover(self.store, now_ms))
         self.namespace.check(now_ms)
         known = {
             entity.description.name: entity.description for entity in self.checker.facts.entities.values()
@@ -92,6 +94,11 @@ class Shard:
     def authority(self) -> Authority:
         """What checks its tokens and keys."""
         return self.authority_manager.authority
+
+    @property
+    def store(self) -> Store:
+        """What it recovers from, and reads."""
+        return self.process.node.store_of(self.tenant)
 
     @property
     def checker(self) -> Checker:

@@ -28,11 +28,10 @@ from peeklock.broker.vocabulary.descriptions import (
     RuleDescription,
     SubscriptionDescription,
 )
-from peeklock.store.base import Batch
+from peeklock.store.base import Batch, Store
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.faults import Fault, FaultyStore
 from peeklock.testing.pump import finish
-from peeklock.testing.wire import MemoryWire
 from tests.simulation.oracle.bounds import Guest
 from tests.simulation.oracle.checker import Checker
 from tests.simulation.world.accounts import FIRST, Account, accounts_of
@@ -109,14 +108,7 @@ class Tenant:
             guest: the peer is hostile, and the checker knows it as this.
             random: decides the wire's delays and losses, in place of the world's.
         """
-        process = self.node.process
-        if process is None:
-            return None
-        rates = self.fault_rates
-        memory = MemoryWire(random or self.world.random, delay_ms_max=rates.wire_ms_max, split=True)
-        wire = Wire(self.world, memory)
-        process.accept(self.node.new_id(), wire, guest, self)
-        return wire
+        return self.node.connect(self, random or self.world.random, guest)
 
     # The administration
 
@@ -204,12 +196,12 @@ class Tenant:
         """Return the subscriptions of a topic."""
         return [entity.name for entity in self.entities if topic_of(entity) == name]
 
-    def compare(self) -> None:
-        """Compare the store's content with what was committed."""
-        self.checker.facts.compare_definitions(finish(self.store.load_definitions()))
-        frames = finish(_all(self.store.load()))
+    def compare(self, store: Store) -> None:
+        """Compare the content of the store, as a process reads it, with what was committed."""
+        self.checker.facts.compare_definitions(finish(store.load_definitions()))
+        frames = finish(_all(store.load()))
         rows = sorted({record.row for record in self.checker.facts.live.values()})
-        self.checker.facts.compare(frames, finish(self.store.read_body_rows(rows)))
+        self.checker.facts.compare(frames, finish(store.read_body_rows(rows)))
 
     def _fault(self, batch: Batch) -> Fault | None:
         if self.world.random.random() < self.fault_rates.failing_commits:

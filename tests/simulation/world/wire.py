@@ -16,8 +16,10 @@ class Wire:
     """A wire in virtual time: it calls the reader of an end when bytes, or the end of the stream, arrive
     there."""
 
-    def __init__(self, world: World, memory: MemoryWire) -> None:
+    def __init__(self, world: World, memory: MemoryWire, worlds: tuple[World, World] | None = None) -> None:
+        """Connect two ends; `worlds`: of the client's end and of the broker's, where they differ."""
         self._world = world
+        self._worlds = worlds or (world, world)
         self.memory = memory
         self.on_data: list[Callable[[bytes], None]] = [_nothing, _nothing]
         self.on_end: list[Callable[[], None]] = [_nothing, _nothing]
@@ -44,7 +46,7 @@ class Wire:
         planned_ms = self._planned[end]
         if due_ms is not None and (planned_ms is None or due_ms < planned_ms):
             self._planned[end] = due_ms
-            self._world.at(due_ms, self._arrived, end)
+            self._worlds[end].at(due_ms, self._arrived, end)
 
     def _arrived(self, end: int) -> None:
         self._planned[end] = None

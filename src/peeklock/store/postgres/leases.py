@@ -5,9 +5,9 @@ no longer the owner's, and else renews the lease. So a batch of an owner that wa
 and an owner that commits needs no other renewal; the leases of idle stores are renewed together in one
 statement. All times in the database are of its clock.
 
-What needs no commit, such as a lock that is renewed, leaves only while the lease surely holds: for its length
-from the moment at which the last renewal was sent, less a margin, by CLOCK_BOOTTIME, which goes on while a
-machine is suspended.
+Effects, such as the renewal of a lock, leave only while the lease surely holds: for its length from the
+moment at which the last renewal was sent, less a margin, by CLOCK_BOOTTIME, which goes on while a machine is
+suspended.
 
 Nothing may be read before the commit that takes the lease has returned. It waits for the standby: what is
 visible then is replicated. Before, a batch of the old owner may be visible that a promotion of the standby
