@@ -4,7 +4,7 @@
 # No step depends on the architecture.
 FROM python:3.13-slim AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/peeklock
 RUN /opt/peeklock/bin/python -m pip install --no-cache-dir --disable-pip-version-check ".[otel]"

@@ -1,6 +1,7 @@
 """`python -m bench [--quick] [--only SYSTEM] [SCENARIO...]`: run scenarios and write `bench/results/`.
 
-With `--against COMMIT [MEASURE...]` two commits are compared instead, and nothing is written.
+With `--against COMMIT [MEASURE...]` two commits are compared instead, with `--compiled [MEASURE...]` the two
+forms of the core. Then nothing is written.
 """
 
 from __future__ import annotations
@@ -42,12 +43,18 @@ def main(arguments: list[str]) -> int:
         help="compare this work tree with COMMIT in turns; print the ratios of all measures, or of those "
         f"named: {', '.join(against.MEASURES)}",
     )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="compile the core at -O2, and compare the pure form with it in the same way",
+    )
     options = parser.parse_args(arguments)
     if options.list:
         for name, scenario in SCENARIOS.items():
             print(f"{name:13} {(scenario.__doc__ or '').splitlines()[0]}")
         return 0
-    kind, known = ("measure", against.MEASURES) if options.against else ("scenario", SCENARIOS)
+    is_compared = options.against or options.compiled
+    kind, known = ("measure", against.MEASURES) if is_compared else ("scenario", SCENARIOS)
     unknown = set(options.scenarios) - set(known)
     if unknown:
         parser.error(f"no such {kind}: {', '.join(sorted(unknown))} (there are {', '.join(known)})")
@@ -60,9 +67,11 @@ def main(arguments: list[str]) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="run-") as folder:
+        if is_compared and (options.only or (options.against and options.compiled)):
+            parser.error("of --against, --compiled and --only, one can be given")
+        if options.compiled:
+            return against.compare_forms(Path(folder), options.scenarios, quick=options.quick)
         if options.against:
-            if options.only:
-                parser.error("--against cannot be combined with --only")
             return against.compare(options.against, Path(folder), options.scenarios, quick=options.quick)
         print(f"bench: {interpreter()}")
         before = regressions.committed(report.FOLDER / "results.json")

@@ -138,10 +138,7 @@ def compare(commit: str, folder: Path, names: Sequence[str], *, quick: bool) -> 
     Args:
         names: of the measures; none are all.
     """
-    # The installed package must run, on both sides.
-    os.environ.pop("PYTHONPATH", None)
     tree = folder / "before"
-    rounds, messages = (1, MESSAGES // 10) if quick else (ROUNDS, MESSAGES)
     try:
         resolved = _run(["git", "rev-parse", "--short", f"{commit}^{{commit}}"], ROOT, f"commit {commit}")
         _run(["git", "worktree", "add", "--detach", str(tree), resolved.strip()], ROOT, f"commit {commit}")
@@ -150,7 +147,7 @@ def compare(commit: str, folder: Path, names: Sequence[str], *, quick: bool) -> 
                 _install(f"commit {resolved.strip()}", tree, folder / "environment-before"),
                 _install("this work tree", ROOT, folder / "environment-after"),
             )
-            table = _measure(sides, names or list(MEASURES), folder, rounds, messages)
+            table = _measure(sides, names, folder, quick=quick)
         finally:
             _run(["git", "worktree", "remove", "--force", str(tree)], ROOT, "the work tree of the commit")
     except (CannotCompare, LoadFailed, StartFailed) as error:
@@ -180,7 +177,42 @@ def medians(
     }
 
 
-def _measure(sides: tuple[Side, Side], names: Sequence[str], folder: Path, rounds: int, messages: int) -> str:
+def compare_forms(folder: Path, names: Sequence[str], *, quick: bool) -> int:
+    """Measure the pure and the compiled form of this work tree in turns, as `compare` does two commits.
+
+    Not the stages: they replace methods of the core, which a compiled one refuses.
+    """
+    names = names or [name for name in MEASURES if name != "stages"]
+    try:
+        sides = (
+            _install(
+                "the pure form", ROOT, folder / "environment-pure", is_editable=False, PEEKLOCK_COMPILE="0"
+            ),
+            _install(
+                "the compiled form",
+                ROOT,
+                folder / "environment-compiled",
+                is_editable=False,
+                PEEKLOCK_COMPILE="1",
+            ),
+        )
+        for side, form in zip(sides, ("pure", "compiled"), strict=True):
+            said = _run([str(side.python), "-c", "import peeklock; print(peeklock.FORM)"], folder, side.name)
+            if said.strip() != form:
+                raise CannotCompare(f"{side.name} is {said.strip()}: is there a C compiler?")
+        table = _measure(sides, names, folder, quick=quick)
+    except (CannotCompare, LoadFailed, StartFailed) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    print(table)
+    return 0
+
+
+def _measure(sides: tuple[Side, Side], names: Sequence[str], folder: Path, *, quick: bool) -> str:
+    # The installed package must run, on both sides.
+    os.environ.pop("PYTHONPATH", None)
+    names = names or list(MEASURES)
+    rounds, messages = (1, MESSAGES // 10) if quick else (ROUNDS, MESSAGES)
     found: list[tuple[dict[str, float], dict[str, float]]] = []
     for number in range(rounds):
         figures: dict[str, dict[str, float]] = {}
@@ -199,15 +231,16 @@ def _measure(sides: tuple[Side, Side], names: Sequence[str], folder: Path, round
     return "\n".join(lines)
 
 
-def _install(name: str, tree: Path, environment: Path) -> Side:
+def _install(name: str, tree: Path, environment: Path, *, is_editable: bool = True, **variables: str) -> Side:
     print(f"bench: installing {name}", flush=True)
     _run([sys.executable, "-m", "venv", str(environment)], ROOT, name)
     python = environment / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "--editable", str(tree)], ROOT, name)
+    _run([*pip, *(["--editable"] if is_editable else []), str(tree)], ROOT, name, os.environ | variables)
     where = _run([str(python), "-c", "import peeklock; print(peeklock.__file__)"], environment, name)
-    if not Path(where.strip()).is_relative_to(tree):
-        raise CannotCompare(f"{name} runs {where.strip()}, which is not in {tree}")
+    expected = tree if is_editable else environment
+    if not Path(where.strip()).is_relative_to(expected):
+        raise CannotCompare(f"{name} runs {where.strip()}, which is not in {expected}")
     return Side(name, tree, python)
 
 

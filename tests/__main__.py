@@ -1,4 +1,4 @@
-"""`python -m tests test|rest|lint|soak`: the checks of the project, step by step, with one closing line.
+"""`python -m tests test|rest|lint|compiled|soak`: the checks of the project, step by step, with one total.
 
 Owns the order and the target times of the steps. Knows nothing of their content.
 
@@ -6,7 +6,7 @@ Each step is a process. All steps run even when one fails, so that one run shows
 is 1 if any failed. The closing line, `N passed, N failed`, adds up pytest's own counts; a step that is not
 pytest counts as one.
 
-A suite has lanes, which run side by side: one lane of steps that compute, and one of steps that mostly wait.
+A suite has lanes, which run side by side, so that one computes while another waits.
 The output of the step that began first is shown as it comes, that of the others when it is their turn.
 
 Time: each step has an aim in seconds. A step over its aim is marked in the closing table and does not fail: a
@@ -37,8 +37,18 @@ COUNTED = (PYTHON, "-m", "tests.cost")
 
 PYTEST = (*MODULE, "pytest", "-q")
 CORE = "not page and not interop and not kill and not simulation and not spark and not long and not soak"
-WITHOUT_CORE = tuple(f"--ignore=tests/{folder}" for folder in ("interop", "kill", "simulation"))
-"""Folders in which every test has a marker of another step: to collect them costs each process 7 s of CPU."""
+STARTING = ("tests/server", "tests/cli")
+"""Folders of core tests that mostly start processes and wait for them."""
+
+DECIDING = ("tests/broker", "tests/gateway", "tests/amqp", "tests/engine", "tests/fuzz", "tests/rules")
+"""Folders of core tests that compute alone."""
+
+ELSEWHERE = tuple(
+    f"--ignore={folder}"
+    for folder in (*STARTING, *DECIDING, "tests/interop", "tests/kill", "tests/simulation")
+)
+"""Folders of core tests of another step, and those in which every test has a marker of another one."""
+
 LONG_CORE = "long and not page and not interop and not kill and not simulation and not spark"
 SPARK = "spark and not long and not soak"
 
@@ -74,6 +84,20 @@ FOLDERS = {
 """Folder of each marker's tests; of `long`, those without another of these markers. Named, since to collect
 all tests costs each process 26 s of CPU; a test checks that no test of a marker is elsewhere."""
 
+COMPILED_FOLDERS = (
+    "form",
+    "amqp",
+    "broker",
+    "engine",
+    "gateway",
+    "store",
+    "server",
+    "rest",
+    "client",
+    "fuzz",
+)
+"""Folders of tests of what is compiled, and of what stands on it."""
+
 AUDITED = ("messages", "transactions", "topics")
 """Kill loops that write event logs; `http` does too, in the soak."""
 
@@ -98,19 +122,39 @@ LINT = (
     Step("import contracts", (str(Path(PYTHON).with_name("lint-imports")), "--no-logo"), 10),
 )
 
-COMPUTING = (
-    Step("core tests", (*PYTEST, "-n", "2", "-m", CORE, *WITHOUT_CORE), 200),
-    # Each process has one Spark session for all of its tests. One process leaves half of the cores idle:
-    # the plan of a query takes longer than its tasks.
+# Each process of a step collects all of its tests, and compiles them in a fresh clone. So tests that compute
+# alone have one.
+DECISIONS = (
+    Step("core tests of decisions", (*PYTEST, "-m", CORE, *DECIDING), 250),
     Step(
-        "spark",
-        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", SPARK, *FOLDERS["spark"]),
-        220,
+        "simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", *FOLDERS["simulation"]), 60
+    ),
+    simulated(0, 11, aim_s=15),
+)
+"""Steps of pure packages."""
+
+OTHERS = (
+    Step("core tests", (*PYTEST, "-m", CORE, *ELSEWHERE), 250),
+    *LINT,
+    Step(
+        "kill loops",
+        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "kill and not spark", *FOLDERS["kill"]),
+        120,
     ),
 )
-"""Steps that keep both cores busy."""
+"""Steps of which the last one mostly waits."""
 
-WAITING = (
+STARTS = (
+    Step("core tests of processes", (*PYTEST, "-n", "2", "-m", CORE, *STARTING), 250),
+    Step(
+        "explorer page",
+        (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", "page and not long", *FOLDERS["page"]),
+        200,
+    ),
+)
+"""Steps that start a process for most tests, or show a page for each."""
+
+PEERS = (
     # Clients mostly wait, so that more processes than cores pay. Each collects the tests: 8 s of CPU.
     Step(
         "official client",
@@ -124,29 +168,22 @@ WAITING = (
             "interop and not clients and not long and not soak",
             *FOLDERS["interop"],
         ),
-        190,
+        240,
     ),
+    # Each process has one Spark session for all of its tests. One process leaves half of the cores idle:
+    # the plan of a query takes longer than its tasks.
     Step(
-        "kill loops",
-        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", "kill and not spark", *FOLDERS["kill"]),
-        80,
+        "spark",
+        (*PYTEST, "-n", "2", "--dist", "worksteal", "-m", SPARK, *FOLDERS["spark"]),
+        220,
     ),
-    Step(
-        "explorer page",
-        (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", "page and not long", *FOLDERS["page"]),
-        90,
-    ),
-    Step(
-        "simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", *FOLDERS["simulation"]), 20
-    ),
-    simulated(0, 11, aim_s=15),
-    *LINT,
 )
-"""Steps that mostly wait: for answers, clocks and a disk. They run beside those that compute. Short ones come
-last."""
+"""Steps of programs that talk to a broker; the last one keeps both cores busy, and ends last."""
+
+OLDEST = Step("oldest Spark", (*MODULE, "tests.spark.matrix", "--oldest"), 120)
 
 AUDITS = (
-    simulated(12, 75, aim_s=60),
+    simulated(12, 47, aim_s=40),
     *(killed(loop, rounds=4, seed=1, aim_s=20) for loop in AUDITED),
     Step(
         "audit of simulated and killed brokers",
@@ -157,23 +194,26 @@ AUDITS = (
 
 SPARK_QUERIES = (
     Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 180),
-    Step("oldest Spark", (*MODULE, "tests.spark.matrix", "--oldest"), 120),
+    OLDEST,
 )
-"""One session of Spark, which leaves half of the cores to others."""
+"""One session of Spark at a time, which leaves half of the cores to others."""
 
 LONG = (
-    Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 60),
+    Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 40),
     # By file: the root file system of the image, say, is made for all tests of a file.
     Step(
-        "long core tests", (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", LONG_CORE, *FOLDERS["long"]), 60
+        "long core tests", (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", LONG_CORE, *FOLDERS["long"]), 150
     ),
-    Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 180),
+    Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 90),
+)
+
+CLIENTS = (
     # Their builds take most of it.
     Step("every client", (*PYTEST, "-m", "clients", "tests/interop"), 180),
 )
 
 SOAK = (
-    Step("simulation, seeds 76 to 5999", (*MODULE, "tests.simulation", "--seeds", "76:6000"), 3500),
+    Step("simulation, seeds 48 to 5999", (*MODULE, "tests.simulation", "--seeds", "48:6000"), 3500),
     *(killed(loop, rounds=30, seed=seed, aim_s=300) for loop in (*AUDITED, "http") for seed in range(10)),
     # Of `os` too: acknowledged messages outlive the process, since the page cache does.
     *(
@@ -214,12 +254,26 @@ SOAK = (
     ),
 )
 
+COMPILED = (
+    Step("the compiled form runs", (PYTHON, "-c", "import peeklock; assert peeklock.FORM == 'compiled'"), 5),
+    Step(
+        "core tests", (*PYTEST, "-n", "2", "-m", CORE, *(f"tests/{name}" for name in COMPILED_FOLDERS)), 200
+    ),
+    Step("simulation tests", (*PYTEST, "-n", "2", "-m", "simulation and not long", "tests/simulation"), 30),
+    simulated(0, 11, aim_s=15),
+    Step("valid performatives", (*MODULE, "tests.fuzz", "--sequences", "2000", "--seed", "1"), 30),
+    *(killed(loop, rounds=2, seed=1, aim_s=20) for loop in AUDITED),
+)
+"""What runs over the compiled core. Planted bugs are classes above those of the core, and prove the checker:
+they stay with the pure form."""
+
 Lanes = tuple[tuple[Step, ...], ...]
 
 SUITES: dict[str, Lanes] = {
-    "test": (COMPUTING, WAITING),
-    "rest": (SPARK_QUERIES, AUDITS, LONG),
+    "test": (OTHERS, DECISIONS, STARTS, PEERS),
+    "rest": (SPARK_QUERIES, (*AUDITS, *CLIENTS), LONG),
     "lint": (LINT,),
+    "compiled": (COMPILED,),
     "soak": (SOAK,),
 }
 
@@ -376,6 +430,10 @@ def main(arguments: list[str]) -> int:
         return 2
     # Steps start hundreds of processes, which would each compile all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if arguments == ["compiled"]:
+        from hatch_build import kept_tree  # which needs the build backend
+
+        os.environ["PYTHONPATH"] = str(kept_tree("0"))  # before the sources, for all processes
     started = time.monotonic()
     results = asyncio.run(run_lanes(SUITES[arguments[0]]))
     *table, closing_line = closing_table(results)

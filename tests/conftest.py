@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from peeklock import FORM
+from peeklock.form import COMPILED
 from tests import preloaded
 from tests.postgres_server import postgres as postgres  # a fixture for all suites
+from tests.pure_only import PURE_ONLY
 from tests.spark_session import spark as spark  # likewise
 
 # A slow machine is no failure. A test that hangs ends by pytest's time limit.
@@ -35,8 +38,12 @@ SUITES = {"interop", "kill", "simulation"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test below tests/<suite>/ the suite's marker."""
+    """Give each test below tests/<suite>/ the suite's marker; skip what the compiled form cannot pass."""
     for item in items:
+        if FORM == COMPILED:
+            for beginning, reason in PURE_ONLY.items():
+                if item.nodeid.startswith(beginning):
+                    item.add_marker(pytest.mark.skip(reason=f"the core is compiled: {reason}"))
         if HERE in item.path.parents:
             suite = item.path.relative_to(HERE).parts[0]
             if suite in SUITES:

@@ -86,7 +86,9 @@ _preloader = Preloader()
 def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what the interpreter itself reads as it starts."""
     return {
-        name: text for name, text in environment.items() if name.startswith(("PYTHON", "LANG", "LC_", "LD_"))
+        name: text
+        for name, text in environment.items()
+        if text and name.startswith(("PYTHON", "LANG", "LC_", "LD_"))
     }
 
 
@@ -128,4 +130,5 @@ def _execute_child(self: Any, *arguments: Any) -> None:
 def install() -> None:
     """Make the starts of this process with the preloader, on Linux."""
     if sys.platform == "linux":
+        os.environ.pop("PYTHONUNBUFFERED", None)  # only a real start is without buffers
         subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]  # likewise

@@ -9,6 +9,7 @@ subreaper: the process of the tests, which waits for it as for any child.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import io
@@ -24,7 +25,7 @@ from typing import Any
 
 PACKAGES = ("peeklock.cli", "peeklock.server", "peeklock.client", "peeklock.gateway", "peeklock.store.sqlite")
 HEAVY = ("peeklock.server.otel", "peeklock.server.capture")
-"""What a broker imports only where a setting asks for it, and what cannot be installed everywhere."""
+"""What a broker imports only where a setting asks for it."""
 
 REQUEST_BYTES_MAX = 1 << 20
 
@@ -47,7 +48,8 @@ def preload() -> None:
         path = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(path, f"{package}."):
             if not module.name.startswith(HEAVY) and not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
+                with contextlib.suppress(ImportError):  # of an extra that is not installed
+                    importlib.import_module(module.name)
 
 
 def wait_for_request(asked: socket.socket) -> tuple[Request, list[int]] | None:
@@ -100,15 +102,13 @@ def become(request: Request, streams: list[int]) -> None:
 
 def _opened(number: int, like: Any) -> io.TextIOWrapper:
     """Open a standard stream as the interpreter does."""
-    unbuffered = like.write_through
     raw = io.FileIO(number, "rb" if number == 0 else "wb", closefd=False)
-    binary: Any = io.BufferedReader(raw) if number == 0 else raw if unbuffered else io.BufferedWriter(raw)
+    binary: Any = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
     return io.TextIOWrapper(
         binary,
         encoding=like.encoding,
         errors=like.errors,
         line_buffering=number == 2 or raw.isatty(),
-        write_through=unbuffered,
     )
 
 

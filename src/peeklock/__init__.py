@@ -20,10 +20,16 @@ store     What is durable: SQLite, or memory.
 auth      Tokens, keys and rights.
 rules     SQL filters and actions.
 amqp      AMQP 1.0: codec and protocol machines.
+form      Whether the core runs compiled.
 
 The import contracts in pyproject.toml say which may import which; ARCHITECTURE.md says why.
 """
 
 from __future__ import annotations
 
+from peeklock.form import choose
+
 __version__ = "0.3.0.dev0"
+
+FORM = choose(__version__)
+"""Which form of the core runs in this process: "pure" or "compiled". Chosen before all other imports."""

@@ -56,6 +56,20 @@ def run_serve(*arguments: str, environ: Mapping[str, str] | None = None) -> tupl
             )
             for auth, jwt in (("sas", ()), ("jwt", ("--jwt=README.md",)), ("off", ()))
         ),
+        (("--data=x", "--node=a"), {}, "--node NAME and --cluster-key FILE go together."),
+        (
+            ("--data=x", "--node=a", "--cluster-key=README.md"),
+            {},
+            "--node is for a cluster, whose stores are",
+        ),
+        (
+            ("--data=x", "--node=a", "--cluster-key=README.md", "--store=x", "--store-connections=9"),
+            {},
+            "--store-connections must be at least 10 for a node.",
+        ),
+        (("--data=x", "--node-address=a:1"), {}, "--node-address is of a node: name it with --node."),
+        (("--data=x", "--node=a.b"), {}, "'a.b' is not a name: 1 to 63 of"),
+        (("--data=x", "--node-address=a"), {}, "'a' is not HOST:PORT, such as"),
         ((), {}, "name a folder for the messages with --data DIR, or use --durability memory."),
     ],
 )

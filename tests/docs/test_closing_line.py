@@ -142,7 +142,7 @@ def test_no_step_is_there_twice_in_ci() -> None:
 @pytest.mark.parametrize(
     ("markers", "steps"),
     [
-        ("", ["core tests"]),
+        ("", ["core tests", "core tests of decisions", "core tests of processes"]),  # each of other folders
         ("simulation", ["simulation tests"]),
         ("kill", ["kill loops"]),
         ("interop", ["official client"]),

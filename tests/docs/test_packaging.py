@@ -81,6 +81,28 @@ def test_the_sdist_holds_what_a_clone_does(builds: tuple[Path, Path]) -> None:
     assert {path for path in listed.stdout.splitlines() if (ROOT / path).exists()} <= set(modes)
 
 
+def test_with_a_compiler_that_fails_the_wheel_is_the_pure_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--skip-dependency-check",
+            "-o",
+            tmp_path,
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PEEKLOCK_COMPILE": "1", "CC": "false"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "the core could not be compiled, and the wheel is the pure one" in done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [WHEEL]
+
+
 def test_the_wheel_works_without_the_work_tree(builds: tuple[Path, Path], tmp_path: Path) -> None:
     """Without the extra the demo names it; with it the demo runs."""
     wheel = builds[0] / WHEEL
@@ -96,7 +118,7 @@ def test_the_wheel_works_without_the_work_tree(builds: tuple[Path, Path], tmp_pa
         assert done.returncode == 0, done.stderr
 
     install(str(wheel))
-    assert run("peeklock", "--version").stdout == f"peeklock, version {__version__}\n"
+    assert run("peeklock", "--version").stdout == f"peeklock, version {__version__}, pure core\n"
     found = run("python", "-c", "import peeklock; print(peeklock.__file__)").stdout
     assert Path(found).is_relative_to(tmp_path)
     demo = ("demo", "--broker-only", "--jobs", "200")

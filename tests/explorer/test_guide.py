@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from peeklock.demo.broker import BrokerProcess
-from peeklock.explorer.files import read
 from tests.explorer.test_frame import PREFIX
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/explorer.md").read_text(encoding="utf-8")
@@ -29,7 +28,7 @@ def test_a_command_serves_the_page_or_leaves_it_out(command: str, tmp_path: Path
         connection = http.client.HTTPConnection("localhost", broker.http_port, timeout=20)
         connection.request("GET", "/")
         answer = connection.getresponse()
-        found = answer.status, answer.read() == read("index.html").content
+        found = answer.status, b"<title>peeklock</title>" in answer.read()
         connection.close()
     assert found == ((401, False) if "--explorer off" in command else (200, True))
 

@@ -21,10 +21,24 @@ def test_a_view_is_for_everybody(broker: ExploredBroker, open_page: OpenPage, na
     for element in ("documentElement", "querySelector('main')"):
         assert page.evaluate(f"document.{element}.scrollWidth") <= 320
     page.wait_for_function(
-        "() => [...document.querySelectorAll('.table-scroll')].every((one) => one.scrollWidth <= one.clientWidth)"
+        "() => [...document.querySelectorAll('.table-scroll')]"
+        ".every((one) => one.scrollWidth <= one.clientWidth)"
     )
-    page.set_viewport_size({"width": 3840, "height": 2160})
+    page.set_viewport_size({"width": 3840, "height": 640})
     assert page.evaluate("document.documentElement.scrollWidth") <= 3840
+
+
+@pytest.mark.parametrize(("name", "tab"), [("rules", "Rules"), ("connect", "Python")])
+def test_the_current_tab_is_in_sight_and_the_page_at_its_top(
+    broker: ExploredBroker, open_page: OpenPage, name: str, tab: str
+) -> None:
+    page = shown(open_page(broker.at(VIEWS[name]), viewport={"width": 320, "height": 640}))
+    found = page.locator(".tab", has_text=tab)
+    found.wait_for()
+    page.wait_for_function(
+        "(tab) => tab.getBoundingClientRect().right <= innerWidth", arg=found.element_handle()
+    )
+    assert page.evaluate("document.querySelector('main').scrollTop") == 0
 
 
 @pytest.mark.parametrize("shortcut", ["Control+k", "?"])

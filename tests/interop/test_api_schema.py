@@ -37,7 +37,6 @@ from tests.interop.test_rest import TOKEN
 CASES = 10
 """For each operation: good requests, and as many bad ones."""
 
-CASES_LONG = 50
 CASES_SOAK = 150
 
 ENTITIES = ("q", "ids", "sessions", "t", "t/subscriptions/s", "q/$deadletterqueue", "none")
@@ -112,7 +111,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     "cases",
     [
         CASES,
-        pytest.param(CASES_LONG, marks=pytest.mark.long),
         pytest.param(CASES_SOAK, marks=pytest.mark.soak),
     ],
 )

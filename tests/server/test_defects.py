@@ -21,7 +21,7 @@ from peeklock.amqp.composites import composite
 from peeklock.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, frame
 from peeklock.amqp.performatives import encode_open
 from peeklock.amqp.session import Session
-from peeklock.amqp.types import Role, Symbol
+from peeklock.amqp.types import Role, Symbol, UInt
 from peeklock.broker.namespace import Namespace
 from peeklock.server.app import Broker
 from peeklock.server.line_limits import DEFECT_LINES_MAX, WINDOW_MS, DefectLog
@@ -193,6 +193,33 @@ def test_a_defect_in_the_gateway_ends_its_connection_with_a_reason(
         is_served(other)
         health = served.health()
         assert (health["status"], health["defects"]) == ("ok", 1)
+        victim.close()
+        other.close()
+
+    serve(client)
+
+
+def test_a_type_error_while_bytes_are_decoded_ends_their_connection_alone(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Req: R-05. The compiled core checks types as it runs. `Symbol` is interpreted: both forms meet it."""
+
+    def of_another_type(*arguments: Any) -> Any:
+        raise TypeError("str object expected; got int")
+
+    def client(served: Served) -> None:
+        other, victim = open_link("amqp", served.port), open_link("amqp", served.port)
+        session = [None, UInt(0), UInt(1), UInt(1), UInt(1), Symbol("capability")]
+        symbols = frame(1, composite(composites.BEGIN, session))
+        with monkeypatch.context() as planted:
+            planted.setattr(Symbol, "__new__", of_another_type)
+            victim.send(symbols)
+            said = rest_of(victim)
+        [(_, code, [error], _)] = frames_of(said)
+        assert (code, error.value[0]) == (composites.CLOSE, "amqp:internal-error")
+        assert [line["reason"] for line in served.told()] == ["TypeError: str object expected; got int"]
+        is_served(other)
+        assert served.health()["defects"] == 1
         victim.close()
         other.close()
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from peeklock import FORM
 from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import (
     ConnectionClosed,
@@ -105,6 +106,7 @@ def test_health_says_what_runs(broker: BrokerProcess) -> None:
     assert found["status"] == "ok"
     assert found["durability"] == "os"
     assert found["version"]
+    assert found["core"] == FORM
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import Counter
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -49,9 +50,8 @@ def plain(value: Any) -> Any:
         return {name: getattr(value, name) for name in FIELDS if name != "lock"}
     if isinstance(value, BaseException):
         return type(value), str(value)
-    if hasattr(value, "__slots__") and not isinstance(value, tuple | dict | str | bytes | int):
-        names = getattr(value, "__dataclass_fields__", value.__slots__)
-        return type(value), {name: plain(getattr(value, name)) for name in names}
+    if is_dataclass(value):
+        return type(value), {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return value

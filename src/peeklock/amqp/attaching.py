@@ -209,9 +209,10 @@ class Links:
         initial_delivery_count: int,
     ) -> int:
         """Request a link; see `Connection.attach`. `modes` are the settle modes of sender and receiver."""
-        free = (number for number in range(self.handle_max + 1) if number not in self.by_handle)
-        handle = next(free, None)
-        if handle is None:
+        handle = 0
+        while handle in self.by_handle:
+            handle += 1
+        if handle > self.handle_max:
             raise LocalProtocolError(f"all handles up to {self.handle_max} of the session are in use")
         link = Link(name, handle, role, LinkState.ATTACH_SENT, *modes, self._shared.budget)
         link.size_bytes_max = max_message_size or self._shared.limits.message_bytes

@@ -157,8 +157,8 @@ class Connection:
             end = self._read(buf, position, events)
         except RemoteProtocolError as error:
             handshake.fail(error.error, events)
-        except DecodeError as error:
-            handshake.fail(AmqpError(DECODE_ERROR, str(error)), events)
+        except DecodeError as failure:
+            handshake.fail(AmqpError(DECODE_ERROR, str(failure)), events)
         else:
             if end < len(buf) and not self.closed:
                 if (self._stalled or self.units_left <= 0) and not handshake.awaits_outcome:

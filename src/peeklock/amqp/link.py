@@ -12,7 +12,7 @@ of four serial numbers.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from .errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, RemoteProtocolError, Scope
 from .performatives import DeliveryState, TransactionalState
@@ -36,7 +36,7 @@ class ReassemblyBudget:
 
     __slots__ = ("limit", "shared", "used")
 
-    CHUNK_OVERHEAD = 64
+    CHUNK_OVERHEAD: ClassVar[int] = 64
     """Bytes of a chunk beyond its payload (object header, list entry): tiny frames count too."""
 
     def __init__(self, limit: int, shared: ReassemblyBudget | None = None) -> None:

@@ -222,19 +222,19 @@ class Sections:
             raise DecodeError("a property exceeds its section")
         return None if code == 0x40 else payload[position:after]
 
-    def decode_delivery_annotations(self) -> dict[str, Any]:
+    def decode_delivery_annotations(self) -> dict[Any, Any]:
         """Decode the delivery-annotations, empty if absent. Raises DecodeError."""
         return self._map(self.delivery_annotations)
 
-    def decode_message_annotations(self) -> dict[str, Any]:
+    def decode_message_annotations(self) -> dict[Any, Any]:
         """Decode the message-annotations, empty if absent. Raises DecodeError."""
         return self._map(self.message_annotations)
 
-    def decode_application_properties(self, *, elements_max: int = ELEMENTS_MAX) -> dict[str, Any]:
+    def decode_application_properties(self, *, elements_max: int = ELEMENTS_MAX) -> dict[Any, Any]:
         """Decode the application-properties, empty if absent. Raises DecodeError."""
         return self._map(self.application_properties, elements_max)
 
-    def decode_footer(self) -> dict[str, Any]:
+    def decode_footer(self) -> dict[Any, Any]:
         """Decode the footer, empty if absent. Raises DecodeError."""
         return self._map(self.footer)
 
@@ -259,13 +259,13 @@ class Sections:
             raise DecodeError(f"section with {len(fields)} fields, at most {wanted} are allowed")
         return list(fields) + [None] * (wanted - len(fields))
 
-    def _map(self, span: Span | None, elements_max: int = ELEMENTS_MAX) -> dict[str, Any]:
+    def _map(self, span: Span | None, elements_max: int = ELEMENTS_MAX) -> dict[Any, Any]:
         if span is None:
             return {}
         value, end = decode(self.payload, _value_start(self.payload, span[0]), elements_max=elements_max)
         if end != span[1]:
             raise DecodeError("size of a section does not match its content")
-        pairs: dict[str, Any] = value
+        pairs: dict[Any, Any] = value
         return pairs
 
 

@@ -108,7 +108,10 @@ _NAMESPACE = record(
         "name": _TEXT,
         "kind": {"type": "string", "enum": ["default", "configured", "dropped", "created", "throw-away"]},
         "durability": _TEXT,
-        "connections": {"type": "integer"},
+        "connections": {
+            "type": ["integer", "null"],
+            "description": "In a cluster null for a namespace that another node owns.",
+        },
         "tier": _TEXT,
         "properties": {"type": "object", "additionalProperties": True},
         "lease": _TEXT,

@@ -36,6 +36,7 @@ entities        `queues`, `topics` and `subscriptions`.
 rules           `rules` of a subscription.
 entity_options  The settings of an entity as options.
 namespaces      `namespaces`: those of a running broker.
+cluster         `cluster`: the nodes of a cluster, and which namespace each owns.
 keys            `keys`: the namespace's shared access keys.
 extras          `ca`, `demo`, and `pipeline`, whose commands are imported when they are asked for.
 tables          Tables on standard output.
@@ -48,10 +49,11 @@ from __future__ import annotations
 
 import click
 
-from peeklock import __version__
+from peeklock import FORM, __version__
 from peeklock.cli.backups import backup, restore
 from peeklock.cli.bench import bench
 from peeklock.cli.browsing import peek, search, tail
+from peeklock.cli.cluster import cluster
 from peeklock.cli.connecting import logins
 from peeklock.cli.copying import copy
 from peeklock.cli.dead_letters import dead_letters
@@ -82,7 +84,9 @@ from peeklock.cli.trace import trace
         "show_default": True,
     },
 )
-@click.version_option(__version__, prog_name="peeklock")
+@click.version_option(
+    __version__, prog_name="peeklock", message=f"%(prog)s, version %(version)s, {FORM} core"
+)
 def main() -> None:
     """A durable, self-hosted message broker that speaks Azure Service Bus.
 
@@ -93,8 +97,8 @@ def main() -> None:
 
 
 _COMMANDS = (
-    serve, health, connections, namespaces, trace, check, export, import_, backup, restore, copy, demo, ca,
-    keys, pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
+    serve, health, connections, namespaces, cluster, trace, check, export, import_, backup, restore, copy,
+    demo, ca, keys, pipeline, queues, topics, subscriptions, rules, logins, peek, tail, search, send, receive,
     deferred, sessions, scheduled, bench, dead_letters, move, purge,
 )  # fmt: skip
 

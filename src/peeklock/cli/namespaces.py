@@ -54,7 +54,7 @@ def list_namespaces(broker: RunningBroker, as_json: bool) -> None:
         click.echo(json.dumps(found))
         return
     rows = [
-        (one["name"], one["kind"], one["tier"], one["durability"], str(one["connections"]), _limits(one))
+        (one["name"], one["kind"], one["tier"], one["durability"], _connections(one), _limits(one))
         for one in found["namespaces"]
     ]
     head = ("NAME", "KIND", "TIER", "DURABILITY", "CONNECTIONS", "LIMITS")
@@ -142,7 +142,7 @@ def delete_namespace(broker: RunningBroker, name: str, dry_run: bool, yes: bool)
     """
     with reported(BrokerError):
         found = broker.value("GET", _at(name))
-        what = f"the namespace {found['name']} with all its messages ({found['connections']} connections)"
+        what = f"the namespace {found['name']} with all its messages ({_connections(found)} connections)"
         if dry_run:
             click.echo(f"would delete {what}")
             return
@@ -215,3 +215,9 @@ def _lines(found: dict[str, Any]) -> list[str]:
         f"{name:<{width}}  {', '.join(value) if isinstance(value, list) else value}"
         for name, value in figures.items()
     ]
+
+
+def _connections(one: dict[str, Any]) -> str:
+    """Return how many there are; of a namespace on another node it is not known."""
+    count = one["connections"]
+    return "-" if count is None else str(count)

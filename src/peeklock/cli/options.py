@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from peeklock.config.hosts import is_host, is_host_and_port
+from peeklock.config.hosts import HOST_LABEL_RULE, is_host, is_host_and_port, is_host_label
 
 DATA_FOLDER = click.argument(
     "folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False)
@@ -100,6 +100,18 @@ def hours_ms(given: str) -> int:
 def host_name(given: str) -> str:
     if not is_host(given):
         raise ValueError(f"{given!r} {_NO_HOST}.")
+    return given
+
+
+def host_and_port(given: str) -> str:
+    if not is_host_and_port(given):
+        raise ValueError(f"{given!r} is not HOST:PORT, such as node-1.example.com:5673.")
+    return given
+
+
+def node_name(given: str) -> str:
+    if not is_host_label(given):
+        raise ValueError(f"{given!r} is not {HOST_LABEL_RULE}.")
     return given
 
 

@@ -32,6 +32,9 @@ EMULATOR_HTTP_PORT = "EMULATOR_HTTP_PORT"
 CAPTURE_BACKLOG_MIN = 65_536
 """Even an idle broker has some bytes waiting; with a smaller backlog it could refuse sends forever."""
 
+NODE_CONNECTIONS_MIN = 10
+"""Two more than a broker alone: for the watch of the node, and for what it says."""
+
 
 @click.command()
 @setting_options
@@ -107,21 +110,7 @@ def _check(settings: Settings) -> None:
 
     keeps_nothing, auth = settings.durability == "memory", settings.auth
     contradictions = {
-        "--durability memory keeps nothing: leave --data out, or choose fsync or os.": (
-            keeps_nothing and settings.data is not None
-        ),
-        "name a folder for the messages with --data DIR, or use --durability memory.": (
-            not keeps_nothing and settings.data is None
-        ),
-        "--durability memory keeps nothing: leave --store out, or choose another durability.": (
-            keeps_nothing and settings.store is not None
-        ),
-        "--durability replicated is a promise of a database: name it with --store.": (
-            settings.durability == "replicated" and settings.store is None
-        ),
-        "--accept-loss is for a store in a folder: leave it or --store out.": (
-            settings.accept_loss and settings.store is not None
-        ),
+        **_contradictions_of_stores(settings, keeps_nothing=keeps_nothing),
         f"{CONFIG_VARIABLE} is set beside a configuration file, {settings.config}: use one of them.": (
             settings.config is not None and settings.config_json is not None
         ),
@@ -152,6 +141,44 @@ def _check(settings: Settings) -> None:
     for contradiction, found in contradictions.items():
         if found:
             raise click.UsageError(contradiction)
+
+
+def _contradictions_of_stores(settings: Settings, *, keeps_nothing: bool) -> dict[str, bool]:
+    """Return what is wrong with where the stores are, by text, and whether it is so."""
+    return {
+        "--durability memory keeps nothing: leave --data out, or choose fsync or os.": (
+            keeps_nothing and settings.data is not None
+        ),
+        "name a folder for the messages with --data DIR, or use --durability memory.": (
+            not keeps_nothing and settings.data is None
+        ),
+        "--durability memory keeps nothing: leave --store out, or choose another durability.": (
+            keeps_nothing and settings.store is not None
+        ),
+        "--durability replicated is a promise of a database: name it with --store.": (
+            settings.durability == "replicated" and settings.store is None
+        ),
+        "--accept-loss is for a store in a folder: leave it or --store out.": (
+            settings.accept_loss and settings.store is not None
+        ),
+        "--capture is not there for the nodes of a cluster yet: leave it or --node out.": (
+            settings.capture is not None and settings.node is not None
+        ),
+        "--node NAME and --cluster-key FILE go together.": (settings.node is None)
+        != (settings.cluster_key is None),
+        "--node is for a cluster, whose stores are in a database: name it with --store.": (
+            settings.node is not None and settings.store is None
+        ),
+        f"--store-connections must be at least {NODE_CONNECTIONS_MIN} for a node.": (
+            settings.node is not None and settings.store_connections < NODE_CONNECTIONS_MIN
+        ),
+        "--node-address is of a node: name it with --node.": (
+            settings.node_address is not None and settings.node is None
+        ),
+        "--namespaces on-use makes namespaces in the memory of one process: leave it or --node out.": (
+            settings.namespaces == "on-use" and settings.node is not None
+        ),
+    }
 
 
 def _check_capture(target: Path, data: Path, *, is_in_folder: bool) -> None:

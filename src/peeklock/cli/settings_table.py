@@ -17,8 +17,10 @@ from peeklock.cli.options import (
     collector_url,
     folder,
     grace_ms,
+    host_and_port,
     host_name,
     hours_ms,
+    node_name,
     tls_name,
 )
 from peeklock.cli.setting import Setting
@@ -56,6 +58,33 @@ SETTINGS = (
         default=50,
         metavar="N",
         help="Connections to the database of --store, at most. All namespaces share them.",
+    ),
+    Setting(
+        name="node",
+        field="node",
+        topic="Cluster",
+        parse=node_name,
+        metavar="NAME",
+        help="Be a node of a cluster, by a name that no other one has: the nodes on one --store share its "
+        "namespaces, and each leads clients to the owner. Needs --store and --cluster-key.",
+        more="See [Run a cluster](../how-to/cluster.md).",
+    ),
+    Setting(
+        name="cluster-key",
+        field="cluster_key",
+        topic="Cluster",
+        type=EXISTING_FILE,
+        help="The secret of all nodes, by which they know each other and encrypt keys in the database: 32 "
+        "characters or more, such as of `openssl rand -base64 32`.",
+    ),
+    Setting(
+        name="node-address",
+        field="node_address",
+        topic="Cluster",
+        parse=host_and_port,
+        metavar="HOST:PORT",
+        default_text="--host, or this machine's name, and any port",
+        help="Where other nodes reach this one. It listens on this port of --host.",
     ),
     Setting(
         name="config",

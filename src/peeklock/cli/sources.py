@@ -25,8 +25,9 @@ SETTINGS_VARIABLE = PREFIX + "SETTINGS"
 
 _FILE = "_FILE"
 
-_OTHERS = re.compile(r"PEEKLOCK_(SERVICE_.*|PORT|PORT_.*|PYTHON)")
-"""Kubernetes sets the first three in every pod beside a service named peeklock; `./run` reads the last."""
+_OTHERS = re.compile(r"PEEKLOCK_(SERVICE_.*|PORT|PORT_.*|PYTHON|PURE|COMPILE)")
+"""Kubernetes sets the first three in every pod beside a service named peeklock; `./run` reads the next,
+`peeklock.form` and the build of a wheel the last."""
 
 _LINES = "peeklock.settings_lines"
 """Key of the context's `meta`: the file, and the line of each of its keys."""

@@ -81,7 +81,7 @@ TASKS: Final = (
     ),
     Task(
         "Run a broker",
-        ("demo", "serve", "health", "connections", "namespaces", "keys", "ca"),
+        ("demo", "serve", "health", "connections", "namespaces", "cluster", "keys", "ca"),
         (
             ("See it work:", "peeklock demo"),
             ("Keep the data:", "peeklock serve --data ./data"),

@@ -13,7 +13,11 @@ from typing import Any
 from peeklock.amqp.connection import UNLIMITED_UNITS
 from peeklock.amqp.recent_frames import KeptFrame, RecentFrames
 from peeklock.broker.vocabulary.commands import Command
-from peeklock.gateway.connection import Gateway
+from peeklock.gateway.bounds import Buffers
+from peeklock.gateway.choice import Namespaces
+from peeklock.gateway.connection import Gateway, OnDefect, raise_defect
+from peeklock.gateway.context import GatewayLimits
+from peeklock.gateway.errors import Log
 from peeklock.gateway.views import Client
 
 _TRACKING_ID = re.compile(r"TrackingId:([0-9a-f-]{36}_G[0-9]+)")
@@ -45,17 +49,41 @@ class TracedGateway(Gateway):
         *,
         clock: Callable[[], int],
         on_error: Callable[[FrameTrace], None],
+        namespaces: Namespaces,
+        tracking: Callable[[], str],
+        log: Log,
+        now_ms: int,
+        limits: GatewayLimits | None = None,
+        bears_refusal: Callable[[], bool] = lambda: True,
         peer: Callable[[], str] = str,
-        **others: Any,
+        on_defect: OnDefect = raise_defect,
+        buffers: Buffers | None = None,
+        first_uses: set[str] | None = None,
+        ahead_ms: Callable[[], int] = int,
+        on_chosen: Callable[[Any], None] = lambda hosted: None,
     ) -> None:
         """Make the server's end of a connection.
 
         Args:
-            connection_id: as of `Gateway`, also the arguments that are not named here.
+            connection_id: as of `Gateway`, also the arguments that are not described here.
             clock: returns UTC ms.
             on_error: takes the frames of this connection when an error has ended it.
         """
-        super().__init__(connection_id, peer=peer, **others)
+        super().__init__(
+            connection_id,
+            namespaces=namespaces,
+            tracking=tracking,
+            log=log,
+            now_ms=now_ms,
+            limits=limits,
+            bears_refusal=bears_refusal,
+            peer=peer,
+            on_defect=on_defect,
+            buffers=buffers,
+            first_uses=first_uses,
+            ahead_ms=ahead_ms,
+            on_chosen=on_chosen,
+        )
         self._recent = RecentFrames()
         self._clock = clock
         self._on_error = on_error

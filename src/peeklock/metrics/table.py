@@ -212,6 +212,14 @@ FREE = Metric("peeklock_store_free_bytes", "gauge", "Free space of the volume; a
 CAPTURE_BACKLOG = Metric(
     "peeklock_capture_backlog_bytes", "gauge", "Bytes that wait for the event log; absent without one."
 )
+OWNED = Metric(
+    "peeklock_cluster_namespaces", "gauge", "Namespaces that this node owns; absent outside a cluster."
+)
+RELAYED = Metric(
+    "peeklock_cluster_relayed_connections",
+    "gauge",
+    "Connections that this node carries to other nodes; absent outside a cluster.",
+)
 READY = Metric(
     "peeklock_ready",
     "gauge",
@@ -269,6 +277,8 @@ METRICS = (
     BUFFERED,
     FREE,
     CAPTURE_BACKLOG,
+    OWNED,
+    RELAYED,
     READY,
     BUILD,
     PROCESS_CPU,

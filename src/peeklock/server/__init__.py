@@ -2,6 +2,8 @@
 
 process        Event loop, signals, and the line that says the broker is ready.
 app            The order in which a broker's parts are made, started and stopped.
+node           The parts of this process as a node of a cluster.
+cluster        What a node owns, and how it follows the others.
 configuration  The configuration file, applied at start and when it changes.
 followed_files  Which files a broker follows, and what each one changes.
 reload         Looks at these files: each second, and on SIGHUP.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from peeklock import __version__
+from peeklock import FORM, __version__
 from peeklock.auth import Authority
 from peeklock.broker.vocabulary.commands import AcceptClock, ClockStepped
 from peeklock.gateway.context import GatewayLimits
@@ -47,6 +47,8 @@ from peeklock.store.base import StoreDeposed, StoreError
 if TYPE_CHECKING:
     from peeklock.config.file import Config
     from peeklock.server.keys.token_issuer import TokenIssuer
+    from peeklock.server.net.relay import Relay
+    from peeklock.server.node import Node
     from peeklock.server.otel.export import Telemetry
 
 ANSWERS_S_MAX = 3.0
@@ -92,6 +94,8 @@ class Broker:
         self._token_issuer: TokenIssuer | None = None
         self._telemetry: Telemetry | None = None
         self.defects = DefectLog(self._clock.now_ms)
+        self.node: Node | None = None
+        """This process as a node; None = it is in no cluster."""
         self.amqp_port = 0
         self.http_port = 0
 
@@ -106,6 +110,14 @@ class Broker:
         name = configs[0].namespace if configs else DEFAULT_NAMESPACE
         self._telemetry = self._make_telemetry(name)
         stores = open_stores(settings)
+        if stores is not None:
+            try:
+                self.node = _make_node(settings)
+                address = "" if self.node is None else self.node.address
+                await asyncio.to_thread(stores.join, address)
+            except StartFailed:
+                stores.close()
+                raise
         self._system = await open_system(settings, name, stores)
         try:
             await self._start(name, configs, stores)
@@ -130,18 +142,26 @@ class Broker:
             None if self._token_issuer is None else self._token_issuer.verifier,
             self._telemetry,
         )
+        node = self.node
         try:
             limits = configs[0].limits if configs else None
-            default = ServedNamespace(name, process, settings, "default", limits=limits)
+            if node is None:
+                default = ServedNamespace(name, process, settings, "default", limits=limits)
+            else:
+                default = node.stand_in(name, process)
         except KeysRefused as failure:
             raise StartFailed(str(failure)) from failure
         self.registry = Registry(default, settings.own_names)
         self.lifecycle = Lifecycle(process, self.registry)
         await default.open()
         try:
-            await default.configure(configs[0] if configs else None)
-            default.make_capture()
-            await self.lifecycle.start(configs[1:])
+            if node is None:
+                await default.configure(configs[0] if configs else None)
+                default.make_capture()
+                await self.lifecycle.start(configs[1:])
+            else:
+                await default.configure(None)
+                node.join(process, self.registry, self.lifecycle, configs)
             await self._listen()
             self.reload = followed_files(
                 settings,
@@ -150,11 +170,14 @@ class Broker:
                 ports=self.ports,
                 token_issuer=self._token_issuer,
                 notifier=self._notifier,
+                member=None if node is None else node.member,
             )
         except StartFailed:
             for served in self.registry:
                 await served.shard.stop()
             raise
+        if node is not None:
+            node.member.start()
 
     @property
     def shard(self) -> Shard:
@@ -184,6 +207,8 @@ class Broker:
         ]
         if self._telemetry is not None:
             parts.append(self._telemetry.run())
+        if self.node is not None:
+            parts.append(self.node.probe(self.amqp_port))
         running = [asyncio.get_running_loop().create_task(part) for part in parts]
         for task in running:
             task.add_done_callback(tell_failure)
@@ -195,6 +220,8 @@ class Broker:
             await self._token_issuer.stop()
         self.ports.close()
         self.control.close()
+        if self.node is not None:
+            self.node.close()
         if self._failure is not None:
             # Memory is ahead of the disk: nothing may be acknowledged any more, and recovery starts from
             # facts.
@@ -261,12 +288,16 @@ class Broker:
             gateway_limits=self._gateway_limits,
             health=self._health,
             stops=self._stopping.is_set,
+            member=None if self.node is None else self.node.member,
         )
         protocols, note = self.protocols, self._refusals.of_connection()
         kept = None if settings.data is None else SystemAuthority(self._system, settings.data)
-        self.ports = Ports(settings, protocols.amqp, protocols.http, protocols.wait_s, note, kept)
+        led: Protocols | Relay = protocols
+        if self.node is not None:
+            led = await self.node.open(protocols, self._clock.now_ms, note)
+        self.ports = Ports(settings, led.amqp, led.http, protocols.wait_s, note, kept)
         await self.ports.open()
-        self.control = ControlSocket(self._settings, protocols.control)
+        self.control = ControlSocket(self._settings, led.control)
         try:
             await self.control.open()
         except StartFailed:
@@ -325,9 +356,11 @@ class Broker:
             "namespaces": len(self.registry),
             **self.ports.health(),
             **self.protocols.figures(),
+            **({} if self.node is None else self.node.relay.figures()),
         }
         return {
             "version": __version__,
+            "core": FORM,
             "namespace": served.name,
             "durability": served.settings.durability,
             **await served.shard.health(),
@@ -382,6 +415,8 @@ class Broker:
 
     async def _stop(self) -> None:
         """Answer what was begun, then close connections and store. Source: wire contract C46."""
+        if self.node is not None:
+            await self.node.member.stop()
         self.protocols.stop_taking()
         with contextlib.suppress(TimeoutError):
             answers = (served.shard.answer() for served in self.registry)
@@ -394,8 +429,19 @@ class Broker:
         await asyncio.gather(*(served.stop() for served in self.registry))
         await self._process.exporter.stop()
         await self._system.close()
+        if self.node is not None:
+            await self.node.member.leave()
         if self._process.stores is not None:
             self._process.stores.close()
+
+
+def _make_node(settings: Settings) -> Node | None:
+    """Return this process as a node, None = it is to be none. Raises: StartFailed."""
+    if settings.node is None:
+        return None
+    from peeklock.server.node import Node
+
+    return Node(settings)
 
 
 async def _load_protocols() -> None:

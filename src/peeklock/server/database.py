@@ -13,11 +13,18 @@ import shutil
 import socket
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from peeklock import __version__
+from peeklock.cluster.key import ClusterKey, KeyUnusable
 from peeklock.server import files, log
+from peeklock.server.disk import SYSTEM
 from peeklock.server.settings import Durability, Settings, StartFailed
-from peeklock.store.base import Store, StoreError
+from peeklock.store.base import Store, StoreError, StoreInUse
 from peeklock.store.sqlite.folder import DATABASE_NAME, FolderLock, make_folder
+
+if TYPE_CHECKING:
+    from peeklock.store.postgres.nodes import Nodes
 
 INSTANCE_FILE = "instance"
 """In the data folder: made once, of random digits."""
@@ -44,19 +51,56 @@ class DatabaseStores:
             address = Address(settings.store)
         except AddressInvalid as failure:
             raise StartFailed(f"--store: {failure}") from failure
+        self._key = None if settings.cluster_key is None else read_cluster_key(settings.cluster_key)
         instance = self._take_folder(settings.data)
         host = socket.gethostname()
+        shown = f"process {os.getpid()} on {host}"
+        if settings.node is not None:
+            shown = f"node '{settings.node}', {shown}"
         # A folder that was copied to another machine is another node.
-        owner = Owner(f"process {os.getpid()} on {host}", f"{instance}@{host}", uuid.uuid4().hex)
+        owner = Owner(shown, f"{instance}@{host}", uuid.uuid4().hex)
         self._url = settings.store
         self._survives = "fsync" if settings.durability == "memory" else settings.durability
         most = settings.store_connections
-        self._database = Database(address, owner, durability=self._survives, connections=most)
+        self._database = Database(
+            address,
+            owner,
+            durability=self._survives,
+            connections=most,
+            is_node=settings.node is not None,
+        )
+        self.nodes: Nodes | None = None
+        """The cluster, once this node has joined it."""
+        self._node = settings.node
+
+    def join(self, address: str) -> None:
+        """Become a node of the cluster that other nodes reach there, or refuse stores that are a cluster's.
+
+        It may take seconds. Raises: StartFailed.
+        """
+        from peeklock.store.postgres.nodes import Nodes, is_cluster
+
+        connections = self._database.connections
+        try:
+            if self._node is None or self._key is None:
+                if is_cluster(connections):
+                    raise StartFailed(
+                        f"the stores in {connections.shown} are those of a cluster: start this broker as a "
+                        "node of it, with --node and --cluster-key"
+                    )
+                return
+            nodes = Nodes(connections, self._database.leases.owner, self._node)
+            nodes.admit(address, __version__, self._key.digest())
+        except StoreError as failure:
+            raise StartFailed(str(failure)) from failure
+        self.nodes = nodes
 
     def store(self, folder: Path, name: str, durability: Durability) -> Store:
         from peeklock.store.postgres.store import PostgresStore
 
         def waits(owner: str) -> None:
+            if self.nodes is not None and name != SYSTEM:
+                raise StoreInUse(f"the store '{name}' is not free yet: {owner} has it")
             do = "nothing: it takes over when that process ends or its lease does"
             log.info("waiting for a store", {"store": name, "owner": owner, "do": do})
 
@@ -90,6 +134,16 @@ class DatabaseStores:
             return _instance(data / INSTANCE_FILE)
         except StoreError as failure:
             raise StartFailed(str(failure)) from failure
+
+
+def read_cluster_key(file: Path) -> ClusterKey:
+    """Return the key in a file. Raises: StartFailed."""
+    try:
+        return ClusterKey(file.read_bytes())
+    except OSError as failure:
+        raise StartFailed(f"cannot read --cluster-key {file}: {failure.strerror}") from failure
+    except KeyUnusable as failure:
+        raise StartFailed(f"--cluster-key {file}: {failure}") from failure
 
 
 def _instance(file: Path) -> str:

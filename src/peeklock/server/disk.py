@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from peeklock.server.settings import Durability, Settings
 from peeklock.store.base import Store
+
+if TYPE_CHECKING:
+    from peeklock.store.postgres.nodes import Nodes
 
 SYSTEM = "system"
 """The name of the store with the facts of the process."""
@@ -21,6 +24,16 @@ def store_name(namespace: str, *, is_default: bool) -> str:
 
 class Stores(Protocol):
     """The durable stores of a process."""
+
+    @property
+    def nodes(self) -> Nodes | None:
+        """The nodes of the cluster that it has joined; None = it is in none."""
+
+    def join(self, address: str) -> None:
+        """Become a node of a cluster that other nodes reach there, if the settings say so; it may take long.
+
+        Raises: StartFailed.
+        """
 
     def store(self, folder: Path, name: str, durability: Durability) -> Store:
         """Return a store that is not open yet. `folder`: its own; `name`: see `store_name`."""
@@ -48,6 +61,10 @@ class Disk:
 
         self.threads = StoreThreads()
         self.ballast = Ballast(data)
+        self.nodes: Nodes | None = None
+
+    def join(self, address: str) -> None:
+        """A folder is of one process."""
 
     def store(self, folder: Path, name: str, durability: Durability) -> Store:
         from peeklock.store.sqlite.store import SqliteStore

@@ -17,6 +17,7 @@ from peeklock.server.reload import Reload
 from peeklock.server.settings import Settings, StartFailed
 
 if TYPE_CHECKING:
+    from peeklock.server.cluster.member import Member
     from peeklock.server.keys.token_issuer import TokenIssuer
 
 
@@ -28,11 +29,12 @@ def followed_files(
     ports: Ports,
     token_issuer: TokenIssuer | None,
     notifier: Notifier,
+    member: Member | None = None,
 ) -> Reload:
     """Return what follows the files of a started broker."""
     parts: dict[str, Look] = {}
     if settings.config is not None:
-        read = partial(_read_configuration, settings, registry, lifecycle)
+        read = partial(_read_configuration, settings, registry, lifecycle, member)
         parts["config"] = FollowedFiles(FileWatch(settings.config), read).look
     parts["keys"] = partial(_look_at_keys, registry)
     if token_issuer is not None:
@@ -52,7 +54,9 @@ async def _look_at_keys(registry: Registry, at_once: bool) -> Outcome:
     return Outcome.UNCHANGED
 
 
-async def _read_configuration(settings: Settings, registry: Registry, lifecycle: Lifecycle) -> str:
+async def _read_configuration(
+    settings: Settings, registry: Registry, lifecycle: Lifecycle, member: Member | None
+) -> str:
     """Follow the configuration file; return why it was refused."""
     try:
         configs = await asyncio.to_thread(configuration.read_configuration, settings)
@@ -62,9 +66,14 @@ async def _read_configuration(settings: Settings, registry: Registry, lifecycle:
                 f"{settings.config}: UserConfig.Namespaces[0].Name: is {configs[0].namespace!r}, and the "
                 f"broker runs as {default!r}; restart it to rename the namespace"
             )
-        await lifecycle.follow(configs[1:])
+        if member is None:
+            await lifecycle.follow(configs[1:])
+        else:
+            member.follow(configs)
         for config in configs:
             served = registry.get(config.namespace)
+            if member is not None and served not in member.owned().values():
+                continue  # its owner has the file too
             if served is not None:  # else it was deleted just now
                 await configuration.follow(config, served.shard, served.settings)
     except StartFailed as failure:

@@ -13,7 +13,7 @@ from asyncio import sslproto
 
 import click
 
-from peeklock import __version__
+from peeklock import FORM, __version__
 from peeklock.auth import Authority
 from peeklock.config.hosts import shown_host
 from peeklock.server import log
@@ -111,6 +111,7 @@ def _announce(broker: Broker, settings: Settings, took_s: float) -> str:
         "ready",
         {
             "version": __version__,
+            "core": FORM,
             "durability": settings.durability,
             "data": str(settings.data) if settings.data else None,
             **({} if settings.store is None else {"store": "PostgreSQL"}),

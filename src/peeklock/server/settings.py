@@ -79,6 +79,12 @@ class Settings:
     """URL of the PostgreSQL database that has the stores; None = they are in the data folder."""
     store_connections: int = 50
     """Connections to it, at most."""
+    node: str | None = None
+    """The name of this process in a cluster; None = it is in none, and has all stores."""
+    cluster_key: Path | None = None
+    """File with the secret that all nodes share."""
+    node_address: str | None = None
+    """`HOST:PORT` at which other nodes reach it; None = `host`, or this machine's name, and any port."""
     keys: Path | None = None
     """File with the shared access keys, which is only read; None = those in the data folder."""
     jwt: Path | None = None

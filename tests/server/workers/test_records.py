@@ -233,7 +233,9 @@ def test_one_key_cannot_have_all_children_of_a_namespace(command: list[str]) -> 
     async def steer(steered: Steered) -> None:
         for _ in range(children.CHILDREN_OF_KEY_MAX):
             assert (await steered.do("start", by="reader")).status == 201
-        assert (await steered.do("start", by="reader")).status == 503
+        refused = await steered.do("start", by="reader")
+        assert refused.status == 503
+        assert b"6 searches and jobs of this key are under way" in refused.body
         assert (await steered.do("start", by="root")).status == 201
         steered.jobs.stop()
 

@@ -78,7 +78,7 @@ def read(reader: BrowseStreamReader, start: dict[str, Any], end: dict[str, Any])
     return found
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_every_message_once_over_restarts(
     run: Callable[..., list[int]], own: BlockingConnection, make_queue: MakeQueue
 ) -> None:
@@ -91,7 +91,7 @@ def test_every_message_once_over_restarts(
     assert run(queue) == [*range(350)]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_several_entities_and_partitions(
     run: Callable[..., list[int]], own: BlockingConnection, make_queue: MakeQueue
 ) -> None:

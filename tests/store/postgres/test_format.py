@@ -13,7 +13,7 @@ import pytest
 from peeklock.store.base import Batch
 from peeklock.store.postgres.address import Address
 from peeklock.store.postgres.connections import Connections
-from peeklock.store.postgres.format import FORMAT, SCHEMA
+from peeklock.store.postgres.format import FORMAT, SCHEMA, UPGRADES
 from peeklock.store.postgres.store import PostgresStore
 from peeklock.store.postgres.vacuum import ROWS, TABLES
 from tests.postgres_server import PostgresServer, database_of
@@ -58,8 +58,27 @@ def test_the_tables_are_those_of_their_format(postgres: PostgresServer, name: st
     assert described(postgres, name) == (GOLDEN / f"format-{FORMAT}.txt").read_text(encoding="utf-8")
 
 
+def test_tables_of_format_1_become_those_of_this_release(postgres: PostgresServer, name: str) -> None:
+    """What is in them stays."""
+    rows = "'format', '1'), ('release', '0.2.0'"
+    for statement in ("CREATE SCHEMA peeklock", *SCHEMA, f"INSERT INTO peeklock.meta VALUES ({rows})"):
+        postgres.execute(statement, name)
+    assert described(postgres, name) == (GOLDEN / "format-1.txt").read_text(encoding="utf-8")
+    columns = "INSERT INTO peeklock.lease(name, is_whole, epoch, batch_no, expires)"
+    postgres.execute(f"{columns} VALUES ('default', true, 3, 7, now())", name)
+    with closing(Connections(Address(postgres.url(name)), "test", "fsync", 2)) as connections:
+        for _ in range(2):
+            with connections.lent():
+                pass
+    assert described(postgres, name) == (GOLDEN / f"format-{FORMAT}.txt").read_text(encoding="utf-8")
+    assert postgres.execute("SELECT v FROM peeklock.meta WHERE k = 'format'", name) == [(str(FORMAT),)]
+    found = postgres.execute("SELECT name, epoch, batch_no, place FROM peeklock.lease", name)
+    assert found == [("default", 3, 7, None)]
+
+
 def test_each_table_is_vacuumed() -> None:
-    made = {statement.split("peeklock.")[1].split("(")[0] for statement in SCHEMA if "CREATE" in statement}
+    statements = [*SCHEMA, *(statement for upgrade in UPGRADES.values() for statement in upgrade)]
+    made = {text.split("peeklock.")[1].split("(")[0] for text in statements if "CREATE" in text}
     assert made == {*TABLES, "meta"}
 
 

@@ -6,7 +6,7 @@ Each handler has a function beside it that answers its refusals.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from peeklock.broker.entities.entities import Entities
 from peeklock.broker.handlers.attachments import Attachments
@@ -27,6 +27,7 @@ from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.queue.shared import Shared
 from peeklock.broker.vocabulary import commands as ask
 from peeklock.broker.vocabulary import effects as do
+from peeklock.broker.vocabulary.addresses import ReplyTo
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.broker.vocabulary.errors import ServiceBusError
@@ -41,6 +42,18 @@ from peeklock.broker.vocabulary.extension_commands import (
 
 Handler = Callable[[Any, Outcome], None]
 Refusal = Callable[[Any, ServiceBusError], "Effect | None"]
+
+
+class _Request(Protocol):
+    """A command that is answered."""
+
+    reply_to: ReplyTo
+
+
+class _Settlement(Protocol):
+    """A command that is answered if its sender asks for it."""
+
+    reply_to: ReplyTo | None
 
 
 class Handlers:
@@ -175,11 +188,11 @@ def _reject(command: ask.Declare | ask.Discharge | ask.SendTo, error: ServiceBus
     return do.Rejected(command.reply_to, error)
 
 
-def _fail_settlement(command: ask.Complete, error: ServiceBusError) -> Effect | None:
+def _fail_settlement(command: _Settlement, error: ServiceBusError) -> Effect | None:
     return None if command.reply_to is None else do.SettlementFailed(command.reply_to, error)
 
 
-def _fail(command: ask.Peek, error: ServiceBusError) -> Effect:
+def _fail(command: _Request, error: ServiceBusError) -> Effect:
     return do.Failed(command.reply_to, error)
 
 

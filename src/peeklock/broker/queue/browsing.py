@@ -34,13 +34,19 @@ def browse(
     else:
         found = _of_session(queue, session_id, start)
     if queue.fan_out is not None:  # what fell due is on its way to the subscriptions
-        found = (message for message in found if message.state is MessageState.SCHEDULED)
+        found = _scheduled(found)
     for message in islice(found, max(count_max, 0)):
         bytes_max -= message.size_bytes + len(message.overlay or b"")
         if views and bytes_max < 0:
             break
         views.append(seen_in(queue, message))
     return views
+
+
+def _scheduled(messages: Iterable[Message]) -> Iterator[Message]:
+    for message in messages:
+        if message.state is MessageState.SCHEDULED:
+            yield message
 
 
 def seen_in(queue: MessageQueue, message: Message) -> MessageView:

@@ -5,6 +5,7 @@ The core keeps a record of about 200 bytes in memory for every stored message; b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Final, Protocol
@@ -193,11 +194,11 @@ class Message:
         self.body_slot = 0
         self.journal_no = 0  # of the batch with its last record; 0 = none yet
 
-    def __getstate__(self) -> tuple[None, dict[str, object]]:
-        """Return the fields for a pickle, without the lock, which is never a fact."""
+    def __reduce__(self) -> tuple[Callable[[dict[str, object]], Message], tuple[dict[str, object]]]:
+        """Return how a pickle makes the message again: without the lock, which is never a fact."""
         fields: dict[str, object] = {name: getattr(self, name) for name in FIELDS}
         fields["lock"] = None
-        return None, fields
+        return _message_of, (fields,)
 
     def moved(self) -> Message:
         """Return a record for another place: same body and numbers, no position yet."""
@@ -222,6 +223,13 @@ class Message:
         copy = self.moved()
         copy.routing = self.routing
         return copy
+
+
+def _message_of(fields: dict[str, object]) -> Message:
+    message = Message(0)
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-// Programs that send a message and receive it, in each language. `tests/explorer` runs the one in Python.
+// Programs that send a message and receive it, in each language. `tests/interop` runs all but the one for .NET.
 const PYTHON = `import os
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage

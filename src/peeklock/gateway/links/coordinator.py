@@ -74,8 +74,8 @@ class CoordinatorLink(IncomingLink):
             self._refuse(
                 event, MessageMalformed(f"The message is not a request to a coordinator: {error}."), now_ms
             )
-        except NotSupported as error:
-            self._refuse(event, error, now_ms)
+        except NotSupported as refusal:
+            self._refuse(event, refusal, now_ms)
         else:
             if isinstance(request, Discharge):
                 self._discharging[delivery_id] = (request, event.settled)

@@ -14,7 +14,7 @@ from peeklock.broker.vocabulary.commands import LockToken, ReplyTo, SequenceNumb
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, ArgumentOutOfRange
 from peeklock.gateway.context import GatewayLimits
 
-Body = Mapping[str, Any]
+Body = Mapping[Any, Any]
 """A map of a request, decoded with its types. All functions here raise `ArgumentInvalid`, those for a range
 `ArgumentOutOfRange`."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,8 @@ T = TypeVar("T")
 OPENED_AT_ONCE = 32
 """Namespaces. Our choice: four for each thread that writes."""
 
+OF_THE_FILE = "'{}' is of the configuration file: leave it out there and reload the broker, then delete it."
+
 DELETED = "The namespace '{}' was deleted."
 
 
@@ -45,13 +47,23 @@ class NotDeletable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class Wanted:
     """A namespace that is to be served."""
 
     name: str
     kind: Kind
     limits: NamespaceLimits
     config: Config | None
+
+    @property
+    def store(self) -> str:
+        """The name of its store."""
+        return store_name(self.name, is_default=self.kind == "default")
+
+    @classmethod
+    def default(cls, name: str, config: Config | None) -> Wanted:
+        """Return the default namespace."""
+        return cls(name, "default", NO_LIMITS if config is None else config.limits, config)
 
 
 class Lifecycle:
@@ -71,28 +83,41 @@ class Lifecycle:
 
     async def start(self, configs: Sequence[Config]) -> None:
         """Serve those of the configuration and those that a command has made. Raises: StartFailed."""
-        try:
-            records = self._records.all()
-            for record in records:
-                if not record.is_whole:
-                    await self._remove(record.name)
-                    log.info("the rest of a namespace removed", {"name": record.name})
-        except (StoreError, OSError) as failure:
-            raise StartFailed(str(failure)) from failure
-        named = {config.namespace.lower() for config in configs}
-        wanted = [_Wanted(config.namespace, "configured", config.limits, config) for config in configs]
-        wanted += [
-            _Wanted(record.name, "created", record.limits, None)
-            for record in records
-            if record.is_whole and record.name.lower() not in named
-        ]
+        await self.remove_rests()
+        wanted = self.wanted(configs)
         if wanted:
             self._warn_of_too_many(1 + len(wanted))  # first: what follows may fail for want of files
         await self._serve_all(wanted)
         if wanted:
             self._say_what_fits()
 
-    async def _serve_all(self, wanted: Sequence[_Wanted]) -> None:
+    async def remove_rests(self) -> None:
+        """Remove what a crash has left of namespaces that were made or deleted. Raises: StartFailed."""
+        try:
+            for record in self._records.all():
+                if not record.is_whole:
+                    await self._remove(record.name)
+                    log.info("the rest of a namespace removed", {"name": record.name})
+        except (StoreError, OSError) as failure:
+            raise StartFailed(str(failure)) from failure
+
+    def wanted(self, configs: Sequence[Config]) -> list[Wanted]:
+        """Return those of the configuration and those that a command has made. Raises: StartFailed."""
+        try:
+            records = self._records.all()
+        except StoreError as failure:
+            raise StartFailed(str(failure)) from failure
+        named = {config.namespace.lower() for config in configs}
+        return [
+            *(Wanted(config.namespace, "configured", config.limits, config) for config in configs),
+            *(
+                Wanted(record.name, "created", record.limits, None)
+                for record in records
+                if record.is_whole and record.name.lower() not in named
+            ),
+        ]
+
+    async def _serve_all(self, wanted: Sequence[Wanted]) -> None:
         """Serve several, some at a time: they wait for the disk. Raises: StartFailed."""
         with ExitStack() as names:
             for one in wanted:
@@ -107,7 +132,19 @@ class Lifecycle:
                     if isinstance(opened, BaseException):
                         raise opened
 
-    async def _serve(self, wanted: _Wanted) -> ServedNamespace:
+    async def serve(self, wanted: Wanted) -> ServedNamespace:
+        """Serve one from now on, the default one in the place of its stand-in.
+
+        Raises: NamespaceThere, StartFailed.
+        """
+        if wanted.kind != "default":
+            with self._registry.reserved(wanted.name, wanted.limits.host_names):
+                return await self._serve(wanted)
+        served = await self._opened(wanted)
+        self._registry.set_default(served)
+        return served
+
+    async def _serve(self, wanted: Wanted) -> ServedNamespace:
         """Serve a namespace from now on. Raises: StartFailed."""
         served = await self._opened(wanted)
         self._begin(served)
@@ -119,10 +156,11 @@ class Lifecycle:
         if self._logs_run and served.capture is not None:
             served.capture.start()
 
-    async def _opened(self, wanted: _Wanted) -> ServedNamespace:
+    async def _opened(self, wanted: Wanted) -> ServedNamespace:
         """Return a namespace that is ready to be served. Raises: StartFailed."""
-        settings = self._process.settings
-        own = replace(settings, data=self._folder(wanted.name), keys=None)
+        settings = own = self._process.settings
+        if wanted.kind != "default":
+            own = replace(settings, data=self._folder(wanted.name), keys=None)
         try:
             served = ServedNamespace(wanted.name, self._process, own, wanted.kind, limits=wanted.limits)
         except KeysRefused as failure:
@@ -166,7 +204,7 @@ class Lifecycle:
             served = self._registry.get(config.namespace)
             if served is None:
                 self._warn_of_too_many(1 + len(self._registry))
-                await self._serve_all([_Wanted(config.namespace, "configured", config.limits, config)])
+                await self._serve_all([Wanted(config.namespace, "configured", config.limits, config)])
                 self._say_what_fits()
                 continue
             if served.kind == "throw-away":
@@ -200,9 +238,9 @@ class Lifecycle:
                 raise NamespaceThere(
                     f"{why}: on a shared host name no client could choose. Try another name."
                 )
-        return await self._to_its_end(self._make(_Wanted(name, "created", limits, config)))
+        return await self._to_its_end(self._make(Wanted(name, "created", limits, config)))
 
-    async def _make(self, wanted: _Wanted) -> ServedNamespace:
+    async def _make(self, wanted: Wanted) -> ServedNamespace:
         name, limits = wanted.name, wanted.limits
         with self._registry.reserved(name, limits.host_names):
             await asyncio.to_thread(self._require_no_folder, name)
@@ -252,8 +290,7 @@ class Lifecycle:
         if served.kind == "default":
             raise NotDeletable(f"'{served.name}' is the default namespace, which a broker always has.")
         if served.kind == "configured":
-            why = f"'{served.name}' is of the configuration file"
-            raise NotDeletable(f"{why}: leave it out there and reload the broker, then delete it.")
+            raise NotDeletable(OF_THE_FILE.format(served.name))
         await self._to_its_end(self._delete(served))
 
     async def _delete(self, served: ServedNamespace) -> None:
@@ -278,6 +315,25 @@ class Lifecycle:
                     {"reason": str(failure), "name": name, "do": do},
                 )
         log.info("namespace deleted", {"name": name})
+
+    async def delete_elsewhere(self, wanted: Wanted, until_free: Callable[[], Awaitable[None]]) -> None:
+        """Delete a namespace that another node owns.
+
+        `until_free` waits until that node, which reads the record, has given it back. Raises: NotDeletable;
+        NamespaceThere; StoreError.
+        """
+        if wanted.kind != "created":
+            raise NotDeletable(OF_THE_FILE.format(wanted.name))
+
+        async def deleted() -> None:
+            with self._registry.reserved(wanted.name, wanted.limits.host_names):
+                await self._records.put(NamespaceRecord(wanted.name, wanted.limits, is_whole=False))
+                await until_free()
+                with contextlib.suppress(OSError):  # of a folder that this node does not have
+                    await self._remove(wanted.name)
+            log.info("namespace deleted", {"name": wanted.name})
+
+        await self._to_its_end(deleted())
 
     async def _remove(self, name: str) -> None:
         """Remove folder and facts of a namespace that is not served. Raises: OSError, StoreError."""

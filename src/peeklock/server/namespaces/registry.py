@@ -24,6 +24,17 @@ class NamespaceThere(Exception):
     """A namespace has the name or the host name of a new one; the text says which."""
 
 
+def patterns_of(own_names: Iterable[str]) -> frozenset[str]:
+    """Return the domains below which a label means a namespace, as `*.lan` says."""
+    return frozenset(name[2:].lower() for name in own_names if name.startswith("*."))
+
+
+def label_in(host: str, patterns: frozenset[str]) -> str:
+    """Return the name of a namespace in a host in lower case; empty = there is none."""
+    label, _, domain = host.partition(".")
+    return label if domain in DOMAINS or domain in patterns else ""
+
+
 class Registry:
     """The namespaces by name. It is the `Namespaces` of the gateway."""
 
@@ -37,7 +48,7 @@ class Registry:
         self._reserved: set[str] = set()
         """Names and host names, in lower case, of those that are not there yet, or not quite gone."""
         self._own = HostNames(own_names)
-        self._patterns = frozenset(name[2:].lower() for name in own_names if name.startswith("*."))
+        self._patterns = patterns_of(own_names)
         self.on_use: Callable[[str, str], ServedNamespace | None] = lambda key_name, token: None
         """Returns a new namespace for an unknown key name and its token; None = it makes none."""
         self.add(default)
@@ -90,6 +101,12 @@ class Registry:
             del self._by_host[host]
         self._by_key.clear()
 
+    def set_default(self, served: ServedNamespace) -> None:
+        """Let another one be the default namespace."""
+        self.remove(self.default)
+        self.default = served
+        self.add(served)
+
     # As the gateway asks
 
     def by_host(self, host_name: str) -> ServedNamespace | None:
@@ -99,10 +116,7 @@ class Registry:
             return None
         if (found := self._by_host.get(host)) is not None:
             return found
-        label, _, domain = host.partition(".")
-        if domain in DOMAINS or domain in self._patterns:
-            return self._by_name.get(label)
-        return None
+        return self._by_name.get(label_in(host, self._patterns))
 
     def by_key(self, key_name: str) -> ServedNamespace | None:
         """Return the namespace that alone has a key of this name; None = none has it, or several."""

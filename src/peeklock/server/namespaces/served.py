@@ -272,10 +272,10 @@ class ServedNamespace:
         await self.shard.stop()
         self.definitions.finish()
 
-    async def retire(self) -> None:
+    async def retire(self, clients_s: float = CLIENTS_S_MAX) -> None:
         """Stop while other namespaces go on; its clients were told, and have a moment to read it."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.deserted.wait(), CLIENTS_S_MAX)
+            await asyncio.wait_for(self.deserted.wait(), clients_s)
         for connection in list(self.connections.values()):
             connection.abort()
         await self.deserted.wait()

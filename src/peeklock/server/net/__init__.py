@@ -4,6 +4,11 @@ ports             The ports of a broker, and their TLS files.
 listener          Accepted connections, until their first bytes choose a protocol.
 control           The control socket.
 sockets           Listening on every address of a host; the end of a transport's output.
+door              The beginning of a connection to a node, until its namespace is known.
+relay             Leads connections to the node that owns their namespace.
+node_port         The port at which other nodes hand on clients.
+probing           Whether a node's listener answers, and which nodes it can reach.
+handed_on         The transport of a connection whose beginning another part has answered.
 protocols         Makes the protocol of each connection.
 endpoint          What HTTP connections use of one namespace.
 amqp              AMQP between a transport and a gateway.
@@ -15,6 +20,7 @@ http_bodies       Bodies of requests while they arrive.
 http_dispatch     Which part of the broker answers a request.
 operator_pages    Which page an operator asks for, and who may see it.
 connection_pages  The pages that show and close connections.
+cluster_pages     The pages that show nodes, and move namespaces.
 key_pages         The pages that show and change keys.
 namespace_pages   The pages that show and make namespaces, and what tests ask of them.
 backup_pages      The stores of a broker in memory, for `peeklock backup`.

@@ -25,6 +25,7 @@ from peeklock.rest.receives import Receives
 from peeklock.server.line_limits import Note
 from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.net.backup_pages import BackupPages, Stores
+from peeklock.server.net.cluster_pages import cluster_pages
 from peeklock.server.net.config_page import ConfigPage
 from peeklock.server.net.connection_pages import ConnectionPages
 from peeklock.server.net.explorer_pages import explorer_pages
@@ -93,7 +94,7 @@ class HttpEndpoint:
             now_ms=shared.clock.wall_ms,
             origin_policy=shared.origin_policy,
             stops=shared.stops,
-            amqp=shared.amqp,
+            amqp=partial(shared.amqp_in, served),
             turns=shared.turns,
             bears_refusal=shared.bears_refusal,
             bodies=shared.bodies,
@@ -165,7 +166,7 @@ class HttpEndpoint:
         tier = TIERS[served.settings.tier].name
         config = ConfigPage(served.shard.definitions, lambda: served.limits, tier)
         namespaces = NamespacePages(
-            shared.registry, shared.lifecycle, shared.throw_away, served, shared.endpoint_of
+            shared.registry, shared.lifecycle, shared.throw_away, served, shared.endpoint_of, shared.member
         )
         rows = [
             Page("/live", Access.ANYBODY, probes.live),
@@ -175,15 +176,7 @@ class HttpEndpoint:
             Page("/metrics/entities", Access.FIGURES, self._metrics.entities),
             Page("/connections", Access.MANAGE, connections.show),
             Page("/connections/", Access.MANAGE, connections.close, "DELETE"),
-            Page("/$api/v1/namespaces", Access.MANAGE, namespaces.show_all),
-            Page("/$api/v1/namespaces", Access.MANAGE, namespaces.make, "POST", takes_body=True),
-            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.show),
-            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.create, "PUT", takes_body=True),
-            Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.delete, "DELETE"),
-            Page(
-                "/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True
-            ),
-            Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
+            *_namespace_rows(namespaces),
             Page("/$api/v1/connection-string", Access.MANAGE, namespaces.connect),
             Page("/$api/v1/config", Access.MANAGE, config.show),
             Page("/$api/v1/keys", Access.MANAGE, keys.show),
@@ -191,6 +184,7 @@ class HttpEndpoint:
             Page("/$api/v1/keys/", Access.MANAGE, keys.rotate, "POST"),
             Page("/$api/v1/keys/", Access.MANAGE, keys.remove, "DELETE"),
         ]
+        rows += [] if shared.member is None else cluster_pages(shared.member, served)
         if shared.settings.explorer == "on":
             rows += explorer_pages(asks_for_secret=served.authority_manager.asks_for_secret)
         if has_stores:
@@ -213,3 +207,15 @@ class HttpEndpoint:
                 role: Role = "default" if served.is_default else "namespace"
                 found.append((StoreHead(served.name, role, 0), served.shard.reader))
         return {key_of(head): (head, reader) for head, reader in found}
+
+
+def _namespace_rows(namespaces: NamespacePages) -> list[Page]:
+    return [
+        Page("/$api/v1/namespaces", Access.MANAGE, namespaces.show_all),
+        Page("/$api/v1/namespaces", Access.MANAGE, namespaces.make, "POST", takes_body=True),
+        Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.show),
+        Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.create, "PUT", takes_body=True),
+        Page("/$api/v1/namespaces/", Access.MANAGE, namespaces.delete, "DELETE"),
+        Page("/$api/v1/namespaces/*/clock", Access.MANAGE, namespaces.move_clock, "POST", takes_body=True),
+        Page("/$api/v1/namespaces/*/reset", Access.MANAGE, namespaces.reset, "POST"),
+    ]

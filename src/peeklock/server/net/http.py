@@ -26,7 +26,7 @@ import h11
 
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import JSON, Steer, Work
-from peeklock.auth import AuthorizationError
+from peeklock.auth import AnotherNamespace, AuthorizationError
 from peeklock.rest.api import Receive
 from peeklock.rest.exchange import RETRY_AFTER_S
 from peeklock.server.line_limits import Note
@@ -271,6 +271,9 @@ class HttpProtocol(asyncio.Protocol):
         """Serve a request in the namespace that it names; return False if it was refused."""
         try:
             context = self._context_for(head)
+        except AnotherNamespace as failure:
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, str(failure))
+            return False
         except AuthorizationError as failure:
             self._refuse(HTTPStatus.FORBIDDEN, str(failure))
             return False

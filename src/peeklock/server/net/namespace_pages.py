@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from peeklock.admin.exchange import Response
 from peeklock.api.exchange import JSON, to_json
@@ -22,13 +23,16 @@ from peeklock.config.namespace_limits import write_limits
 from peeklock.server import configuration, log
 from peeklock.server.keys.keys import GivenKeyFile
 from peeklock.server.namespaces.for_tests import advance, reset
-from peeklock.server.namespaces.lifecycle import Lifecycle, NotDeletable
+from peeklock.server.namespaces.lifecycle import Lifecycle, NotDeletable, Wanted
 from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.namespaces.throw_away import ThrowAway
 from peeklock.server.net.operator_pages import PageRequest
 from peeklock.server.settings import StartFailed
 from peeklock.store.base import StoreError
+
+if TYPE_CHECKING:
+    from peeklock.server.cluster.member import Member
 
 ADVANCE_MS_MAX = 10 * 365 * 86_400_000
 """Of one request. Our choice: ten years are more than any timer but the largest time to live."""
@@ -46,8 +50,13 @@ class NamespacePages:
         throw_away: ThrowAway,
         own: ServedNamespace,
         endpoint_of: Callable[[str], str],
+        member: Member | None = None,
     ) -> None:
-        """`own` serves the page; `endpoint_of` returns the endpoint of a connection string for a host."""
+        """`own` serves the page; `endpoint_of` returns the endpoint of a connection string for a host.
+
+        `member`: this process as a node; None = it is in no cluster.
+        """
+        self._member = member
         self._registry = registry
         self._lifecycle = lifecycle
         self._throw_away = throw_away
@@ -57,12 +66,23 @@ class NamespacePages:
     async def show_all(self, request: PageRequest) -> Response:
         """Return all namespaces that may be seen here."""
         shown = self._registry if self._own.is_default else (self._own,)
-        return _json(200, {"namespaces": [self._view(served) for served in shown]})
+        views = [self._view(served) for served in shown]
+        if self._member is not None and self._own.is_default:
+            names = {view["name"].lower() for view in views}
+            every = self._member.directory.by_store.values()
+            views += [self._view_elsewhere(one) for one in every if one.name.lower() not in names]
+        return _json(200, {"namespaces": views})
 
     async def show(self, request: PageRequest) -> Response:
         """Return one namespace."""
         served = self._found(request)
-        return self._missing(request) if served is None else _json(200, self._view(served))
+        if served is not None:
+            return _json(200, self._view(served))
+        if self._member is not None and self._own.is_default:
+            wanted = self._member.directory.by_name(request.argument)
+            if wanted is not None:
+                return _json(200, self._view_elsewhere(wanted))
+        return self._missing(request)
 
     async def make(self, request: PageRequest) -> Response:
         """Make a throw-away namespace; return its connection string. The body may be a Config.json."""
@@ -86,6 +106,8 @@ class NamespacePages:
 
         async def created() -> ServedNamespace:
             config = configuration.in_request(request.body) if request.body else None
+            if self._member is not None and (found := self._member.directory.by_name(request.argument)):
+                raise NamespaceThere(f"There is already a namespace '{found.name}'.")
             return await self._lifecycle.make(request.argument, config)
 
         return await self._answer(request, 201, created)
@@ -93,6 +115,11 @@ class NamespacePages:
     async def delete(self, request: PageRequest) -> Response:
         """Delete a namespace with all that is in it, or end a throw-away one."""
         served = self._found(request)
+        member = self._member
+        if served is None and member is not None and self._own.is_default:
+            wanted = member.directory.by_name(request.argument)
+            if wanted is not None:
+                return await self._answer(request, 204, partial(member.delete, wanted))
         if served is None:
             return self._missing(request)
         if self._throw_away.lease_of(served) is not None:
@@ -202,6 +229,18 @@ class NamespacePages:
             "tier": TIERS[served.settings.tier].name,
             "properties": write_limits(served.limits),
             **({} if lease is None else {"lease": format_duration(round(lease.seconds * 1000))}),
+        }
+
+    def _view_elsewhere(self, wanted: Wanted) -> dict[str, Any]:
+        """Return what is shown of a namespace that another node owns, or none."""
+        settings = self._own.settings
+        return {
+            "name": wanted.name,
+            "kind": wanted.kind,
+            "durability": settings.durability,
+            "connections": None,
+            "tier": TIERS[wanted.limits.tier or settings.tier].name,
+            "properties": write_limits(wanted.limits),
         }
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from peeklock import __version__
-from peeklock.auth import Grant
+from peeklock.auth import AnotherNamespace, Grant
 from peeklock.broker.vocabulary.quotas import TIERS
 from peeklock.gateway.bounds import Buffers
 from peeklock.gateway.choice import Only
@@ -37,6 +37,7 @@ from peeklock.server.workers.children import Children
 if TYPE_CHECKING:
     from peeklock.metrics.pages import Figures
     from peeklock.metrics.table import Metric
+    from peeklock.server.cluster.member import Member
     from peeklock.server.net.endpoint import HttpEndpoint
     from peeklock.server.net.http_dispatch import HttpContext
     from peeklock.server.net.http_heads import Head
@@ -68,6 +69,8 @@ class Protocols:
     """Whether the broker stops."""
     endpoint_of: Callable[[str], str]
     """Returns the endpoint of a connection string for a host, and what follows its key."""
+    member: Member | None = None
+    """This process as a node; None = it is in no cluster."""
 
     def __post_init__(self) -> None:
         self._make_gateway = self._gateway_maker()
@@ -90,6 +93,10 @@ class Protocols:
         self.children = Children()
         """Processes that work for clients."""
         self.throw_away = ThrowAway(self.registry, self.process, self.end)
+        self.local: Callable[[str, str], ServedNamespace | None] | None = None
+        """Returns the namespace of a host and a path, of those that this node owns; None = it is no node."""
+        self.relayed: Callable[[], int] = int
+        """Returns how many connections are carried to other nodes."""
         self.lifecycle.close = self.end
 
     def wait_s(self, address: str) -> float | None:
@@ -121,6 +128,26 @@ class Protocols:
         self._join(connection, served)
         self.connections[connection_id] = connection
         return connection
+
+    def amqp_of(self, served: ServedNamespace) -> asyncio.Protocol:
+        """Return the protocol of a new AMQP connection, whose peer has named its namespace."""
+        connection_id = self.new_id()
+        connection = AmqpConnection(
+            connection_id,
+            served.shard,
+            self.turns,
+            partial(self._gateway, namespaces=Only(served)),
+            self._closed,
+            self._buffered,
+            self.clock.now_ms,
+        )
+        self._join(connection, served)
+        self.connections[connection_id] = connection
+        return connection
+
+    def amqp_in(self, served: ServedNamespace) -> asyncio.Protocol:
+        """Return that of AMQP within HTTP, whose request was for this namespace."""
+        return self.amqp() if self.local is None else self.amqp_of(served)
 
     async def attach(self, served: ServedNamespace, sock: socket.socket, grants: Sequence[Grant]) -> None:
         """Serve a socket that a child process has the other end of, as a client with these grants.
@@ -240,6 +267,24 @@ class Protocols:
         context = self._endpoint(self.registry.default).control
         return HttpProtocol(context, self.refusals.of_connection(), self._control_for)
 
+    def http_of(self, served: ServedNamespace, *, is_control: bool) -> asyncio.Protocol:
+        """Return the protocol of a new HTTP connection, whose first request is for a namespace."""
+        from peeklock.server.net.http import HttpProtocol
+
+        def context_of(served: ServedNamespace) -> HttpContext:
+            endpoint = self._endpoint(served)
+            return endpoint.control if is_control else endpoint.context
+
+        def context_for(head: Head) -> HttpContext:
+            assert self.local is not None
+            found = self.local(head.headers.get("host", ""), head.path)
+            if found is None:
+                raise AnotherNamespace("Another node serves this namespace: use another connection for it.")
+            found.used = True
+            return context_of(found)
+
+        return HttpProtocol(context_of(served), self.refusals.of_connection(), context_for)
+
     def _context_for(self, head: Head) -> HttpContext:
         """Return the context of the namespace that a request is for. Raises: NamespaceFull."""
         registry = self.registry
@@ -298,6 +343,9 @@ class Protocols:
         if served.is_default:
             gauges[table.BUFFERED] = self._buffered.size_bytes
             gauges[table.DEFECTS] = self.defects.count
+            if self.member is not None:
+                gauges[table.OWNED] = len(self.member.owned())
+                gauges[table.RELAYED] = self.relayed()
         if (backlog := served.capture_backlog_bytes) is not None:
             gauges[table.CAPTURE_BACKLOG] = backlog
         return gauges

@@ -1,6 +1,8 @@
 """The process's own facts, in a store of the same kind as those of its namespaces.
 
 store         The facts by key, read at the start and changed in whole commits.
+shared        Those of a cluster, which each node may change.
+sealing       Secrets among those of a cluster, encrypted.
 default_name  The name of the default namespace.
 namespaces    The namespaces that a command has made.
 jobs          The jobs of each namespace.

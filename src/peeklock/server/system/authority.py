@@ -12,7 +12,7 @@ from typing import Any
 from peeklock.server.system.store import SystemStore, Values
 from peeklock.server.tls.contexts import CA_FILE, CA_KEY_FILE, FOLDER
 from peeklock.server.tls.kept_authority import Pair
-from peeklock.store.base import StoreDamaged, StoreError
+from peeklock.store.base import StoreDamaged, StoreError, StoreFailed
 
 FACT = "certificate-authority"
 
@@ -32,14 +32,24 @@ class SystemAuthority:
         self.mend = f"put sound copies of {CA_FILE} and {CA_KEY_FILE} into {data / FOLDER}, and start again"
         self.mend_missing_key = f"put {CA_KEY_FILE} into {data / FOLDER}, and start again"
 
+        self._loaded = Pair()
+
     def load(self) -> Pair:
         try:
-            return read(self._system)
+            self._loaded = read(self._system)
         except StoreDamaged as failure:
             raise OSError(str(failure)) from failure
+        return self._loaded
 
     def save(self, pair: Pair) -> None:
-        saving = asyncio.run_coroutine_threadsafe(self._system.put(values_of(pair)), self._loop)
+        before = self._loaded
+
+        def values() -> Values:
+            if read(self._system) != before:
+                raise StoreFailed("another node of the cluster has made one just now")
+            return values_of(pair)
+
+        saving = asyncio.run_coroutine_threadsafe(self._system.change(values), self._loop)
         try:
             saving.result()
         except StoreError as failure:

@@ -52,10 +52,19 @@ class NamespaceKeys:
         self._draw = draw
         self.on_change: Callable[[list[SasRule]], None] = lambda rules: None
         """Is called with all rules once a change is durable, before the change returns."""
+        self._shown: _Rules = []
+        """What was followed last."""
 
     def rules(self) -> list[SasRule]:
         """Return the rules, none if the namespace has no keys. Raises: StoreDamaged."""
         return self._kept() or []
+
+    def follow(self) -> None:
+        """Call `on_change` if another process has changed the rules. Raises: StoreDamaged."""
+        rules = self._kept()
+        if rules is not None and rules != self._shown:
+            self._shown = rules
+            self.on_change(rules)
 
     async def load_or_make(self, first_name: str = ROOT_RULE) -> list[SasRule]:
         """Return the rules; without any kept, make one of this name, which has all rights.

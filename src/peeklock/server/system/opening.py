@@ -19,7 +19,20 @@ async def open_system(settings: Settings, default: str, stores: Stores | None) -
     try:
         if settings.data is not None:
             require_finished(settings.data)  # before anything is made there
-        system = await SystemStore.open(_store(settings, stores))
+        nodes = None if stores is None else stores.nodes
+        if nodes is None:
+            system = await SystemStore.open(_store(settings, stores))
+        else:
+            from peeklock.server.database import read_cluster_key
+            from peeklock.server.system.sealing import Sealing
+            from peeklock.server.system.shared import SharedSystemStore
+
+            assert settings.cluster_key is not None
+            sealing = Sealing(read_cluster_key(settings.cluster_key))
+            # The other nodes look then, and read the facts again.
+            system = await SharedSystemStore.open_shared(
+                lambda: _store(settings, stores), sealing, nodes.notify
+            )
     except StoreInUse as failure:  # of its own folder, which nobody has named
         assert settings.data is not None
         text = f"{settings.data} is in use by {holder(folder_of(settings.data))}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +48,16 @@ class SystemStore:
         """Open a store and read its facts. Raises: StoreError; the store is closed then."""
         await store.open()
         try:
-            facts = (await store.load_definitions()).facts
-            for key, text in facts.items():
-                _decode(key, text)
-            live = await store.load_live()
+            return cls(store, *await read(store))
         except BaseException:
             await store.close()
             raise
-        return cls(store, facts, live.first_no + len(live.frame_sizes))
 
     def get(self, key: str) -> Any:
         """Return a value of its own, None if there is no such fact."""
         text = self._texts.get(key)
-        return None if text is None else _decode(key, text)
+        found = None if text is None else _decode(key, text)
+        return self._opened(key, found) if is_sealed(found) else found
 
     def keys_below(self, prefix: str) -> list[str]:
         """Return the keys that begin with a prefix, sorted."""
@@ -96,13 +94,31 @@ class SystemStore:
         async with self._changing:
             if self._failure is not None:
                 raise StoreFailed(f"the facts of the process cannot be changed: {self._failure}")
-            texts = {
-                _checked(key): None if value is None else _encode(value) for key, value in make().items()
-            }
-            if texts:
-                await self._commit(texts)
+            async with self._writing():
+                texts = {
+                    _checked(key): None if value is None else _encode(self._sealed(key, value))
+                    for key, value in make().items()
+                }
+                if texts:
+                    await self._commit(texts)
             if then is not None:
                 then()
+
+    def _sealed(self, key: str, value: Any) -> Any:
+        """Return a value as it is stored."""
+        return value
+
+    def _opened(self, key: str, sealed: Any) -> Any:
+        """Return what a sealed value has. Raises: StoreDamaged."""
+        raise StoreDamaged(
+            f"the fact {key} of the process is encrypted with the key of a cluster: copy it into a database, "
+            "and start nodes with that key on it"
+        )
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[None]:
+        """Hold the store while a change is made."""
+        yield
 
     async def _commit(self, texts: dict[str, str | None]) -> None:
         changes: list[Change] = [
@@ -125,6 +141,20 @@ class SystemStore:
     def reader(self) -> StoreReader:
         """Return a reader of its store, for a back-up. Raises: StoreFailed."""
         return self._store.reader()
+
+
+async def read(store: Store) -> tuple[dict[str, str], int]:
+    """Return the facts in an open store, and the number of its next batch. Raises: StoreError."""
+    facts = (await store.load_definitions()).facts
+    for key, text in facts.items():
+        _decode(key, text)
+    live = await store.load_live()
+    return facts, live.first_no + len(live.frame_sizes)
+
+
+def is_sealed(value: Any) -> bool:
+    """Return whether a value is encrypted; see `sealing`."""
+    return isinstance(value, dict) and value.keys() == {"sealed"}
 
 
 def _checked(key: str) -> str:

@@ -109,17 +109,16 @@ class Children:
     def require_room(self, namespace: str, identity: str) -> None:
         """Raise ServerBusy if a key of a namespace can have no further child now."""
         of_namespace = sum(count for (name, _), count in self._counts.items() if name == namespace)
-        of_key = self._counts[namespace, identity]
-        if (
-            of_key >= CHILDREN_OF_KEY_MAX
-            or of_namespace >= CHILDREN_OF_NAMESPACE_MAX
-            or self._counts.total() >= CHILDREN_MAX
+        for count, count_max, whose in (
+            (self._counts[namespace, identity], CHILDREN_OF_KEY_MAX, "key"),
+            (of_namespace, CHILDREN_OF_NAMESPACE_MAX, "namespace"),
+            (self._counts.total(), CHILDREN_MAX, "broker"),
         ):
-            raise ServerBusy(
-                f"{self._counts.total()} searches and jobs are under way, {of_namespace} of this namespace "
-                f"and {of_key} of this key, of {CHILDREN_MAX}, {CHILDREN_OF_NAMESPACE_MAX} and "
-                f"{CHILDREN_OF_KEY_MAX}: try again when one has ended."
-            )
+            if count >= count_max:
+                raise ServerBusy(
+                    f"{count} searches and jobs of this {whose} are under way, the most there may be: try "
+                    "again when one has ended, or stop one."
+                )
 
     async def start(
         self,

@@ -9,9 +9,11 @@ event_reader Reads event rows while a broker runs, for the process that exports 
 filler       Makes a store of what a back-up has.
 format       The number of the format, and the tables.
 leases       Who may write to a store, and until when.
+nodes        The nodes of a cluster, and which of them owns which store.
 reader       Reads a store as it is stored, for a back-up.
 refusals     Servers and connections that cannot keep what a broker promises.
 store        `PostgresStore`: commits, reads.
 vacuum       Wins space back after so many dropped rows.
+watch        Reports a node, and says what the others do.
 writing      The transaction that writes a batch.
 """

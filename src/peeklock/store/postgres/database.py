@@ -21,6 +21,9 @@ READERS = 4
 OTHERS = 3
 """Connections for renewals, for vacuuming, and for a reader of a whole store."""
 
+OF_NODE = 2
+"""Further ones of a node of a cluster: for its watch, and for what it says."""
+
 
 class Database:
     """One database; call it on one event loop."""
@@ -33,6 +36,7 @@ class Database:
         durability: Durability = "fsync",
         connections: int = CONNECTIONS,
         ttl_s: float = TTL_S,
+        is_node: bool = False,
     ) -> None:
         """Connect to nothing yet.
 
@@ -40,14 +44,17 @@ class Database:
             address: where it is.
             owner: this process.
             durability: what a commit survives.
-            connections: so many at a time, `CONNECTIONS_MIN` at least. A commit has a connection while it is
-                under way, so any number of stores share them.
+            connections: so many at a time, `CONNECTIONS_MIN` at least, `OF_NODE` more for a node. A commit
+                has a connection while it is under way, so any number of stores share them.
             ttl_s: how long a lease lasts.
+            is_node: whether this process is a node of a cluster.
         """
         self.connections = Connections(address, owner.application_name, durability, connections)
         self.leases = Leases(self.connections, owner, ttl_s)
         self.vacuum = Vacuum(self.connections)
-        self.writers = Pool("peeklock-store-writer", connections - READERS - OTHERS)
+        others = OTHERS + OF_NODE if is_node else OTHERS
+        assert connections >= READERS + others + 1
+        self.writers = Pool("peeklock-store-writer", connections - READERS - others)
         self.readers = Pool("peeklock-store-reader", READERS)
 
     @property

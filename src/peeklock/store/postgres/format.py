@@ -17,8 +17,9 @@ from peeklock.store.encoding import definitions
 from peeklock.store.postgres.errors import store_error
 from peeklock.store.postgres.refusals import Db
 
-FORMAT = 1
-"""Format that this release writes. The bytes in the tables name their own versions."""
+FORMAT = 2
+"""Format that this release writes: 2 has the nodes of a cluster. The bytes in the tables name their own
+versions."""
 
 LOCK = 0x706B6C6B
 """The advisory lock under which the tables are made: `pklk`."""
@@ -52,34 +53,56 @@ SCHEMA = (
     "ALTER TABLE peeklock.body ALTER COLUMN data SET STORAGE EXTERNAL",
     "ALTER TABLE peeklock.event ALTER COLUMN data SET STORAGE EXTERNAL",
 )
-"""The statements that create the tables in the schema."""
+"""The statements that create the tables of format 1 in the schema."""
+
+UPGRADES = {
+    1: (
+        "CREATE TABLE peeklock.node(name text PRIMARY KEY, instance text NOT NULL, session text NOT NULL, "
+        "address text NOT NULL, version text NOT NULL, started timestamptz NOT NULL, "
+        "seen timestamptz NOT NULL, is_leaving boolean NOT NULL, is_sound boolean NOT NULL, "
+        f"unreached text[] NOT NULL) WITH (fillfactor = 20, {_VACUUM.format(500)})",
+        # The node that an operator has chosen.
+        "ALTER TABLE peeklock.lease ADD COLUMN place text",
+    )
+}
+"""By the number of a format: the statements that make the next one of it. A broker that runs meanwhile is not
+disturbed."""
 
 
 def make_tables(db: Db, shown: str) -> None:
-    """Make schema and tables if they are missing, in one transaction.
+    """Make schema and tables if they are missing, or of an earlier format, in one transaction.
 
     Raises: StoreTooNew, StoreDamaged, StoreFailed.
     """
-    if _check(db, shown):
+    if _check(db, shown) == FORMAT:
         return
     try:
         with db.transaction():
             db.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-            if _check(db, shown):  # another process has made them meanwhile
-                return
-            if not _has(db, "SELECT 1 FROM pg_namespace WHERE nspname = 'peeklock'"):
-                db.execute("CREATE SCHEMA peeklock")
-            for statement in SCHEMA:
-                db.execute(statement)
-            with db.cursor() as cursor:
-                cursor.executemany(
-                    "INSERT INTO peeklock.meta VALUES (%s, %s)",
-                    [("format", str(FORMAT)), ("release", __version__)],
-                )
+            found = _check(db, shown)  # another process may have made them meanwhile
+            if not found:
+                _make(db)
+            for number in range(found or 1, FORMAT):
+                for statement in UPGRADES[number]:
+                    db.execute(statement)
+            for key, value in (("format", str(FORMAT)), ("release", __version__)):
+                db.execute("UPDATE peeklock.meta SET v = %s WHERE k = %s", (value, key))
     except psycopg.errors.InsufficientPrivilege as error:
         raise no_right(db, shown, error) from error
     except psycopg.Error as error:
         raise store_error(f"make the tables in {shown}", error) from error
+
+
+def _make(db: Db) -> None:
+    """Make the tables of format 1."""
+    if not _has(db, "SELECT 1 FROM pg_namespace WHERE nspname = 'peeklock'"):
+        db.execute("CREATE SCHEMA peeklock")
+    for statement in SCHEMA:
+        db.execute(statement)
+    with db.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO peeklock.meta VALUES (%s, %s)", [("format", "1"), ("release", __version__)]
+        )
 
 
 def no_right(db: Db, shown: str, error: psycopg.errors.InsufficientPrivilege) -> StoreFailed:
@@ -93,11 +116,11 @@ def no_right(db: Db, shown: str, error: psycopg.errors.InsufficientPrivilege) ->
     )
 
 
-def _check(db: Db, shown: str) -> bool:
-    """Return whether the tables are there. Raises: StoreTooNew, StoreDamaged, StoreFailed."""
+def _check(db: Db, shown: str) -> int:
+    """Return the format of the tables, 0 = there are none. Raises: StoreTooNew, StoreDamaged, StoreFailed."""
     try:
         if not _has(db, "SELECT 1 FROM pg_tables WHERE schemaname = 'peeklock' AND tablename = 'meta'"):
-            return False
+            return 0
         found = dict(db.execute("SELECT k, v FROM peeklock.meta").fetchall())
     except psycopg.errors.InsufficientPrivilege as error:
         raise no_right(db, shown, error) from error
@@ -112,7 +135,7 @@ def _check(db: Db, shown: str) -> bool:
             f"up to {FORMAT}: start release {release} or a newer one, or restore a back-up that was made "
             "before the upgrade"
         )
-    return True
+    return int(number)
 
 
 def _has(db: Db, sql: str) -> bool:

@@ -8,7 +8,10 @@ import { Count } from "./text.js";
 export function Tabs({ items, current, onChoose, label }) {
   const ref = useRef(null);
   useEffect(() => {
-    ref.current.querySelector('[aria-current], [aria-selected="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const strip = ref.current.getBoundingClientRect();
+    const tab = ref.current.querySelector('[aria-current], [aria-selected="true"]')?.getBoundingClientRect();
+    // The strip alone: `scrollIntoView` would scroll the page too.
+    if (tab) ref.current.scrollLeft += Math.max(0, tab.right - strip.right) + Math.min(0, tab.left - strip.left);
   }, [current]);
   const inside = (item) =>
     html`<span>${item.label}</span>${item.count !== undefined && html`<${Count} value=${item.count} tone=${item.tone} />`}`;

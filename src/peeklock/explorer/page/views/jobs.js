@@ -59,8 +59,8 @@ function Part({ job }) {
 }
 
 const COLUMNS = [
-  { key: "work", title: "Work", value: workName, cell: (job) => html`<b>${workName(job)}</b>`, minWidth: 86 },
-  { key: "entity", title: "Entity", value: (job) => job.entity, cell: (job) => html`<${Text} value=${job.entity} />${job.to && html` <span class="faint">to <${Text} value=${job.to} /></span>`}`, minWidth: 90, grow: 3 },
+  { key: "work", title: "Work", value: workName, cell: (job) => html`<b>${workName(job)}</b>`, minWidth: 86, grow: 2 },
+  { key: "entity", title: "Entity", value: (job) => job.entity, cell: (job) => html`<${Text} value=${job.entity} />${job.to && html` <span class="faint">to <${Text} value=${job.to} /></span>`}`, minWidth: 90, grow: 4 },
   { key: "which", title: "Which", value: whichOf, cell: (job) => html`<${Text} value=${whichOf(job) || "all"} />`, minWidth: 110, grow: 2, drop: 5 },
   { key: "state", title: "State", value: (job) => job.state, cell: (job) => html`<${State} job=${job} />`, width: 104 },
   { key: "part", title: "Messages", value: (job) => job.done, cell: (job) => html`<${Part} job=${job} />`, width: 190, drop: 2 },

@@ -1,0 +1,262 @@
+"""One node at work: it reports itself, opens the namespaces that it is to own, and gives others back.
+
+`cluster.placing` decides from what the database says. All is done in one task, a step at a time: what was
+decided on an old view is refused by the lease, and decided anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from peeklock.cluster.placing import Plan, plan
+from peeklock.cluster.view import Node, View
+from peeklock.server import log
+from peeklock.server.cluster.directory import Directory
+from peeklock.server.cluster.stand_in import follow_keys
+from peeklock.server.disk import SYSTEM, store_name
+from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.namespaces.lifecycle import DELETED, OPENED_AT_ONCE, Lifecycle, Wanted
+from peeklock.server.namespaces.registry import NamespaceThere, Registry
+from peeklock.server.namespaces.served import ServedNamespace
+from peeklock.server.settings import StartFailed
+from peeklock.server.system.shared import SharedSystemStore
+from peeklock.store.base import StoreError, StoreInUse
+
+if TYPE_CHECKING:
+    from peeklock.config.file import Config
+    from peeklock.store.postgres.nodes import Nodes, Report
+
+ANSWERS_S_MAX = 0.5
+"""How long a namespace that moves answers what was begun. Our choice: a move takes a second."""
+
+CLIENTS_S_MAX = 0.2
+"""How long its clients may take to read that it moves. Our choice, likewise."""
+
+RETRY_S = 10.0
+"""After a namespace could not be opened. Our choice: people mend what is wrong."""
+
+FREE_S_MAX = 10.0
+"""For another node to give a namespace back. Our choice: two leases."""
+
+FREE_LOOK_S = 0.05
+
+MOVED = "The namespace '{}' moves to another node of the cluster: connect again."
+
+
+class Member:
+    """This process as a node."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        registry: Registry,
+        lifecycle: Lifecycle,
+        system: SharedSystemStore,
+        configs: Sequence[Config],
+        own_names: Sequence[str],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """Own nothing yet. Raises: StartFailed.
+
+        Args:
+            nodes: the cluster, which this node has joined.
+            registry: with the stand-in as the default namespace.
+            lifecycle: opens and ends namespaces.
+            system: the facts of the cluster.
+            configs: of the configuration file, the default namespace first.
+            own_names: further host names of the broker.
+            on_failure: called when this node may not go on.
+        """
+        from peeklock.store.postgres.nodes import Report
+        from peeklock.store.postgres.watch import Watch
+
+        self.nodes = nodes
+        self.view = View()
+        """What the database said last."""
+        self.configs = configs
+        self._registry = registry
+        self._stand_in = registry.default
+        self._lifecycle = lifecycle
+        self._system = system
+        self._own_names = own_names
+        self.directory = self._make_directory()
+        self._seen = asyncio.Event()
+        self._facts_epoch = 0
+        self._failed_at_s: dict[str, float] = {}
+        self._report = Report()
+        self._loop = loop = asyncio.get_running_loop()
+        self._watchers: list[Callable[[], None]] = []
+        self._stops = False
+        self._task: asyncio.Task[None] | None = None
+        self._watch = Watch(
+            nodes,
+            lambda: self._report,
+            lambda view: _tell(loop, self._take_view, view),
+            lambda failure: _tell(loop, on_failure, failure),
+        )
+
+    def start(self) -> None:
+        """Begin to report, and to own."""
+        self._watch.start()
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(tell_failure)
+
+    def on_view(self, watcher: Callable[[], None]) -> None:
+        """Call a function with each new view."""
+        self._watchers.append(watcher)
+
+    def say(self, change: Callable[[Report], Report]) -> None:
+        """Change what this node reports, from its next report on."""
+        self._report = change(self._report)
+
+    async def stop(self) -> None:
+        """Open nothing more, and let others take what this node is about to give back."""
+        self.say(lambda report: replace(report, is_leaving=True))
+        self._stops = True
+        self._seen.set()
+        if self._task is not None:
+            await self._task
+
+    async def leave(self) -> None:
+        """Be no node any more; all namespaces are closed."""
+        self._watch.stop()
+        with contextlib.suppress(StoreError):  # others see it when it reports no more
+            await asyncio.to_thread(self.nodes.leave)
+
+    def follow(self, configs: Sequence[Config]) -> None:
+        """Follow a changed configuration file: namespaces that it names now are owned by some node."""
+        self.configs = configs
+        self._seen.set()
+
+    def owned(self) -> dict[str, ServedNamespace]:
+        """Return the namespaces that this node owns, by the names of their stores."""
+        return {
+            store_name(served.name, is_default=served.is_default): served
+            for served in self._registry
+            if served is not self._stand_in and served.kind != "throw-away"
+        }
+
+    def served(self, wanted: Wanted) -> ServedNamespace | None:
+        """Return a namespace if this node owns it."""
+        found = self._registry.get(wanted.name)
+        return None if found is self._stand_in else found
+
+    def owner_of(self, store: str) -> tuple[str, Node] | None:
+        """Return the process that owns a store, and its node; None = nobody that is known does."""
+        lease = self.view.lease(store)
+        node = self.view.nodes.get(lease.owner or "")
+        if not lease.is_valid or node is None or lease.session is None:
+            return None
+        return lease.session, node
+
+    async def move(self, store: str, name: str | None) -> None:
+        """Choose the node that owns a store from now on, None = whoever has room. Raises: StoreError."""
+        await asyncio.to_thread(self.nodes.choose, [store], name)
+
+    async def delete(self, wanted: Wanted) -> None:
+        """Delete a namespace that another node owns, which gives it back.
+
+        Raises: StoreError, NamespaceThere, NotDeletable.
+        """
+        await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted.store))
+
+    async def _until_free(self, store: str) -> None:
+        """Wait until nobody owns a store, for some time."""
+        until_s = self._loop.time() + FREE_S_MAX
+        while self.view.lease(store).is_valid and self._loop.time() < until_s:  # noqa: ASYNC110  # others act
+            await asyncio.sleep(FREE_LOOK_S)
+
+    def _make_directory(self) -> Directory:
+        """Return all namespaces of the cluster. Raises: StartFailed."""
+        first = self.configs[0] if self.configs else None
+        default = Wanted.default(self._stand_in.name, first)
+        return Directory(default, self._lifecycle.wanted(self.configs[1:]), self._own_names)
+
+    # From the watch
+
+    def _take_view(self, view: View) -> None:
+        self.view = view
+        self._seen.set()
+        for watcher in self._watchers:
+            watcher()
+
+    # The task
+
+    async def _run(self) -> None:
+        while True:
+            await self._seen.wait()
+            self._seen.clear()
+            if self._stops:
+                return
+            try:
+                await self._follow_facts()
+                wanted = self.directory.by_store
+                todo = plan(self.view, wanted, self.nodes.name, self.owned())
+                await self._do(todo, wanted)
+            except (StoreError, StartFailed) as failure:
+                log.error("the node cannot follow the cluster", {"reason": str(failure)})
+
+    async def _follow_facts(self) -> None:
+        """Follow namespaces and keys that another node has changed, and the configuration of this one."""
+        epoch = self.view.lease(SYSTEM).epoch
+        if epoch != self._facts_epoch:
+            await self._system.refresh()
+            self._facts_epoch = epoch
+            for served in (self._stand_in, *self.owned().values()):
+                follow_keys(served)
+        self.directory = self._make_directory()
+
+    async def _do(self, todo: Plan, wanted: Mapping[str, Wanted]) -> None:
+        for store in todo.give:
+            served = self.owned().get(store)
+            if served is not None:
+                await self._give(served)
+        now_s = self._loop.time()
+        take = [store for store in todo.take if now_s >= self._failed_at_s.get(store, -RETRY_S) + RETRY_S]
+        for first in range(0, len(take), OPENED_AT_ONCE):
+            some = take[first : first + OPENED_AT_ONCE]
+            await asyncio.gather(*(self._take(wanted[store]) for store in some))
+        if todo.give or take:
+            await asyncio.to_thread(self.nodes.notify)
+
+    async def _take(self, wanted: Wanted) -> None:
+        try:
+            served = await self._lifecycle.serve(wanted)
+        except NamespaceThere:
+            return  # it is made or deleted just now
+        except StartFailed as failure:
+            if isinstance(failure.__cause__, StoreInUse):
+                return  # another node was quicker
+            self._failed_at_s[wanted.store] = self._loop.time()
+            fields = {"namespace": wanted.name, "reason": str(failure)}
+            log.error("a namespace cannot be opened", {**fields, "do": "correct what is wrong"})
+            return
+        self._failed_at_s.pop(wanted.store, None)
+        log.info("namespace taken", {"name": served.name, "node": self.nodes.name})
+        if served.is_default:
+            await self._lifecycle.remove_rests()
+
+    async def _give(self, served: ServedNamespace) -> None:
+        """Give a namespace back, after its last commit."""
+        if served.is_default:
+            self._registry.set_default(self._stand_in)
+        else:
+            self._registry.remove(served)
+        for connection in list(served.connections.values()):
+            connection.stop_taking()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(served.shard.answer(), ANSWERS_S_MAX)
+        is_deleted = self.directory.by_name(served.name) is None
+        self._lifecycle.close(served, (DELETED if is_deleted else MOVED).format(served.name))
+        await served.retire(CLIENTS_S_MAX)
+        log.info("namespace given back", {"name": served.name, "node": self.nodes.name})
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., None], value: object) -> None:
+    """Call a function on the loop, which may be closed already."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, value)

@@ -1,0 +1,24 @@
+"""What a node has in the place of the default namespace while another node owns that.
+
+It has the name and the keys of the default namespace, so that the node answers for itself: probes, figures,
+the control socket. It has no entities, and no client is led to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from peeklock.server.namespaces.served import Process, ServedNamespace
+from peeklock.server.system.keys import NamespaceKeys
+
+
+def stand_in(name: str, process: Process) -> ServedNamespace:
+    """Return it, not open yet. Raises: KeysRefused."""
+    settings = replace(process.settings, durability="memory", data=None, store=None, capture=None)
+    return ServedNamespace(name, process, settings, "default")
+
+
+def follow_keys(served: ServedNamespace) -> None:
+    """Let a namespace have the keys that another node may have changed. Raises: StoreError."""
+    if isinstance(served.keys, NamespaceKeys):
+        served.keys.follow()

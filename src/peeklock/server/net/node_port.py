@@ -1,0 +1,138 @@
+"""The port at which other nodes hand on clients: TLS with the key pair of the nodes, then a line about the
+client, then its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import cast
+
+from peeklock.cluster.hello import BYTES_MAX, NOT_OWNED, PING, TAKEN, Hello, HelloInvalid, read
+from peeklock.server import log
+from peeklock.server.net.handed_on import HandedOnTransport
+from peeklock.server.net.relay import Relay
+from peeklock.server.net.sockets import listen
+from peeklock.server.settings import Settings, StartFailed
+
+HELLO_S_MAX = 5.0
+"""For the line. Our choice: the other node sends it at once."""
+
+
+class NodePort:
+    """The port of one node."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Listen, but answer nothing yet. Raises: StartFailed."""
+        self._sockets, self.address = _listening(settings)
+        """`address`: where other nodes reach it."""
+        self._servers: list[asyncio.Server] = []
+
+    async def open(self, relay: Relay, context: ssl.SSLContext) -> None:
+        """Take clients from now on."""
+        loop = asyncio.get_running_loop()
+        for sock in self._sockets:
+            made = await loop.create_server(
+                lambda: _HandedOn(relay), sock=sock, ssl=context, ssl_handshake_timeout=HELLO_S_MAX
+            )
+            self._servers.append(made)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        for server in self._servers:
+            server.close()
+        for sock in self._sockets:
+            sock.close()
+
+
+def _listening(settings: Settings) -> tuple[list[socket.socket], str]:
+    """Return sockets, and the address that other nodes are told. Raises: StartFailed."""
+    host, port = settings.host, 0
+    named = settings.node_address
+    if named is not None:
+        host, _, digits = named.rpartition(":")
+        port = int(digits)
+    elif host in ("0.0.0.0", "::", ""):
+        host = socket.gethostname()
+    try:
+        opened = listen(settings.host, port)
+    except OSError as failure:
+        raise StartFailed(
+            f"cannot listen on {settings.host}:{port} for other nodes: {failure.strerror or failure}; choose "
+            "another port with --node-address"
+        ) from failure
+    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return opened, f"{shown}:{opened[0].getsockname()[1]}"
+
+
+class _HandedOn(asyncio.Protocol):
+    """A connection from another node, until it has its protocol."""
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+        self._hello: Hello | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._timer = asyncio.get_running_loop().call_later(HELLO_S_MAX, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        transport = self._transport
+        if transport is None or self._hello is not None:
+            return  # it waits for its turn
+        line, end, _ = self._received.partition(b"\n")
+        if not end:
+            if len(line) > BYTES_MAX:
+                transport.abort()
+            return
+        try:
+            self._hello = hello = read(bytes(line))
+        except HelloInvalid as failure:
+            log.warning("a connection of another node was refused", {"reason": str(failure)})
+            transport.abort()
+            return
+        del self._received[: len(line) + 1]
+        assert self._timer is not None
+        self._timer.cancel()
+        if hello.kind == PING:
+            transport.write(TAKEN)
+            transport.close()
+            return
+        wait_s = self._relay.protocols.wait_s(hello.host) if hello.host else 0.0
+        if wait_s is None:
+            transport.abort()  # as the listener turns such an address away
+        elif wait_s:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._take, transport, hello)
+        else:
+            self._take(transport, hello)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _take(self, transport: asyncio.Transport, hello: Hello) -> None:
+        wanted = self._relay.member.directory.by_store.get(hello.store)
+        protocol = None if wanted is None else self._relay.local(hello.kind, wanted)
+        if protocol is None:
+            transport.write(NOT_OWNED)
+            transport.close()
+            return
+        transport.write(TAKEN)
+        client = {"peername": (hello.host, hello.port) if hello.host else None}
+        if not hello.has_tls:
+            client["sslcontext"] = None
+        handed_on = HandedOnTransport(transport, hello.answered, client, _mismatch)
+        transport.set_protocol(protocol)
+        protocol.connection_made(handed_on)
+        if self._received:
+            protocol.data_received(bytes(self._received))
+
+
+def _mismatch() -> None:
+    do = "update all nodes to one release"
+    log.error("another node has answered a client otherwise than this one", {"do": do})

@@ -1,0 +1,389 @@
+"""Leads each connection to the owner of the namespace that it asks for, here or on another node.
+
+Theory of operation: a caller is read until its namespace is known (`door`). If this node owns it, the
+connection gets its protocol and is like any other. Else the caller is connected to the owner, over TLS
+between nodes; the owner is told who the client is, reads its first bytes again, and answers with one byte
+whether it owns the namespace. From then on bytes are carried both ways, and neither end is read while the
+other one's output is full.
+
+While nobody owns the namespace, such as during a takeover, a caller is held: it is not read, and each change
+in the database lets it try again. When the process that owns the namespace changes, its sessions are cut at
+once, so that no client waits for an owner that is frozen or cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from peeklock.cluster.hello import AMQP, CONTROL, HTTP, TAKEN, Hello
+from peeklock.config.hosts import host_of
+from peeklock.server.cluster.member import Member
+from peeklock.server.line_limits import Note
+from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.namespaces.lifecycle import Wanted
+from peeklock.server.namespaces.served import ServedNamespace
+from peeklock.server.net.door import AmqpDoor, Asked, Door, HttpDoor
+from peeklock.server.net.handed_on import HandedOnTransport
+from peeklock.server.net.protocols import Protocols
+
+HOLD_S_MAX = 30.0
+"""How long a client is held while nobody owns its namespace. Our choice: several takeovers."""
+
+FIRST_S_MAX = 20.0
+"""For a client to say which namespace it asks for, as for its first bytes."""
+
+CONNECT_S_MAX = 5.0
+"""For another node to take a client. Our choice: the length of a lease."""
+
+RETRY_S = 0.25
+"""Between two tries, without a change in the database."""
+
+BUFFER_BYTES_HIGH = 256 * 1024
+"""Above so much unsent output of one end the other one is not read."""
+
+OWN_PATHS = ("/live", "/ready", "/health", "/owner", "/metrics", "/connections", "/$api/v1/cluster")
+"""Pages of the node itself, and what is below them, where the host names no namespace."""
+
+
+class Relay:
+    """The callers of one node."""
+
+    def __init__(
+        self,
+        member: Member,
+        protocols: Protocols,
+        context: ssl.SSLContext,
+        now_ms: Callable[[], int],
+        note: Note,
+    ) -> None:
+        """`context`: for connections to other nodes; `note` logs what a peer can cause."""
+        self.member = member
+        self.protocols = protocols
+        self.context = context
+        self.now_ms = now_ms
+        self.note = note
+        self._held: dict[Caller, None] = {}
+        self._sessions: dict[str, dict[Caller, None]] = {}
+        """By the name of the store."""
+        member.on_view(self._look)
+        protocols.local = self._local_http
+        protocols.relayed = self._carried
+
+    # As the listener asks
+
+    def amqp(self) -> asyncio.Protocol:
+        """Return the protocol of a new AMQP connection."""
+        return Caller(self, AMQP, AmqpDoor(self.now_ms()))
+
+    def http(self) -> asyncio.Protocol:
+        """Return the protocol of a new HTTP connection."""
+        return Caller(self, HTTP, HttpDoor())
+
+    def control(self) -> asyncio.Protocol:
+        """Return the protocol of a connection to the control socket."""
+        return Caller(self, CONTROL, HttpDoor())
+
+    def figures(self) -> dict[str, int]:
+        """Return figures for `GET /health`."""
+        return {"relayed": self._carried(), "held": len(self._held)}
+
+    def _carried(self) -> int:
+        return sum(map(len, self._sessions.values()))
+
+    def close(self) -> None:
+        """Close all callers: the node stops."""
+        for caller in [*self._held, *(one for some in self._sessions.values() for one in some)]:
+            caller.cut()
+
+    # From callers
+
+    def wanted(self, asked: Asked) -> Wanted | None:
+        """Return the namespace that is asked for; None = a page of this node."""
+        directory = self.member.directory
+        found = directory.named(asked.host, asked.user)
+        if found is None and f"{asked.path}/".startswith(tuple(f"{path}/" for path in OWN_PATHS)):
+            return None
+        return found or directory.default
+
+    def local(self, kind: str, wanted: Wanted | None) -> asyncio.Protocol | None:
+        """Return the protocol of a connection to a namespace that this node owns, None = it does not."""
+        protocols = self.protocols
+        served = self._served(wanted)
+        if served is None:
+            return None
+        if kind == AMQP:
+            return protocols.amqp_of(served)
+        return protocols.http_of(served, is_control=kind == CONTROL)
+
+    def _served(self, wanted: Wanted | None) -> ServedNamespace | None:
+        return self.protocols.registry.default if wanted is None else self.member.served(wanted)
+
+    def _local_http(self, host: str, path: str) -> ServedNamespace | None:
+        return self._served(self.wanted(Asked(host, path=path)))
+
+    def hold(self, caller: Caller) -> None:
+        """Let a caller try again when something changes."""
+        self._held[caller] = None
+
+    def carry(self, caller: Caller, store: str) -> None:
+        """Remember a caller that is connected to an owner."""
+        self._sessions.setdefault(store, {})[caller] = None
+
+    def left(self, caller: Caller) -> None:
+        """Forget a caller."""
+        self._held.pop(caller, None)
+        sessions = self._sessions.get(caller.store)
+        if sessions is not None:
+            sessions.pop(caller, None)
+            if not sessions:
+                del self._sessions[caller.store]
+
+    def _look(self) -> None:
+        """Follow the database: cut what has another owner now, and let those that are held try again."""
+        for store, sessions in list(self._sessions.items()):
+            session = self.member.view.lease(store).session
+            for caller in [one for one in sessions if one.session != session]:
+                caller.cut()
+        for caller in list(self._held):
+            caller.try_again()
+
+
+class Caller(asyncio.Protocol):
+    """One connection that this node has accepted."""
+
+    def __init__(self, relay: Relay, kind: str, door: Door) -> None:
+        self._relay = relay
+        self._kind = kind
+        self._door = door
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._owner: _ToOwner | None = None
+        self._wanted: Wanted | None = None
+        self.store = ""
+        self.session: str | None = None
+        """The process that it is connected to."""
+
+    # From the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast: uvloop's transports do not derive from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._timer = self._loop.call_later(FIRST_S_MAX, self.cut)
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if self._owner is not None:
+            self._owner.write(data)
+            return
+        if self.store:  # it is held: what was under way when reading was paused
+            self._door.received += data
+            return
+        written, asked = self._door.receive(data, self._relay.now_ms())
+        if written:
+            transport.write(written)
+        if asked is not None:
+            self._lead(transport, asked)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if self._owner is not None:
+            self._owner.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._owner is not None:
+            self._owner.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._end()
+        if self._owner is not None:
+            self._owner.close()
+
+    # To the owner
+
+    def _lead(self, transport: asyncio.Transport, asked: Asked) -> None:
+        self._wanted = wanted = self._relay.wanted(asked)
+        if self._taken_here(transport):
+            return
+        assert wanted is not None  # the pages of this node are here
+        self.store = wanted.store
+        transport.pause_reading()
+        self._set_timer(HOLD_S_MAX)
+        self._relay.hold(self)
+        self.try_again()
+
+    def _taken_here(self, transport: asyncio.Transport) -> bool:
+        """Hand the connection over to its protocol if this node owns its namespace."""
+        protocol = self._relay.local(self._kind, self._wanted)
+        if protocol is None:
+            return False
+        was_held = bool(self.store)
+        self._end()
+        self._transport = None  # it is another protocol's
+        door = self._door
+        handed_on = HandedOnTransport(transport, bytes(door.answered)) if door.answered else transport
+        transport.set_protocol(protocol)
+        protocol.connection_made(handed_on)
+        if was_held:
+            transport.resume_reading()
+        protocol.data_received(bytes(door.received))
+        return True
+
+    def try_again(self) -> None:
+        """Connect to the owner, if there is one."""
+        transport = self._transport
+        if transport is None or self._connecting is not None or self._taken_here(transport):
+            return
+        found = self._relay.member.owner_of(self.store)
+        if found is not None and found[1].name != self._relay.member.nodes.name:
+            self.session, node = found
+            self._connecting = self._loop.create_task(self._connect(transport, node.address))
+            self._connecting.add_done_callback(tell_failure)
+
+    async def _connect(self, transport: asyncio.Transport, address: str) -> None:
+        owner = _ToOwner(self)
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                host, port = host_of(address), int(address.rpartition(":")[2])
+                made, _ = await self._loop.create_connection(
+                    lambda: owner, host, port, ssl=self._relay.context
+                )
+                made.write(self._hello(transport).line() + self._door.received)
+                took = await owner.answer
+        except (OSError, TimeoutError) as failure:
+            fields = {"node": address, "reason": str(failure) or type(failure).__name__}
+            self._relay.note("another node does not answer", fields)
+            took = False
+        self._connecting = None
+        if self._transport is None or not took:
+            owner.close()
+            if self._transport is not None:
+                self._retry = self._loop.call_later(RETRY_S, self.try_again)
+            return
+        self._owner = owner
+        self._end()
+        transport.set_write_buffer_limits(high=BUFFER_BYTES_HIGH)
+        self._relay.carry(self, self.store)
+        owner.begin(transport)
+        transport.resume_reading()
+
+    def _hello(self, transport: asyncio.Transport) -> Hello:
+        peer = transport.get_extra_info("peername")
+        host, port = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else ("", 0)
+        has_tls = transport.get_extra_info("sslcontext") is not None
+        return Hello(self._kind, self.store, host, port, has_tls, bytes(self._door.answered))
+
+    # The end
+
+    def owner_lost(self) -> None:
+        """Close the connection after what the owner has written."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def pause_reading(self) -> None:
+        """Read no more from the client for now."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._owner is not None:
+            self._owner.abort()
+
+    def _set_timer(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, self.cut)
+
+    def _end(self) -> None:
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        self._relay.left(self)
+
+
+class _ToOwner(asyncio.Protocol):
+    """The connection of a caller to the owner of its namespace."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._transport: asyncio.Transport | None = None
+        self._client: asyncio.Transport | None = None
+        self._early = b""
+        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """Whether the owner takes the client."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=BUFFER_BYTES_HIGH)
+
+    def data_received(self, data: bytes) -> None:
+        if self._client is not None:
+            self._client.write(data)
+            return
+        if not self.answer.done():
+            self.answer.set_result(data[:1] == TAKEN)
+            data = data[1:]
+        self._early += data
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._caller.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._caller.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if not self.answer.done():
+            self.answer.set_result(False)
+        if self._client is not None:
+            self._caller.owner_lost()
+
+    def begin(self, client: asyncio.Transport) -> None:
+        """Carry what comes to the client from now on."""
+        self._client = client
+        if self._early:
+            client.write(self._early)
+            self._early = b""
+        if self._transport is None:
+            self._caller.owner_lost()
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,83 @@
+"""This process as a node of a cluster: its member, its port for other nodes, its relay, in their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from peeklock.server.cluster.member import Member
+from peeklock.server.cluster.stand_in import stand_in
+from peeklock.server.database import read_cluster_key
+from peeklock.server.line_limits import Note
+from peeklock.server.namespaces.lifecycle import Lifecycle
+from peeklock.server.namespaces.registry import Registry
+from peeklock.server.namespaces.served import Process, ServedNamespace
+from peeklock.server.net.node_port import NodePort
+from peeklock.server.net.probing import Prober
+from peeklock.server.net.protocols import Protocols
+from peeklock.server.net.relay import Relay
+from peeklock.server.settings import Settings
+from peeklock.server.system.shared import SharedSystemStore
+
+if TYPE_CHECKING:
+    from peeklock.config.file import Config
+
+
+class Node:
+    """The parts of one node; the calls come in the order of the methods."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Listen for other nodes, without answering yet. Raises: StartFailed."""
+        self._settings = settings
+        self._port = NodePort(settings)
+        self.address = self._port.address
+        """Where other nodes reach this one."""
+        self.member: Member
+        self.relay: Relay
+
+    def stand_in(self, name: str, process: Process) -> ServedNamespace:
+        """Return what is in the place of the default namespace. Raises: KeysRefused."""
+        return stand_in(name, process)
+
+    def join(
+        self,
+        process: Process,
+        registry: Registry,
+        lifecycle: Lifecycle,
+        configs: Sequence[Config],
+    ) -> Member:
+        """Make the member, which owns nothing yet. Raises: StartFailed."""
+        assert process.stores is not None
+        assert process.stores.nodes is not None
+        assert isinstance(process.system, SharedSystemStore)
+        self.member = Member(
+            process.stores.nodes,
+            registry,
+            lifecycle,
+            process.system,
+            configs,
+            self._settings.own_names,
+            process.on_failure,
+        )
+        return self.member
+
+    async def open(self, protocols: Protocols, now_ms: Callable[[], int], note: Note) -> Relay:
+        """Take clients of other nodes; return what leads those of this one."""
+        from peeklock.server.tls.between_nodes import node_contexts
+
+        assert self._settings.cluster_key is not None
+        key = read_cluster_key(self._settings.cluster_key)
+        contexts = await asyncio.to_thread(node_contexts, key)
+        self.relay = Relay(self.member, protocols, contexts.connecting, now_ms, note)
+        await self._port.open(self.relay, contexts.listening)
+        return self.relay
+
+    async def probe(self, port: int) -> None:
+        """Probe this node at the port of its clients, and others, for as long as it runs."""
+        await Prober(self.member, self.relay.context, self._settings.host, port).run()
+
+    def close(self) -> None:
+        """Take no client any more, and cut those that are carried."""
+        self._port.close()
+        self.relay.close()

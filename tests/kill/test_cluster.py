@@ -1,0 +1,77 @@
+"""Owners in a cluster are killed and frozen under load; what clients were promised is compared with what is
+there. The clients use a node that owns nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from peeklock.demo.broker import BrokerFailed, BrokerProcess
+from peeklock.store.postgres.leases import TTL_S
+from tests.kill.test_postgres import Sender, check_all
+from tests.postgres_server import PostgresServer
+from tests.server.cluster.processes import Cluster
+
+SECONDS = 2.0
+"""Of load between two faults."""
+
+
+@pytest.fixture
+def cluster(postgres: PostgresServer, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(postgres.new_database(f"cluster{uuid.uuid4().hex}"), tmp_path, ("main",))
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def owner_of(cluster: Cluster) -> str:
+    cluster.until(lambda: cluster.shown("c")["main"] in ("a", "b"))
+    found = cluster.shown("c")["main"]
+    assert found is not None
+    return found
+
+
+def test_nothing_acknowledged_is_lost_when_owners_are_killed_and_frozen(cluster: Cluster) -> None:
+    """A frozen owner stops with status 1 when it goes on. Req: R-01, R-02."""
+    for name in "abc":
+        cluster.start(name)
+        cluster.until(lambda: cluster.shown(next(iter(cluster.nodes)))["main"] is not None)
+    entrance = cluster.nodes["c"]
+    sender = Sender(entrance)
+    sender.start()
+    for fault in (kill, freeze, kill, freeze):
+        sender.wait_for_more()
+        time.sleep(SECONDS)
+        owner = cluster.nodes[owner_of(cluster)]
+        fault(owner)
+        sender.wait_for_more()
+        owner.start()
+        entrance.check()
+    check_all(entrance, sender)
+
+
+def kill(owner: BrokerProcess) -> None:
+    owner.kill()
+
+
+def freeze(owner: BrokerProcess) -> None:
+    assert owner.pid is not None
+    os.kill(owner.pid, signal.SIGSTOP)
+    time.sleep(2 * TTL_S)
+    os.kill(owner.pid, signal.SIGCONT)
+    with pytest.raises(BrokerFailed, match="ended by itself with status 1"):
+        check_for_long(owner)
+    owner.kill()  # so that it can start again
+
+
+def check_for_long(owner: BrokerProcess) -> None:
+    for _ in range(600):
+        owner.check()
+        time.sleep(0.05)

@@ -1,0 +1,106 @@
+"""Nodes that open the namespaces that they are to own, and give others back."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from peeklock.server.settings import StartFailed
+from peeklock.server.system.keys import NamespaceKeys
+from tests.postgres_server import PostgresServer
+from tests.server.cluster.nodes import Cluster, in_cluster
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database(f"cluster{uuid.uuid4().hex}")
+
+
+def test_namespaces_are_spread_over_nodes_that_come_and_go(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a")
+        await cluster.until_owned(a=["default", "namespace/one", "namespace/two"])
+        await cluster.start("b")
+        await cluster.until_owned(a=["default", "namespace/one"], b=["namespace/two"])
+        assert await cluster.stop("a") == 0
+        await cluster.until_owned(b=["default", "namespace/one", "namespace/two"])
+
+    in_cluster(check, url, tmp_path, ["main", "one", "two"])
+
+
+def test_an_operator_moves_a_namespace(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        await cluster.start("b")
+        assert first.node is not None
+        first.node.member.nodes.choose(["default"], "b")
+        await cluster.until_owned(a=[], b=["default"])
+        assert first.registry.default.name == "main"
+        first.node.member.nodes.choose(["default"], "a")
+        await cluster.until_owned(a=["default"], b=[])
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_broker_that_is_no_node_is_refused_in_a_cluster(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a")
+        with pytest.raises(StartFailed, match="are those of a cluster: start this broker as a node of it"):
+            await cluster.start("b", node=None, cluster_key=None)
+        cluster.key.write_bytes(b"x" * 32)
+        with pytest.raises(StartFailed, match="have another cluster key"):
+            await cluster.start("b")
+        cluster.key.write_bytes(b"x")
+        with pytest.raises(StartFailed, match=r"cluster\.key: it has 1 bytes, and a key has 32 to"):
+            await cluster.start("b")
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_nodes_share_keys_and_the_certificate_authority(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a", auth=frozenset({"sas"}))
+        second = await cluster.start("b", auth=frozenset({"sas"}))
+        await cluster.until_owned(a=["default"], b=[])
+        rules = []
+        for broker in (first, second):
+            keys = broker.registry.default.keys
+            assert isinstance(keys, NamespaceKeys)
+            rules.append(keys.rules())
+        assert rules[0] == rules[1] != []
+        pems = [(tmp_path / name / "tls" / "ca.pem").read_bytes() for name in "ab"]
+        assert pems[0] == pems[1]
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_secrets_are_encrypted_also_those_of_a_broker_before(
+    url: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    name = url.rpartition("/")[2]
+    query = "SELECT convert_from(k, 'UTF8'), convert_from(v, 'UTF8') FROM peeklock.kv ORDER BY k"
+
+    def secrets() -> list[str]:
+        found = {str(key): str(text) for key, text in postgres.execute(query, name)}
+        return [text for key, text in found.items() if "keys/main" in key or "certificate-authority" in key]
+
+    async def check(cluster: Cluster) -> None:
+        sas = frozenset({"sas"})
+        alone = await cluster.start("before", node=None, cluster_key=None, auth=sas)
+        keys = alone.registry.default.keys
+        assert isinstance(keys, NamespaceKeys)
+        before = keys.rules()
+        assert await cluster.stop("before") == 0
+        assert not any("sealed" in text for text in secrets())
+        node = await cluster.start("a", auth=sas)
+        await cluster.until_owned(a=["default"])
+        assert len(secrets()) == 2
+        assert all(text.startswith('{"sealed":') for text in secrets())
+        keys = node.registry.default.keys
+        assert isinstance(keys, NamespaceKeys)
+        assert keys.rules() == before
+
+    in_cluster(check, url, tmp_path, ["main"])

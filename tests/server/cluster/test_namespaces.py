@@ -1,0 +1,57 @@
+"""Namespaces of a cluster are made, listed and deleted at any node."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from peeklock.cli import main
+from peeklock.server.app import Broker
+from tests.postgres_server import PostgresServer
+from tests.server.cluster.nodes import Cluster, in_cluster
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database(f"made{uuid.uuid4().hex}")
+
+
+async def run(broker: Broker, *arguments: str) -> str:
+    """Return what a command prints, or why it is refused."""
+    where = f"--url=http://127.0.0.1:{broker.http_port}"
+    result = await asyncio.to_thread(CliRunner().invoke, main, [*arguments, where], input="y\n")
+    return result.output
+
+
+def test_a_namespace_is_made_and_deleted_at_any_node(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        second = await cluster.start("b")
+        assert "Endpoint=sb://" in await run(second, "namespaces", "create", "bank")
+        await cluster.until_owned(a=["default"], b=["namespace/bank"])  # which had none
+        for broker in (first, second):
+            listed = await run(broker, "namespaces", "list")
+            assert [line.split()[0] for line in listed.splitlines()] == ["NAME", "main", "bank"]
+        assert "already a namespace 'bank'" in await run(first, "namespaces", "create", "bank")
+        assert "deleted" in await run(second, "namespaces", "delete", "bank")
+        await cluster.until_owned(a=["default"], b=[])
+        assert "bank" not in await run(second, "namespaces", "list")
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_namespace_of_the_file_is_not_deleted_and_does_not_move(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        await cluster.until_owned(a=["default", "namespace/one"])
+        await cluster.start("b")
+        await cluster.until_owned(a=["default"], b=["namespace/one"])
+        assert "'one' is of the configuration file" in await run(first, "namespaces", "delete", "one")
+        assert cluster.owned() == {"a": ["default"], "b": ["namespace/one"]}
+
+    in_cluster(check, url, tmp_path, ["main", "one"])

@@ -1,0 +1,236 @@
+"""Clients of any node reach the owner of their namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
+
+from peeklock.amqp.connection import Connection
+from peeklock.auth import DEVELOPMENT_KEY
+from peeklock.cluster.hello import PING, TAKEN, Hello
+from peeklock.cluster.key import ClusterKey
+from peeklock.server.app import Broker
+from peeklock.server.tls.between_nodes import node_contexts
+from tests.postgres_server import PostgresServer
+from tests.server.cluster.names import names as names  # a fixture
+from tests.server.cluster.nodes import KEY, Cluster, in_cluster
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    return postgres.new_database(f"relay{uuid.uuid4().hex}")
+
+
+def client_of(broker: Broker, name: str) -> ServiceBusClient:
+    """Return a client of a namespace, which connects to this node."""
+    text = (
+        f"Endpoint=sb://{name}.localhost:{broker.amqp_port};SharedAccessKeyName=RootManageSharedAccessKey;"
+        f"SharedAccessKey={DEVELOPMENT_KEY};UseDevelopmentEmulator=true;"
+    )
+    return ServiceBusClient.from_connection_string(text, retry_total=0)
+
+
+def send(broker: Broker, name: str, body: str) -> None:
+    with client_of(broker, name) as client, client.get_queue_sender("orders") as sender:
+        sender.send_messages(ServiceBusMessage(body))
+
+
+def receive(broker: Broker, name: str) -> str:
+    with client_of(broker, name) as client, client.get_queue_receiver("orders") as receiver:
+        [message] = receiver.receive_messages(1, max_wait_time=10)
+        receiver.complete_message(message)
+        return str(message)
+
+
+def test_clients_of_any_node_reach_the_owner(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        await cluster.until_owned(a=["default", "namespace/one", "namespace/two"])
+        second = await cluster.start("b")
+        await cluster.until_owned(a=["default", "namespace/one"], b=["namespace/two"])
+        for name in ("main", "one", "two"):
+            for sender, receiver in ((first, second), (second, first)):
+                await asyncio.to_thread(send, sender, name, name)
+                assert await asyncio.to_thread(receive, receiver, name) == name
+
+    in_cluster(check, url, tmp_path, ["main", "one", "two"])
+
+
+@pytest.mark.parametrize("transport", [TransportType.Amqp, TransportType.AmqpOverWebsocket])
+def test_clients_with_tls_and_websocket_are_led_to_the_owner(
+    url: str, tmp_path: Path, transport: TransportType
+) -> None:
+    """Messages that are larger than the buffers between the nodes, both ways."""
+    bodies = [bytes([n]) * 240_000 for n in range(8)]
+
+    async def check(cluster: Cluster) -> None:
+        first, second = await two_nodes(cluster)
+
+        def exchange() -> list[bytes]:
+            text = (
+                "Endpoint=sb://main.localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
+                f"SharedAccessKey={DEVELOPMENT_KEY};"
+            )
+            made = ServiceBusClient.from_connection_string(
+                text,
+                custom_endpoint_address=f"sb://localhost:{second.amqp_port}",
+                connection_verify=str(tmp_path / "b" / "tls" / "ca.pem"),
+                transport_type=transport,
+                retry_total=0,
+            )
+            found: list[bytes] = []
+            with made as client, client.get_queue_sender("orders") as sender:
+                for body in bodies:
+                    sender.send_messages(ServiceBusMessage(body))
+                [connection] = first.protocols.connections.values()
+                assert connection.has_tls
+                with client.get_queue_receiver("orders") as receiver:
+                    while len(found) < len(bodies):
+                        for message in receiver.receive_messages(8, max_wait_time=20):
+                            found.append(b"".join(message.body))
+                            receiver.complete_message(message)
+            return found
+
+        assert await asyncio.to_thread(exchange) == bodies
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+async def two_nodes(cluster: Cluster) -> tuple[Broker, Broker]:
+    """Return the owner of the only namespace, and a node that has none."""
+    first = await cluster.start("a")
+    await cluster.until_owned(a=["default"])
+    return first, await cluster.start("b")
+
+
+async def opened(port: int, hello: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(hello)
+    return reader, writer
+
+
+async def http(port: int, path: str, host: str = "localhost") -> bytes:
+    """Return the answer to a request."""
+    text = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    reader, writer = await opened(port, text.encode())
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+def _handshake() -> bytes:
+    client = Connection("client", container_id="test", now_ms=0, hostname="main.localhost")
+    client.open()
+    return client.data_to_send()
+
+
+HANDSHAKE = _handshake()
+"""A header and an `open`, without SASL."""
+
+
+def test_the_owner_sees_the_address_of_the_client(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        first, second = await two_nodes(cluster)
+        reader, writer = await opened(second.amqp_port, HANDSHAKE)
+        assert (await reader.readexactly(8)) == b"AMQP\x00\x01\x00\x00"
+        await reader.readexactly(8)  # of the `open`, which only the owner answers
+        [connection] = first.protocols.connections.values()
+        host, port = writer.get_extra_info("sockname")
+        assert connection.endpoint == f"{host}:{port}"
+        assert not connection.has_tls
+        assert not second.protocols.connections
+        writer.close()
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_requests_reach_the_owner_and_pages_of_a_node_stay(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        first, second = await two_nodes(cluster)
+        for broker in (first, second):
+            found = await http(broker.http_port, "/$api/v1/config", "main.localhost")
+            assert b"HTTP/1.1 200" in found
+            assert b"orders" in found
+            assert b"HTTP/1.1 200" in await http(broker.http_port, "/ready")
+            owner = await http(broker.http_port, "/owner")
+            assert owner.endswith(b'"owner":"a","node":"%b"}' % (b"a" if broker is first else b"b"))
+            assert b'"name":"b"' in await http(broker.http_port, "/$api/v1/cluster")
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_carried_connections_are_cut_when_the_owner_changes(url: str, tmp_path: Path) -> None:
+    """Also where the old owner has not closed them: it may be frozen."""
+
+    async def check(cluster: Cluster) -> None:
+        _, second = await two_nodes(cluster)
+        reader, writer = await opened(second.amqp_port, HANDSHAKE)
+        await reader.readexactly(16)
+        assert second.node is not None
+        assert second.node.relay.figures() == {"relayed": 1, "held": 0}
+        changed = replace(second.node.member.view.lease("default"), session="another")
+        second.node.member._take_view(replace(second.node.member.view, held={"default": changed}))
+        with contextlib.suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 5)
+        assert second.node.relay.figures()["relayed"] == 0
+        writer.close()
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_client_is_held_while_nobody_owns_its_namespace(url: str, tmp_path: Path) -> None:
+    """The owner is gone without giving its lease back."""
+
+    async def check(cluster: Cluster) -> None:
+        _, second = await two_nodes(cluster)
+        assert second.node is not None
+        member = second.node.member
+        member._take_view(replace(member.view, held={}))  # nobody owns it
+        reader, writer = await opened(second.amqp_port, HANDSHAKE)
+        assert (await reader.readexactly(8)) == b"AMQP\x00\x01\x00\x00"
+        assert await cluster.stop("a") == 0
+        await cluster.until_owned(b=["default"])
+        await asyncio.wait_for(reader.readexactly(8), 20)  # of the `open`, by this node itself
+        assert len(second.protocols.connections) == 1
+        writer.close()
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_only_a_node_may_hand_a_client_on(url: str, tmp_path: Path) -> None:
+    """Without the key pair of the nodes there is no hand-shake."""
+
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        assert first.node is not None
+        host, _, port = first.node.address.rpartition(":")
+
+        async def ping(context: ssl.SSLContext) -> bytes:
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+            try:
+                writer.write(Hello(PING).line())
+                return await reader.readexactly(1)
+            finally:
+                writer.close()
+
+        for context in (_without_pair(), node_contexts(ClusterKey(b"x" * 32)).connecting):
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                await ping(context)
+        assert await ping(node_contexts(ClusterKey(KEY)).connecting) == TAKEN
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def _without_pair() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
