@@ -6,8 +6,7 @@ for them, how a purge leaves time for clients. Must not know sockets, threads, o
 Three rules; only this module hands out effects:
 
 1. Effects leave in order, never before their batch is durable, and only while the caller's lease on the store
-   holds: locks are not stored, so no commit proves that another process has not given a message away. An
-   effect without a batch never overtakes one that waits for a batch.
+   holds: no commit checks locks. One without a batch never overtakes one that waits for a batch.
 2. While a batch commits, the next one fills. It is taken when all effects of the one before have left, since
    it may drop a body row that one of them needs.
 3. Undeliverable messages go back: a locked message whose connection is over is released. A failed commit ends
@@ -152,8 +151,7 @@ class Driver:
         self._fetches: dict[int, list[tuple[Fetch, int]]] = {}
         """Fetches of routing fields and their slots, by row under way."""
         self._reads: list[Action] = []
-        self._arrived: list[int] = []
-        """Connections that are to retry."""
+        self._arrived: list[int] = []  # connections that are to retry
         self._looks_for_space = False
         self._failed = False
         self._asked_at_ms = 0

@@ -124,7 +124,7 @@ class CursorFacts:
 
     def _owner_changed(self, before: CursorStored, fact: CursorStored) -> None:
         asked = self.asked(fact.queue_id, fact.name)
-        if not asked.takes:
+        if before.owner is not None and not asked.takes:  # the first reader with a name owns it
             raise Violation(f"a cursor has another owner without a request: {before} -> {fact}")
         if before.unread_from_no is not None:
             last_no = max(before.unread_from_no, before.committed_no)
