@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from peeklock.cli.options import EXISTING_FILE, SOCKET, reported, yield_to_clients
+from peeklock.cli.options import EXISTING_FILE, SOCKET, reported
 from peeklock.cli.running import BrokerError, find
+from peeklock.worker.priority import yield_to_clients
 
 if TYPE_CHECKING:
     from peeklock.server.backup import Stores, Taken

@@ -10,9 +10,9 @@ import click
 
 from peeklock.cli.criteria import NUMBER, REASON, STATE, by_criteria, compiled, state_of
 from peeklock.cli.message_output import FULL, JSON, Output
-from peeklock.cli.options import yield_to_clients
 from peeklock.cli.places import Place, at_a_place
 from peeklock.cli.visible import visible
+from peeklock.worker.priority import yield_to_clients
 
 if TYPE_CHECKING:
     from peeklock.client.browsing import Browser

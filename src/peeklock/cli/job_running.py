@@ -22,9 +22,9 @@ import click
 from peeklock.cli import checkpoint_files
 from peeklock.cli.criteria import bad_criterion
 from peeklock.cli.message_output import Progress, counted
-from peeklock.cli.options import yield_to_clients
 from peeklock.cli.places import Given
 from peeklock.cli.stopping import INTERRUPTED
+from peeklock.worker.priority import yield_to_clients
 
 if TYPE_CHECKING:
     from peeklock.client.errors import ServiceBusError

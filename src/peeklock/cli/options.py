@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -24,9 +23,6 @@ NEW_FILE = click.Path(path_type=Path, dir_okay=False)
 NEW_FOLDER = click.Path(file_okay=False)
 SOCKET = click.Path(path_type=Path, dir_okay=False)
 
-NICENESS = 10
-"""Of a command that works for long: the broker, and its clients on this machine, come first. Our choice: as
-the exporter of the event log."""
 
 _NO_HOST = "is neither a DNS name (with xn-- where it is not ASCII) nor an IP address"
 
@@ -39,11 +35,6 @@ def reported(*failures: type[Exception]) -> Iterator[None]:
     except failures as failure:
         click.echo(f"peeklock: {failure}", err=True)
         sys.exit(1)
-
-
-def yield_to_clients() -> None:
-    """Lower the priority of this process, once."""
-    os.nice(max(0, NICENESS - os.nice(0)))
 
 
 def parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:

@@ -10,6 +10,7 @@ job_runs    A job and its preview.
 rescheduling  A job that enqueues scheduled messages at another time.
 job_driver  Runs a job of `peeklock.jobs`: it carries out operations, and decides nothing.
 memory      How much memory a worker may have.
+priority    The priority of a process whose work can wait.
 pacing      Peeks that leave the broker's other clients their time.
 showing     A message as the HTTP API shows it, with a body that may be cut.
 """

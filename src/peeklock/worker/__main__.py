@@ -9,7 +9,6 @@ or wants no answer, and the process ends at once. Standard output has the answer
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -17,10 +16,8 @@ import sys
 
 from peeklock.worker.memory import limit_memory
 from peeklock.worker.orders import Orders
+from peeklock.worker.priority import yield_to_clients
 from peeklock.worker.works import run
-
-NICENESS = 10
-"""The broker comes first."""
 
 
 def main(arguments: list[str]) -> int:
@@ -28,8 +25,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # may go to the broker and all its processes
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
-    with contextlib.suppress(OSError):
-        os.nice(NICENESS)
+    yield_to_clients()
     limit_memory()
     orders = Orders(sys.stdin.buffer)
     return run(orders.work, socket.socket(fileno=int(arguments[0])), orders, sys.stdout.buffer)

@@ -59,8 +59,8 @@ from peeklock.search import MessageState
 WAIT_S: Final = 2.0
 """An entity without a delivery for this long is empty, or others hold its messages."""
 
-PORTION: Final = 20
-"""Messages that the broker gives, or moves in one transaction. Our choice: its loop works on them for 2 ms,
+PORTION: Final = 10
+"""Messages that the broker gives, or moves in one transaction. Our choice: its loop works on them for 1 ms,
 so its other clients wait no longer."""
 
 FIRST_COUNT: Final = 16
