@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 import uuid
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from peeklock.cli import main
+from peeklock.server.app import Broker
 from peeklock.server.settings import StartFailed
 from peeklock.server.system.keys import NamespaceKeys
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, require_postgres
 from tests.server.cluster.nodes import Cluster, in_cluster
+from tests.server.waiting import SECONDS_MAX
 
 
 @pytest.fixture
@@ -104,3 +111,55 @@ def test_secrets_are_encrypted_also_those_of_a_broker_before(
         assert keys.rules() == before
 
     in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_database_that_is_gone_and_comes_back_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also by a node that owns nothing; `/ready` and `peeklock cluster` say it meanwhile."""
+    require_postgres()
+    server = PostgresServer()
+
+    async def until(broker: Broker, *, is_gone: bool) -> None:
+        assert broker.node is not None
+        member, until_s = broker.node.member, time.monotonic() + SECONDS_MAX
+        while (member.unreached_s() is not None) != is_gone:
+            assert time.monotonic() < until_s
+            await asyncio.sleep(0.02)
+
+    async def ready(broker: Broker) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.http_port)
+        writer.write(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def check(cluster: Cluster) -> None:
+        owner, other = await cluster.start("a"), await cluster.start("b")
+        await cluster.until_owned(a=["default"], b=[])
+        assert b" 200 " in await ready(other)
+        await asyncio.to_thread(server.stop)
+        for broker in (owner, other):
+            await until(broker, is_gone=True)
+        answer = await ready(other)
+        assert b" 503 " in answer
+        assert b"the database of the cluster cannot be reached" in answer
+        shown = await asyncio.to_thread(CliRunner().invoke, main, ["cluster", f"--data={tmp_path / 'b'}"])
+        assert shown.exit_code == 0
+        assert "The node 'b' has not reached the database for " in shown.stderr
+        await asyncio.to_thread(server.start)
+        for broker in (owner, other):
+            await until(broker, is_gone=False)
+        await cluster.until_owned(a=["default"], b=[])
+        assert b" 200 " in await ready(other)
+
+    caplog.set_level(logging.INFO, "peeklock")
+    try:
+        server.start()
+        in_cluster(check, server.new_database("gone"), tmp_path, ["main"])
+    finally:
+        server.remove()
+    told = [record for record in caplog.records if " reached" in record.getMessage()]
+    events = [(record.levelname, record.getMessage()) for record in told]
+    gone, back = ("WARNING", "the database cannot be reached"), ("INFO", "the database can be reached again")
+    assert sorted(events) == [back, back, gone, gone]

@@ -17,8 +17,9 @@ from psycopg.types.numeric import Int8BinaryDumper
 from peeklock.store.base import StoreFailed
 from peeklock.store.postgres import refusals
 from peeklock.store.postgres.address import Address
-from peeklock.store.postgres.errors import READ_ONLY, store_error
+from peeklock.store.postgres.errors import READ_ONLY, Kind, kind_of, store_error
 from peeklock.store.postgres.format import make_tables
+from peeklock.store.postgres.reach import Reach
 from peeklock.store.postgres.refusals import Db, Durability
 
 STATEMENT_S = 5
@@ -66,6 +67,7 @@ class Connections:
             durability: what commits over them survive.
             most: so many at a time; a job that needs one more waits.
         """
+        self.reach = Reach()
         self._address = address
         self._parameters = address.parameters(application_name)
         self._durability = durability
@@ -92,7 +94,11 @@ class Connections:
             except psycopg.Error as error:
                 if error.sqlstate == READ_ONLY:
                     link.db.close()  # the next one leads to the primary
+                if kind_of(error) is Kind.LOST:
+                    self.reach.missed(str(error))
                 raise
+            else:
+                self.reach.met()
             finally:
                 if link.is_usable:
                     link.warnings.clear()
@@ -119,6 +125,7 @@ class Connections:
         try:
             db = self._open()
         except psycopg.OperationalError as error:
+            self.reach.missed(str(error))
             raise Unreachable(str(store_error(f"connect to {self.shown}", error))) from error
         try:
             refusals.check_version(db, self.shown)
@@ -130,10 +137,12 @@ class Connections:
                 self._checked = True
         except psycopg.OperationalError as error:
             db.close()
+            self.reach.missed(str(error))
             raise Unreachable(str(store_error(f"connect to {self.shown}", error))) from error
         except BaseException:
             db.close()
             raise
+        self.reach.met()
         return db
 
     def _open(self) -> Db:
