@@ -113,6 +113,18 @@ def test_secrets_are_encrypted_also_those_of_a_broker_before(
     in_cluster(check, url, tmp_path, ["main"])
 
 
+def test_the_keys_of_a_node_that_does_not_run_are_not_said_to_be_missing(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a", auth=frozenset({"sas"}))
+        await cluster.until_owned(a=["default"])
+
+    in_cluster(check, url, tmp_path, ["main"])
+    said = CliRunner().invoke(main, ["keys", "list", str(tmp_path / "a")])
+    assert said.exit_code == 1
+    assert "are in the database that its broker was started with, and no broker runs on it" in said.output
+    assert "ask another node of its cluster" in said.output
+
+
 def test_a_database_that_is_gone_and_comes_back_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
