@@ -119,7 +119,29 @@ def test_a_user_without_rights_learns_what_to_run(url: str, postgres: PostgresSe
     postgres.execute("CREATE ROLE guest LOGIN")
     text = refused(url.replace("postgres@", "guest@"))
     assert "the user guest may not make or use tables" in text
-    assert 'ALTER SCHEMA peeklock OWNER TO "guest"' in text
+    assert 'CREATE SCHEMA peeklock AUTHORIZATION "guest"' in text
+
+
+def test_a_user_without_rights_on_the_tables_of_another_one_learns_whose_they_are(
+    url: str, postgres: PostgresServer
+) -> None:
+    """What it is told must not take them from the broker that uses them."""
+    with closing(Connections(Address(url), "test", "fsync", 2)) as connections, connections.lent():
+        pass
+    role = f"weak{uuid.uuid4().hex[:8]}"
+    postgres.execute(f"CREATE ROLE {role} LOGIN")
+    text = refused(url.replace("postgres@", f"{role}@"))
+    assert f"the user {role} may not use the schema peeklock in" in text
+    assert "it belongs to the user postgres. Name that user in --store, or another database" in text
+    assert "ALTER" not in text
+
+
+def test_whoever_only_reads_makes_no_tables(url: str, postgres: PostgresServer) -> None:
+    connections = Connections(Address(url), "test", "os", 2, reads_only=True)
+    with pytest.raises(StoreFailed, match="has no stores of a broker: check the URL"), connections.lent():
+        pass
+    name = url.rpartition("/")[2]
+    assert not postgres.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'peeklock'", name)
 
 
 def test_a_newer_format_is_refused(url: str, postgres: PostgresServer) -> None:

@@ -18,7 +18,7 @@ from peeklock.store.base import StoreFailed
 from peeklock.store.postgres import refusals
 from peeklock.store.postgres.address import Address
 from peeklock.store.postgres.errors import READ_ONLY, Kind, kind_of, store_error
-from peeklock.store.postgres.format import make_tables
+from peeklock.store.postgres.format import make_tables, require_tables
 from peeklock.store.postgres.reach import Reach
 from peeklock.store.postgres.refusals import Db, Durability
 
@@ -58,7 +58,15 @@ class Link:
 class Connections:
     """Connections of one process to one database."""
 
-    def __init__(self, address: Address, application_name: str, durability: Durability, most: int) -> None:
+    def __init__(
+        self,
+        address: Address,
+        application_name: str,
+        durability: Durability,
+        most: int,
+        *,
+        reads_only: bool = False,
+    ) -> None:
         """Connect to nothing yet.
 
         Args:
@@ -66,11 +74,13 @@ class Connections:
             application_name: by which the server and its administrator know them.
             durability: what commits over them survive.
             most: so many at a time; a job that needs one more waits.
+            reads_only: make no tables, and upgrade none.
         """
         self.reach = Reach()
         self._address = address
         self._parameters = address.parameters(application_name)
         self._durability = durability
+        self._prepare = require_tables if reads_only else make_tables
         self._free = threading.BoundedSemaphore(most)
         self._idle: list[Link] = []
         self._checked = False
@@ -133,7 +143,7 @@ class Connections:
             refusals.set_durability(db, self.shown, self._durability)
             if not self._checked:
                 refusals.check_pooling(db, self.shown, self._open)
-                make_tables(db, self.shown)
+                self._prepare(db, self.shown)
                 self._checked = True
         except psycopg.OperationalError as error:
             db.close()
