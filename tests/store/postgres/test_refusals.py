@@ -41,6 +41,8 @@ def refused(url: str, durability: refusals.Durability = "fsync") -> str:
         ("mysql://host/db", "does not begin with postgresql://"),
         ("postgresql://host", "names no database"),
         ("postgresql://host/db?no_such_option=1", "no_such_option"),
+        ("postgresql://host:abc/db", "its port is not a number from 1 to 65535"),
+        ("postgresql://host,other:65536/db", "its port is not a number from 1 to 65535"),
     ],
 )
 def test_a_wrong_url_is_refused_with_an_example(url: str, says: str) -> None:
@@ -106,7 +108,17 @@ def test_a_server_that_is_not_there_is_named(postgres: PostgresServer) -> None:
 
 
 def test_a_database_that_is_not_there_is_named(postgres: PostgresServer) -> None:
-    assert 'database "absent" does not exist' in refused(postgres.url("absent"))
+    text = refused(postgres.url("absent"))
+    assert 'database "absent" does not exist' in text
+    assert 'make the database with CREATE DATABASE "absent" OWNER "postgres", or check --store' in text
+    assert "cannot be reached" not in text
+
+
+def test_a_user_that_is_not_there_is_named(postgres: PostgresServer) -> None:
+    text = refused(postgres.url(user="nobody-here"))
+    assert 'role "nobody-here" does not exist' in text
+    assert "make the user with CREATE ROLE \"nobody-here\" LOGIN PASSWORD 'choose one'" in text
+    assert "cannot be reached" not in text
 
 
 def test_a_server_before_14_is_refused() -> None:

@@ -17,7 +17,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from peeklock.store.base import StoreFailed
 from peeklock.store.postgres import refusals
 from peeklock.store.postgres.address import Address
-from peeklock.store.postgres.errors import READ_ONLY, Kind, kind_of, store_error
+from peeklock.store.postgres.errors import READ_ONLY, Kind, connect_error, kind_of, store_error
 from peeklock.store.postgres.format import make_tables, require_tables
 from peeklock.store.postgres.reach import Reach
 from peeklock.store.postgres.refusals import Db, Durability
@@ -136,7 +136,7 @@ class Connections:
             db = self._open()
         except psycopg.OperationalError as error:
             self.reach.missed(str(error))
-            raise Unreachable(str(store_error(f"connect to {self.shown}", error))) from error
+            raise Unreachable(connect_error(self.shown, self._parameters.get("user"), error)) from error
         try:
             refusals.check_version(db, self.shown)
             db.execute(f"SET statement_timeout = '{STATEMENT_S}s'")
