@@ -125,6 +125,25 @@ def test_the_keys_of_a_node_that_does_not_run_are_not_said_to_be_missing(url: st
     assert "ask another node of its cluster" in said.output
 
 
+def test_a_deposed_node_says_what_a_new_start_does(
+    url: str, tmp_path: Path, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node waits for nobody when it starts again, and another broker does."""
+
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        taken = "session = 'another', epoch = epoch + 1, expires = now() + interval '1 min'"
+        query = f"UPDATE peeklock.lease SET {taken} WHERE name = 'default'"
+        postgres.execute(query, url.rpartition("/")[2])
+        assert await cluster.stopped("a") == 1
+
+    in_cluster(check, url, tmp_path, ["main"])
+    [told] = [record for record in caplog.records if record.getMessage().startswith("another process owns")]
+    do = "start again: a node joins its cluster, another broker waits until the owner ends"
+    assert vars(told)["fields"]["do"] == do
+
+
 def test_a_database_that_is_gone_and_comes_back_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
