@@ -70,6 +70,11 @@ def run_serve(*arguments: str, environ: Mapping[str, str] | None = None) -> tupl
         (("--data=x", "--node-address=a:1"), {}, "--node-address is of a node: name it with --node."),
         (("--data=x", "--node=a.b"), {}, "'a.b' is not a name: 1 to 63 of"),
         (("--data=x", "--node-address=a"), {}, "'a' is not HOST:PORT, such as"),
+        (
+            ("--store=postgresql://a/b",),
+            {},
+            "name a folder with --data DIR. The messages are in the database",
+        ),
         ((), {}, "name a folder for the messages with --data DIR, or use --durability memory."),
     ],
 )

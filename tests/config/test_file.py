@@ -265,6 +265,10 @@ WRONG = [
         "UserConfig.Namespaces[0].EventHubs: unknown key; known here: Name, Properties, Queues, Topics",
     ),
     (
+        with_namespaces({"Name": "ns", "HostNames": ["bank.example.org"]}),
+        "UserConfig.Namespaces[0].HostNames: unknown key; did you mean Properties.HostNames?",
+    ),
+    (
         with_namespaces({"Name": "ns", "odd key\n": 1}),
         'UserConfig.Namespaces[0]."odd key\\n": unknown key; known here: Name, Properties, Queues, Topics',
     ),

@@ -29,8 +29,9 @@ def cluster(context: click.Context, broker: RunningBroker, as_json: bool) -> Non
     Let it be placed:    peeklock cluster move bank --data ./node
 
     STATE is live, leaving (it stops), unreachable (its listener fails, or all other nodes say so) or lost
-    (it has not reported for 5 s). LAG is the time since its last report. EPOCH grows with each owner. Needs a
-    key with Manage on the default namespace, unless --data or --control is given.
+    (it has not reported for 5 s). LAG is the time since its last report. EPOCH grows with each owner. A node
+    that cannot reach the database shows what it knew last, and says so on standard error. Needs a key with
+    Manage on the default namespace, unless --data or --control is given.
 
     Exit status: 0 shown or moved; 1 refused, or no broker answers; 2 wrong options.
     """
@@ -45,6 +46,12 @@ def cluster(context: click.Context, broker: RunningBroker, as_json: bool) -> Non
     click.echo()
     rows = [_namespace(one) for one in found["namespaces"]]
     click.echo("\n".join(table(_NAMESPACES, rows, numbers=("EPOCH",))))
+    if found["databaseUnreachedS"] is not None:
+        click.echo(
+            f"The node '{found['node']}' has not reached the database for {found['databaseUnreachedS']} s: "
+            f"the tables above are {found['ageS']} s old. Its log says why.",
+            err=True,
+        )
 
 
 @cluster.command("move")

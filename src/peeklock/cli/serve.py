@@ -52,7 +52,9 @@ def serve(context: click.Context, /, **given: Any) -> None:
     given["settings_file"] = settings_file_of(context)
     given["config_json"] = os.environ.get(CONFIG_VARIABLE) or None
     if given["data"] is None and given["durability"] != "memory":
-        given["data"] = _ask_for_folder()
+        given["data"] = _ask_for_folder(
+            "Keep the messages in {}?" if given["store"] is None else "Use the folder {}?"
+        )
     settings = Settings(capture=_capture_settings(context, given), **given)
     _check(settings)
     from peeklock.server.process import serve as run
@@ -75,12 +77,11 @@ def _as_emulator(context: click.Context, given: dict[str, Any]) -> None:
         given["http_port"] = int(port)
 
 
-def _ask_for_folder() -> Path | None:
+def _ask_for_folder(question: str) -> Path | None:
     """Return the folder that the user at the terminal agrees to; None = nobody is there or agrees."""
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         return None
-    shown = f"./{DEFAULT_FOLDER}"
-    return DEFAULT_FOLDER if click.confirm(f"Keep the messages in {shown}?", default=True) else None
+    return DEFAULT_FOLDER if click.confirm(question.format(f"./{DEFAULT_FOLDER}"), default=True) else None
 
 
 def _capture_settings(context: click.Context, given: dict[str, Any]) -> CaptureSettings | None:
@@ -150,7 +151,11 @@ def _contradictions_of_stores(settings: Settings, *, keeps_nothing: bool) -> dic
             keeps_nothing and settings.data is not None
         ),
         "name a folder for the messages with --data DIR, or use --durability memory.": (
-            not keeps_nothing and settings.data is None
+            not keeps_nothing and settings.data is None and settings.store is None
+        ),
+        "name a folder with --data DIR. The messages are in the database; the folder says who this process "
+        "is, so that it takes its stores back after a restart, and has its certificate and control socket.": (
+            settings.data is None and settings.store is not None and not keeps_nothing
         ),
         "--durability memory keeps nothing: leave --store out, or choose another durability.": (
             keeps_nothing and settings.store is not None

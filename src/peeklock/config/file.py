@@ -32,7 +32,13 @@ from peeklock.broker.vocabulary.descriptions import (
 )
 from peeklock.config.form import ConfigError, Form, Object, Taken, load, none_of, shown
 from peeklock.config.hosts import HOST_LABEL_RULE, is_host_label
-from peeklock.config.namespace_limits import NO_LIMITS, NamespaceLimits, read_limits, write_limits
+from peeklock.config.namespace_limits import (
+    NO_LIMITS,
+    OTHER_WORDS,
+    NamespaceLimits,
+    read_limits,
+    write_limits,
+)
 from peeklock.config.rules import (
     SHORT_NAME_RULE,
     is_short_name,
@@ -244,7 +250,7 @@ class _Reader:
     def _namespace(self, value: Any, path: str, *, is_further: bool) -> tuple[str | None, NamespaceLimits]:
         self._entities, self._names = [], Taken(self._form)
         known = ("Name", "Properties", "Queues", "Topics")
-        namespace = self._form.object(value, path, known, required=("Name",))
+        namespace = self._form.object(value, path, known, ("Name",), OTHER_WORDS)
         if namespace is None:
             return None, NO_LIMITS
         limits = read_limits(self._form, namespace, path)

@@ -65,6 +65,10 @@ _READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+OTHER_WORDS: Mapping[str, str] = {key.lower(): f"Properties.{key}" for key in _READERS}
+"""For `Form.object` of a namespace: a property that stands beside its name."""
+
+
 def read_limits(form: Form, namespace: Mapping[str, Any], path: str) -> NamespaceLimits:
     """Return the `Properties` of a namespace; problems go to the form."""
     where = f"{path}.Properties"

@@ -375,7 +375,7 @@ class Broker:
             self._failure = failure
             if isinstance(failure, StoreDeposed):
                 event = "another process owns the store; the broker stops, since it may not answer any more"
-                do = "start again: it waits until that process ends, and takes over"
+                do = "start again: a node joins its cluster, another broker waits until the owner ends"
             elif isinstance(failure, StoreError):
                 event = "the store failed; the broker stops so that nothing unsaved is acknowledged"
                 do = "repair the disk, then start again"

@@ -30,7 +30,7 @@ def stores_at(url: str, namespace: str | None) -> Stores:
         address = Address(url)
     except AddressInvalid as failure:
         raise StoreFailed(f"--store: {failure}") from failure
-    with closing(Connections(address, "peeklock backup", "os", _CONNECTIONS)) as connections:
+    with closing(Connections(address, "peeklock backup", "os", _CONNECTIONS, reads_only=True)) as connections:
         names = store_names(connections)
         if SYSTEM_STORE not in names:
             raise StoreFailed(f"{address.shown} has no stores of a broker: check the URL")

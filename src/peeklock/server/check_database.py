@@ -24,7 +24,7 @@ def check(url: str) -> Report:
     except AddressInvalid as failure:
         raise StoreFailed(f"--store: {failure}") from failure
     report = Report()
-    with closing(Connections(address, "peeklock check", "os", _CONNECTIONS)) as connections:
+    with closing(Connections(address, "peeklock check", "os", _CONNECTIONS, reads_only=True)) as connections:
         names = store_names(connections)
         if SYSTEM not in names:
             raise StoreFailed(f"{address.shown} has no stores of a broker: check the URL")

@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,7 @@ class DatabaseStores:
             connections=most,
             is_node=settings.node is not None,
         )
+        self._database.connections.reach.tell = self._tell_reach
         self.nodes: Nodes | None = None
         """The cluster, once this node has joined it."""
         self._node = settings.node
@@ -120,6 +122,26 @@ class DatabaseStores:
     def close(self) -> None:
         self._database.close()
         self._lock.release()
+
+    def _tell_reach(self, reason: str | None, gone_s: float) -> None:
+        """Log that the database is gone, or back; called in any thread."""
+        from peeklock.store.postgres.store import GIVE_UP_S
+
+        shown = self._database.shown
+        if reason is None:
+            log.info("the database can be reached again", {"database": shown, "after_s": round(gone_s, 1)})
+            return
+        waits = f"commits and reads, each up to {GIVE_UP_S:.0f} s: then the broker stops"
+        if self._node is not None:
+            waits += "; other nodes that reach it take the namespaces of this one"
+        fields = {
+            "database": shown,
+            "since": (datetime.now(UTC) - timedelta(seconds=gone_s)).isoformat(timespec="milliseconds"),
+            "reason": " ".join(reason.split()),
+            "waits": waits,
+            "do": "nothing here: start the database, or mend the network to it",
+        }
+        log.warning("the database cannot be reached", fields)
 
     def _take_folder(self, data: Path) -> str:
         """Return who this node is. Raises: StartFailed."""

@@ -48,6 +48,11 @@ class Cluster:
         self.brokers.pop(name).ask_to_stop()
         return await self._serving.pop(name)
 
+    async def stopped(self, name: str) -> int:
+        """Wait until a node has stopped by itself; return its exit status."""
+        del self.brokers[name]
+        return await self._serving.pop(name)
+
     def owned(self) -> dict[str, list[str]]:
         """Return the names of the stores that each node owns."""
         found = {}

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 import uuid
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from peeklock.cli import main
+from peeklock.server.app import Broker
 from peeklock.server.settings import StartFailed
 from peeklock.server.system.keys import NamespaceKeys
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, require_postgres
 from tests.server.cluster.nodes import Cluster, in_cluster
+from tests.server.waiting import SECONDS_MAX
 
 
 @pytest.fixture
@@ -104,3 +111,85 @@ def test_secrets_are_encrypted_also_those_of_a_broker_before(
         assert keys.rules() == before
 
     in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_the_keys_of_a_node_that_does_not_run_are_not_said_to_be_missing(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a", auth=frozenset({"sas"}))
+        await cluster.until_owned(a=["default"])
+
+    in_cluster(check, url, tmp_path, ["main"])
+    said = CliRunner().invoke(main, ["keys", "list", str(tmp_path / "a")])
+    assert said.exit_code == 1
+    assert "are in the database that its broker was started with, and no broker runs on it" in said.output
+    assert "ask another node of its cluster" in said.output
+
+
+def test_a_deposed_node_says_what_a_new_start_does(
+    url: str, tmp_path: Path, postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node waits for nobody when it starts again, and another broker does."""
+
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        taken = "session = 'another', epoch = epoch + 1, expires = now() + interval '1 min'"
+        query = f"UPDATE peeklock.lease SET {taken} WHERE name = 'default'"
+        postgres.execute(query, url.rpartition("/")[2])
+        assert await cluster.stopped("a") == 1
+
+    in_cluster(check, url, tmp_path, ["main"])
+    [told] = [record for record in caplog.records if record.getMessage().startswith("another process owns")]
+    do = "start again: a node joins its cluster, another broker waits until the owner ends"
+    assert vars(told)["fields"]["do"] == do
+
+
+def test_a_database_that_is_gone_and_comes_back_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also by a node that owns nothing; `/ready` and `peeklock cluster` say it meanwhile."""
+    require_postgres()
+    server = PostgresServer()
+
+    async def until(broker: Broker, *, is_gone: bool) -> None:
+        assert broker.node is not None
+        member, until_s = broker.node.member, time.monotonic() + SECONDS_MAX
+        while (member.unreached_s() is not None) != is_gone:
+            assert time.monotonic() < until_s
+            await asyncio.sleep(0.02)
+
+    async def ready(broker: Broker) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.http_port)
+        writer.write(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def check(cluster: Cluster) -> None:
+        owner, other = await cluster.start("a"), await cluster.start("b")
+        await cluster.until_owned(a=["default"], b=[])
+        assert b" 200 " in await ready(other)
+        await asyncio.to_thread(server.stop)
+        for broker in (owner, other):
+            await until(broker, is_gone=True)
+        answer = await ready(other)
+        assert b" 503 " in answer
+        assert b"the database of the cluster cannot be reached" in answer
+        shown = await asyncio.to_thread(CliRunner().invoke, main, ["cluster", f"--data={tmp_path / 'b'}"])
+        assert shown.exit_code == 0
+        assert "The node 'b' has not reached the database for " in shown.stderr
+        await asyncio.to_thread(server.start)
+        for broker in (owner, other):
+            await until(broker, is_gone=False)
+        assert b" 200 " in await ready(other)
+
+    caplog.set_level(logging.INFO, "peeklock")
+    try:
+        server.start()
+        in_cluster(check, server.new_database("gone"), tmp_path, ["main"])
+    finally:
+        server.remove()
+    told = [record for record in caplog.records if " reached" in record.getMessage()]
+    events = [(record.levelname, record.getMessage()) for record in told]
+    gone, back = ("WARNING", "the database cannot be reached"), ("INFO", "the database can be reached again")
+    assert sorted(events) == [back, back, gone, gone]

@@ -33,6 +33,12 @@ def test_a_broker_whose_lease_is_over_lives_and_is_not_ready() -> None:
     assert "the database of the store cannot be reached" in (why_not_ready(lapsed, stops=False) or "")
 
 
+def test_a_node_that_cannot_reach_its_database_lives_and_is_not_ready() -> None:
+    cut_off = replace(WELL, is_cut_off=True)
+    assert why_not_live(cut_off) is None
+    assert why_not_ready(cut_off, stops=False) == "the database of the cluster cannot be reached"
+
+
 def test_a_broker_that_stops_lives_and_is_not_ready() -> None:
     assert why_not_live(WELL) is None
     assert why_not_ready(WELL, stops=True) == "the broker is stopping"

@@ -41,6 +41,8 @@ def refused(url: str, durability: refusals.Durability = "fsync") -> str:
         ("mysql://host/db", "does not begin with postgresql://"),
         ("postgresql://host", "names no database"),
         ("postgresql://host/db?no_such_option=1", "no_such_option"),
+        ("postgresql://host:abc/db", "its port is not a number from 1 to 65535"),
+        ("postgresql://host,other:65536/db", "its port is not a number from 1 to 65535"),
     ],
 )
 def test_a_wrong_url_is_refused_with_an_example(url: str, says: str) -> None:
@@ -106,7 +108,17 @@ def test_a_server_that_is_not_there_is_named(postgres: PostgresServer) -> None:
 
 
 def test_a_database_that_is_not_there_is_named(postgres: PostgresServer) -> None:
-    assert 'database "absent" does not exist' in refused(postgres.url("absent"))
+    text = refused(postgres.url("absent"))
+    assert 'database "absent" does not exist' in text
+    assert 'make the database with CREATE DATABASE "absent" OWNER "postgres", or check --store' in text
+    assert "cannot be reached" not in text
+
+
+def test_a_user_that_is_not_there_is_named(postgres: PostgresServer) -> None:
+    text = refused(postgres.url(user="nobody-here"))
+    assert 'role "nobody-here" does not exist' in text
+    assert "make the user with CREATE ROLE \"nobody-here\" LOGIN PASSWORD 'choose one'" in text
+    assert "cannot be reached" not in text
 
 
 def test_a_server_before_14_is_refused() -> None:
@@ -119,7 +131,29 @@ def test_a_user_without_rights_learns_what_to_run(url: str, postgres: PostgresSe
     postgres.execute("CREATE ROLE guest LOGIN")
     text = refused(url.replace("postgres@", "guest@"))
     assert "the user guest may not make or use tables" in text
-    assert 'ALTER SCHEMA peeklock OWNER TO "guest"' in text
+    assert 'CREATE SCHEMA peeklock AUTHORIZATION "guest"' in text
+
+
+def test_a_user_without_rights_on_the_tables_of_another_one_learns_whose_they_are(
+    url: str, postgres: PostgresServer
+) -> None:
+    """What it is told must not take them from the broker that uses them."""
+    with closing(Connections(Address(url), "test", "fsync", 2)) as connections, connections.lent():
+        pass
+    role = f"weak{uuid.uuid4().hex[:8]}"
+    postgres.execute(f"CREATE ROLE {role} LOGIN")
+    text = refused(url.replace("postgres@", f"{role}@"))
+    assert f"the user {role} may not use the schema peeklock in" in text
+    assert "it belongs to the user postgres. Name that user in --store, or another database" in text
+    assert "ALTER" not in text
+
+
+def test_whoever_only_reads_makes_no_tables(url: str, postgres: PostgresServer) -> None:
+    connections = Connections(Address(url), "test", "os", 2, reads_only=True)
+    with pytest.raises(StoreFailed, match="has no stores of a broker: check the URL"), connections.lent():
+        pass
+    name = url.rpartition("/")[2]
+    assert not postgres.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'peeklock'", name)
 
 
 def test_a_newer_format_is_refused(url: str, postgres: PostgresServer) -> None:

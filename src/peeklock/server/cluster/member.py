@@ -89,6 +89,7 @@ class Member:
         self._failed_at_s: dict[str, float] = {}
         self._report = Report()
         self._loop = loop = asyncio.get_running_loop()
+        self._viewed_s = loop.time()
         self._watchers: list[Callable[[], None]] = []
         self._stops = False
         self._task: asyncio.Task[None] | None = None
@@ -104,6 +105,14 @@ class Member:
         self._watch.start()
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(tell_failure)
+
+    def unreached_s(self) -> float | None:
+        """Return for how long the database could not be reached, None = it can."""
+        return self.nodes.connections.reach.gone_s()
+
+    def view_age_s(self) -> float:
+        """Return how old the view is."""
+        return self._loop.time() - self._viewed_s
 
     def on_view(self, watcher: Callable[[], None]) -> None:
         """Call a function with each new view."""
@@ -179,7 +188,7 @@ class Member:
     # From the watch
 
     def _take_view(self, view: View) -> None:
-        self.view = view
+        self.view, self._viewed_s = view, self._loop.time()
         self._seen.set()
         for watcher in self._watchers:
             watcher()

@@ -75,7 +75,13 @@ class ClusterPages:
                     "leaseS": round(lease.left_s, 1) if lease.is_valid else 0,
                 }
             )
-        return _json(200, {"node": member.nodes.name, "nodes": nodes, "namespaces": namespaces})
+        unreached_s = member.unreached_s()
+        value = {
+            "node": member.nodes.name,
+            "databaseUnreachedS": None if unreached_s is None else round(unreached_s, 1),
+            "ageS": round(member.view_age_s(), 1),
+        }
+        return _json(200, {**value, "nodes": nodes, "namespaces": namespaces})
 
     async def move(self, request: PageRequest) -> Response:
         """Move a namespace to the node `to` of the query, empty = to wherever there is room."""

@@ -37,6 +37,7 @@ from peeklock.server.net.namespace_pages import NamespacePages
 from peeklock.server.net.operator_pages import OperatorPages, Page
 from peeklock.server.net.probes import ProbePages
 from peeklock.server.origins import OriginPolicy
+from peeklock.server.shard.vitals import Vitals
 from peeklock.server.system.jobs import JobFacts
 from peeklock.server.workers.hub import WorkHub
 from peeklock.server.workers.jobs import Jobs, NoFacts
@@ -148,6 +149,10 @@ class HttpEndpoint:
             )
         )
 
+    def _vitals(self) -> Vitals:
+        found, member = self._served.shard.vitals(), self._protocols.member
+        return found if member is None else replace(found, is_cut_off=member.unreached_s() is not None)
+
     def _pages(self, *, asks_for_keys: bool, has_stores: bool = False) -> OperatorPages:
         """Make the table of the operator's pages: a row for each.
 
@@ -155,7 +160,7 @@ class HttpEndpoint:
         `has_stores`: with the pages for `peeklock backup`.
         """
         served, shared = self._served, self._protocols
-        probes = ProbePages(partial(shared.health, served), served.shard.vitals, shared.stops)
+        probes = ProbePages(partial(shared.health, served), self._vitals, shared.stops)
         connections = ConnectionPages(
             shared.connections if served.is_default else served.connections,
             shared.namespace_of,

@@ -27,6 +27,8 @@ class Vitals:
     """What is refused now and why; `ok` = nothing."""
     lapsed: bool = False
     """The lease on the store is over, and not renewed: another process may own it."""
+    is_cut_off: bool = False
+    """A node of a cluster cannot reach its database: it cannot lead clients to an owner."""
 
 
 def why_not_live(vitals: Vitals) -> str | None:
@@ -44,4 +46,6 @@ def why_not_ready(vitals: Vitals, *, stops: bool) -> str | None:
         return "the broker is stopping"
     if vitals.lapsed and not vitals.failed:
         return "the database of the store cannot be reached, and another broker may own it by now"
+    if vitals.is_cut_off:
+        return "the database of the cluster cannot be reached"
     return why_not_live(vitals)

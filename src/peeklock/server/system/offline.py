@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from peeklock.server.database import INSTANCE_FILE
 from peeklock.server.keys.keys import FILE as KEYS_FILE
 from peeklock.server.keys.rules import KeysRefused
 from peeklock.server.system import authority
@@ -42,6 +43,11 @@ async def with_keys(data: Path, namespace: str | None, do: Callable[[NamespaceKe
             "broker of this release on it once with --auth sas to take them over"
         )
     if not folder_of(data).is_dir():
+        if (data / INSTANCE_FILE).exists():
+            raise KeysRefused(
+                f"the keys of {data} are in the database that its broker was started with, and no broker "
+                "runs on it: start it, or ask another node of its cluster"
+            )
         raise missing
     system = await opened(data)
     try:

@@ -10,6 +10,7 @@ filler       Makes a store of what a back-up has.
 format       The number of the format, and the tables.
 leases       Who may write to a store, and until when.
 nodes        The nodes of a cluster, and which of them owns which store.
+reach        Whether the database can be reached.
 reader       Reads a store as it is stored, for a back-up.
 refusals     Servers and connections that cannot keep what a broker promises.
 store        `PostgresStore`: commits, reads.

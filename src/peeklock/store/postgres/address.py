@@ -44,6 +44,8 @@ class Address:
         self._given = found
         hosts = (found.get("host") or "localhost").split(",")
         ports = found.get("port", "").split(",")
+        if not all(_is_port(port) for port in ports):
+            raise AddressInvalid(f"its port is not a number from 1 to 65535: {example}")
         ports *= len(hosts) if len(ports) == 1 else 1
         where = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False))
         self.shown = f"{SCHEMES[0]}{where}/{found['dbname']}"
@@ -61,6 +63,11 @@ class Address:
             "target_session_attrs": "read-write",
         }
         return {**ours, **self._given, "application_name": application_name, "client_encoding": "UTF8"}
+
+
+def _is_port(text: str) -> bool:
+    """Return whether libpq takes a port; none means the usual one. It may be a part of a password."""
+    return not text or (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536)
 
 
 def _has_stray_at(url: str) -> bool:

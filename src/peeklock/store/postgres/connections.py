@@ -17,8 +17,9 @@ from psycopg.types.numeric import Int8BinaryDumper
 from peeklock.store.base import StoreFailed
 from peeklock.store.postgres import refusals
 from peeklock.store.postgres.address import Address
-from peeklock.store.postgres.errors import READ_ONLY, store_error
-from peeklock.store.postgres.format import make_tables
+from peeklock.store.postgres.errors import READ_ONLY, Kind, connect_error, kind_of, store_error
+from peeklock.store.postgres.format import make_tables, require_tables
+from peeklock.store.postgres.reach import Reach
 from peeklock.store.postgres.refusals import Db, Durability
 
 STATEMENT_S = 5
@@ -57,7 +58,15 @@ class Link:
 class Connections:
     """Connections of one process to one database."""
 
-    def __init__(self, address: Address, application_name: str, durability: Durability, most: int) -> None:
+    def __init__(
+        self,
+        address: Address,
+        application_name: str,
+        durability: Durability,
+        most: int,
+        *,
+        reads_only: bool = False,
+    ) -> None:
         """Connect to nothing yet.
 
         Args:
@@ -65,10 +74,13 @@ class Connections:
             application_name: by which the server and its administrator know them.
             durability: what commits over them survive.
             most: so many at a time; a job that needs one more waits.
+            reads_only: make no tables, and upgrade none.
         """
+        self.reach = Reach()
         self._address = address
         self._parameters = address.parameters(application_name)
         self._durability = durability
+        self._prepare = require_tables if reads_only else make_tables
         self._free = threading.BoundedSemaphore(most)
         self._idle: list[Link] = []
         self._checked = False
@@ -92,7 +104,11 @@ class Connections:
             except psycopg.Error as error:
                 if error.sqlstate == READ_ONLY:
                     link.db.close()  # the next one leads to the primary
+                if kind_of(error) is Kind.LOST:
+                    self.reach.missed(str(error))
                 raise
+            else:
+                self.reach.met()
             finally:
                 if link.is_usable:
                     link.warnings.clear()
@@ -119,21 +135,24 @@ class Connections:
         try:
             db = self._open()
         except psycopg.OperationalError as error:
-            raise Unreachable(str(store_error(f"connect to {self.shown}", error))) from error
+            self.reach.missed(str(error))
+            raise Unreachable(connect_error(self.shown, self._parameters.get("user"), error)) from error
         try:
             refusals.check_version(db, self.shown)
             db.execute(f"SET statement_timeout = '{STATEMENT_S}s'")
             refusals.set_durability(db, self.shown, self._durability)
             if not self._checked:
                 refusals.check_pooling(db, self.shown, self._open)
-                make_tables(db, self.shown)
+                self._prepare(db, self.shown)
                 self._checked = True
         except psycopg.OperationalError as error:
             db.close()
+            self.reach.missed(str(error))
             raise Unreachable(str(store_error(f"connect to {self.shown}", error))) from error
         except BaseException:
             db.close()
             raise
+        self.reach.met()
         return db
 
     def _open(self) -> Db:

@@ -6,6 +6,7 @@ Source: postgresql.org/docs/current/errcodes-appendix.html.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -77,6 +78,22 @@ def store_error(doing: str, error: psycopg.Error) -> StoreError:
     words = _AGAIN.get(state) or _WORDS.get(state) or "the database refused it"
     make = StoreDamaged if state in _DAMAGE else StoreFull if kind is Kind.FULL else StoreFailed
     return make(f"could not {doing}: {words} ({said})")
+
+
+def connect_error(shown: str, user: str | None, error: psycopg.Error) -> str:
+    """Return what to say of a database to which no connection could be made.
+
+    libpq passes on no code of what a server says before a session begins, so its text decides. `user`: of
+    the URL, None = it names none.
+    """
+    said = " ".join(str(error).split())
+    do = "check that the server runs there, and the host, port, user and password of --store"
+    if found := re.search('role (".*") does not exist', said):
+        do = f"make the user with CREATE ROLE {found[1]} LOGIN PASSWORD 'choose one', or check --store"
+    elif found := re.search('database (".*") does not exist', said):
+        owner = "" if user is None else f' OWNER "{user}"'
+        do = f"make the database with CREATE DATABASE {found[1]}{owner}, or check --store"
+    return f"could not connect to {shown} ({said}): {do}"
 
 
 @contextmanager

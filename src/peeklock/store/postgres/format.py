@@ -69,6 +69,12 @@ UPGRADES = {
 disturbed."""
 
 
+_OWNER = (
+    "SELECT coalesce(max(t.tableowner), max(pg_get_userbyid(n.nspowner))) FROM pg_namespace n "
+    "LEFT JOIN pg_tables t ON t.schemaname = n.nspname WHERE n.nspname = 'peeklock' HAVING count(*) > 0"
+)
+
+
 def make_tables(db: Db, shown: str) -> None:
     """Make schema and tables if they are missing, or of an earlier format, in one transaction.
 
@@ -88,7 +94,7 @@ def make_tables(db: Db, shown: str) -> None:
             for key, value in (("format", str(FORMAT)), ("release", __version__)):
                 db.execute("UPDATE peeklock.meta SET v = %s WHERE k = %s", (value, key))
     except psycopg.errors.InsufficientPrivilege as error:
-        raise no_right(db, shown, error) from error
+        raise _no_right(db, shown, error) from error
     except psycopg.Error as error:
         raise store_error(f"make the tables in {shown}", error) from error
 
@@ -105,14 +111,28 @@ def _make(db: Db) -> None:
         )
 
 
-def no_right(db: Db, shown: str, error: psycopg.errors.InsufficientPrivilege) -> StoreFailed:
+def require_tables(db: Db, shown: str) -> None:
+    """Require tables that this release reads, and change nothing.
+
+    Raises: StoreTooNew, StoreDamaged, StoreFailed.
+    """
+    if not _check(db, shown):
+        raise StoreFailed(f"{shown} has no stores of a broker: check the URL")
+
+
+def _no_right(db: Db, shown: str, error: psycopg.errors.InsufficientPrivilege) -> StoreFailed:
     """Return the error of a user without rights."""
     user, name = db.info.user, db.info.dbname
     said = " ".join(str(error).split())
+    owner = db.execute(_OWNER).fetchone()
+    if owner is not None and owner[0] != user:
+        return StoreFailed(
+            f"the user {user} may not use the schema peeklock in {shown} ({said}): it belongs to the user "
+            f"{owner[0]}. Name that user in --store, or another database"
+        )
     return StoreFailed(
         f"the user {user} may not make or use tables in {shown} ({said}): run, as the owner of the database, "
-        f'`CREATE SCHEMA IF NOT EXISTS peeklock; ALTER SCHEMA peeklock OWNER TO "{user}"` in {name}, and let '
-        "this user alone make the tables"
+        f'`CREATE SCHEMA peeklock AUTHORIZATION "{user}"` in {name}'
     )
 
 
@@ -123,7 +143,7 @@ def _check(db: Db, shown: str) -> int:
             return 0
         found = dict(db.execute("SELECT k, v FROM peeklock.meta").fetchall())
     except psycopg.errors.InsufficientPrivilege as error:
-        raise no_right(db, shown, error) from error
+        raise _no_right(db, shown, error) from error
     except psycopg.Error as error:
         raise store_error(f"read the format of {shown}", error) from error
     number, release = str(found.get("format", "")), found.get("release", "unknown")

@@ -64,6 +64,7 @@ class Watch:
                 while not self._ended.is_set():
                     self._nodes.report(link.db, self._report())
                     self._on_view(self._nodes.view(link.db))
+                    self._nodes.connections.reach.met()
                     wait(link.db, POLL_S)
             finally:
                 with contextlib.suppress(psycopg.Error):
