@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from peeklock.broker.vocabulary.changes import FactStored
+from peeklock.server.cluster.member import Member
+from peeklock.server.disk import SYSTEM
 from peeklock.server.settings import StartFailed
 from peeklock.server.system.keys import NamespaceKeys
-from tests.postgres_server import PostgresServer
+from peeklock.server.system.store import read
+from peeklock.store.base import Batch
+from peeklock.store.postgres.store import PostgresStore
+from tests.postgres_server import PostgresServer, database_of
 from tests.server.cluster.nodes import Cluster, in_cluster
 
 
@@ -102,5 +110,35 @@ def test_secrets_are_encrypted_also_those_of_a_broker_before(
         keys = node.registry.default.keys
         assert isinstance(keys, NamespaceKeys)
         assert keys.rules() == before
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+async def until_next_view(member: Member) -> None:
+    """Wait until a node has read the database once more, and has done what follows."""
+    seen = asyncio.Event()
+    member.on_view(seen.set)
+    for _ in range(2):
+        await asyncio.wait_for(seen.wait(), 20)
+        seen.clear()
+
+
+def test_a_change_that_is_committed_after_it_was_looked_for_is_read(url: str, tmp_path: Path) -> None:
+    """The lease on the facts is taken, and seen by others, before the change is committed."""
+
+    async def check(cluster: Cluster) -> None:
+        broker = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        assert broker.node is not None
+        member, system = broker.node.member, broker.protocols.process.system
+        with closing(database_of(url, instance="other@host")) as database:
+            store = PostgresStore(database, SYSTEM)
+            await store.open()
+            _, no = await read(store)
+            await until_next_view(member)
+            await store.commit(Batch(no, [FactStored("late", "1")], truncate_before=no))
+            await store.close()
+            await until_next_view(member)
+            assert system.get("late") == 1
 
     in_cluster(check, url, tmp_path, ["main"])

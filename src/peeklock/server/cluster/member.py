@@ -85,7 +85,8 @@ class Member:
         self._own_names = own_names
         self.directory = self._make_directory()
         self._seen = asyncio.Event()
-        self._facts_epoch = 0
+        self._facts_seen = (0, 0)
+        """The lease on the facts when they were read last: its epoch, and its last batch."""
         self._failed_at_s: dict[str, float] = {}
         self._report = Report()
         self._loop = loop = asyncio.get_running_loop()
@@ -202,10 +203,12 @@ class Member:
 
     async def _follow_facts(self) -> None:
         """Follow namespaces and keys that another node has changed, and the configuration of this one."""
-        epoch = self.view.lease(SYSTEM).epoch
-        if epoch != self._facts_epoch:
+        lease = self.view.lease(SYSTEM)
+        # The epoch grows before a change is committed, the number of the batch with it.
+        seen = (lease.epoch, lease.batch_no)
+        if seen != self._facts_seen:
             await self._system.refresh()
-            self._facts_epoch = epoch
+            self._facts_seen = seen
             for served in (self._stand_in, *self.owned().values()):
                 follow_keys(served)
         self.directory = self._make_directory()

@@ -47,7 +47,7 @@ _NODES = (
 )
 _LEASES = (
     "SELECT l.name, CASE WHEN l.session IS NULL THEN NULL ELSE n.name END, "
-    "extract(epoch FROM l.expires - clock_timestamp())::float, l.epoch, l.session, l.place "
+    "extract(epoch FROM l.expires - clock_timestamp())::float, l.epoch, l.session, l.place, l.batch_no "
     "FROM peeklock.lease l LEFT JOIN peeklock.node n ON n.instance = l.instance WHERE l.is_whole"
 )
 
