@@ -17,6 +17,7 @@ from peeklock.auth import DEVELOPMENT_KEY
 from peeklock.cluster.hello import PING, TAKEN, Hello
 from peeklock.cluster.key import ClusterKey
 from peeklock.server.app import Broker
+from peeklock.server.net.node_port import HELLO_S_MAX, SHAKING_MAX
 from peeklock.server.tls.between_nodes import node_contexts
 from tests.postgres_server import PostgresServer
 from tests.server.cluster.names import names as names  # a fixture
@@ -225,6 +226,29 @@ def test_only_a_node_may_hand_a_client_on(url: str, tmp_path: Path) -> None:
             with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
                 await ping(context)
         assert await ping(node_contexts(ClusterKey(KEY)).connecting) == TAKEN
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_silent_connections_to_the_port_of_nodes_are_bounded(url: str, tmp_path: Path) -> None:
+    """One more closes the oldest, and a node still gets in."""
+
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        assert first.node is not None
+        host, _, port = first.node.address.rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(SHAKING_MAX + 2)]
+        for reader, _ in silent[:2]:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), HELLO_S_MAX / 2) == b""
+        reader, writer = await asyncio.open_connection(
+            host, int(port), ssl=node_contexts(ClusterKey(KEY)).connecting
+        )
+        writer.write(Hello(PING).line())
+        assert await reader.readexactly(1) == TAKEN
+        assert not silent[-1][0].at_eof()
+        for _, one in (*silent, (reader, writer)):
+            one.close()
 
     in_cluster(check, url, tmp_path, ["main"])
 

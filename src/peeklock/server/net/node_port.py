@@ -4,19 +4,30 @@ client, then its bytes."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
+from functools import partial
 from typing import cast
 
 from peeklock.cluster.hello import BYTES_MAX, NOT_OWNED, PING, TAKEN, Hello, HelloInvalid, read
 from peeklock.server import log
+from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.net.handed_on import HandedOnTransport
+from peeklock.server.net.listener import ACCEPTS_PER_TURN_MAX
 from peeklock.server.net.relay import Relay
 from peeklock.server.net.sockets import listen
 from peeklock.server.settings import Settings, StartFailed
 
 HELLO_S_MAX = 5.0
-"""For the line. Our choice: the other node sends it at once."""
+"""For the hand-shake, and for the line. Our choice: the other node sends both at once."""
+
+SHAKING_MAX = 256
+"""Connections whose TLS hand-shake is not done, after which a peer is known to be a node; one more closes the
+oldest. Our choice: 16 MiB."""
+
+FULL_PAUSE_S = 1.0
+"""Before the next accept when no file descriptor was left. Our choice, as of the listener."""
 
 
 class NodePort:
@@ -26,22 +37,62 @@ class NodePort:
         """Listen, but answer nothing yet. Raises: StartFailed."""
         self._sockets, self.address = _listening(settings)
         """`address`: where other nodes reach it."""
-        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.get_running_loop()
+        self._shaking: dict[asyncio.Task[None], None] = {}  # in the order in which they came
 
-    async def open(self, relay: Relay, context: ssl.SSLContext) -> None:
+    def open(self, relay: Relay, context: ssl.SSLContext) -> None:
         """Take clients from now on."""
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            made = await loop.create_server(
-                lambda: _HandedOn(relay), sock=sock, ssl=context, ssl_handshake_timeout=HELLO_S_MAX
-            )
-            self._servers.append(made)
+        for listening in self._sockets:
+            self._listen(listening, relay, context)
 
     def close(self) -> None:
         """Take nothing more."""
-        for server in self._servers:
-            server.close()
         for sock in self._sockets:
+            if sock.fileno() >= 0:
+                self._loop.remove_reader(sock)
+                sock.close()
+        for task in self._shaking:
+            task.cancel()
+
+    def _listen(self, listening: socket.socket, relay: Relay, context: ssl.SSLContext) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening, self._accept, listening, relay, context)
+
+    def _accept(self, listening: socket.socket, relay: Relay, context: ssl.SSLContext) -> None:
+        for _ in range(ACCEPTS_PER_TURN_MAX):
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no file descriptor is left
+                self._loop.remove_reader(listening)
+                self._loop.call_later(FULL_PAUSE_S, self._listen, listening, relay, context)
+                return
+            if len(self._shaking) >= SHAKING_MAX:
+                oldest = next(iter(self._shaking))
+                del self._shaking[oldest]
+                oldest.cancel()
+                why = f"more than {SHAKING_MAX} connections are within a TLS hand-shake"
+                relay.note("a connection to the port of the nodes was closed", {"reason": why})
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):  # it may be closed already
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self._loop.create_task(self._shake(sock, relay, context))
+            self._shaking[task] = None
+            task.add_done_callback(partial(self._shaken, sock))
+            task.add_done_callback(tell_failure)
+
+    async def _shake(self, sock: socket.socket, relay: Relay, context: ssl.SSLContext) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: _HandedOn(relay), sock, ssl=context, ssl_handshake_timeout=HELLO_S_MAX
+            )
+        except OSError:  # also of the hand-shake: the peer is no node
+            sock.close()
+
+    def _shaken(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._shaking.pop(task, None)
+        if task.cancelled():
             sock.close()
 
 
