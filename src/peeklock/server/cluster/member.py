@@ -138,7 +138,7 @@ class Member:
         return {
             store_name(served.name, is_default=served.is_default): served
             for served in self._registry
-            if served is not self._stand_in and served.kind != "throw-away"
+            if served is not self._stand_in
         }
 
     def served(self, wanted: Wanted) -> ServedNamespace | None:
