@@ -36,6 +36,7 @@ _ADMIT = (
     "WHERE n.session = excluded.session OR n.instance = excluded.instance "
     "OR n.seen < clock_timestamp() - make_interval(secs => %s) RETURNING 1"
 )
+_FORGET_EARLIER_NAME = "DELETE FROM peeklock.node WHERE instance = %s AND name <> %s"
 _OTHER = "SELECT instance, seen::text FROM peeklock.node WHERE name = %s"
 _REPORT = (
     "UPDATE peeklock.node SET seen = clock_timestamp(), is_sound = %s, unreached = %s, is_leaving = %s "
@@ -75,7 +76,7 @@ class Nodes:
         self._owner = owner
 
     def admit(self, address: str, version: str, key_digest: str) -> None:
-        """Add this node, and wait until a dead one of the same name is forgotten.
+        """Add this node, and wait until a dead one of the same name is forgotten; forget its earlier name.
 
         Raises: NodeRefused, StoreError.
         """
@@ -99,6 +100,7 @@ class Nodes:
                         )
                     seen = found[1]
                 time.sleep(LOOK_S)
+            link.db.execute(_FORGET_EARLIER_NAME, (owner.instance, self.name))
             link.db.execute(_NOTIFY)
 
     def report(self, db: Db, report: Report) -> None:
