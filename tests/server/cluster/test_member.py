@@ -11,9 +11,10 @@ import pytest
 
 from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.server.cluster.member import Member
-from peeklock.server.disk import SYSTEM
+from peeklock.server.disk import SYSTEM, store_name
 from peeklock.server.settings import StartFailed
 from peeklock.server.system.keys import NamespaceKeys
+from peeklock.server.system.namespaces import NamespaceRecord, NamespaceRecords
 from peeklock.server.system.store import read
 from peeklock.store.base import Batch
 from peeklock.store.postgres.store import PostgresStore
@@ -140,5 +141,32 @@ def test_a_change_that_is_committed_after_it_was_looked_for_is_read(url: str, tm
             await store.close()
             await until_next_view(member)
             assert system.get("late") == 1
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_namespace_that_is_being_made_is_no_rest_of_a_crash(url: str, tmp_path: Path) -> None:
+    """A node that takes the default namespace removes such rests alone."""
+
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        second = await cluster.start("b")
+        records = NamespaceRecords(first.protocols.process.system)
+        for name in ("made", "rest"):
+            await records.put(NamespaceRecord(name, is_whole=False))
+        with closing(database_of(url, instance="other@host")) as database:
+            store = PostgresStore(database, store_name("made", is_default=False))
+            await store.open()
+            assert first.node is not None
+            first.node.member.nodes.choose(["default"], "b")
+            await cluster.until_owned(a=[], b=["default"])
+            assert second.node is not None
+            records = NamespaceRecords(second.protocols.process.system)
+            while records.has("rest"):
+                await until_next_view(second.node.member)
+            assert records.has("made")
+            await store.commit(Batch(1, [FactStored("key", "1")], truncate_before=1))
+            await store.close()
 
     in_cluster(check, url, tmp_path, ["main"])

@@ -241,7 +241,13 @@ class Member:
         self._failed_at_s.pop(wanted.store, None)
         log.info("namespace taken", {"name": served.name, "node": self.nodes.name})
         if served.is_default:
-            await self._lifecycle.remove_rests()
+            await self._lifecycle.remove_rests(self._is_in_use)
+
+    def _is_in_use(self, store: str) -> bool:
+        """Return whether a process that runs has a store."""
+        lease = self.view.lease(store)
+        is_earlier_start = lease.owner == self.nodes.name and lease.session != self.nodes.session()
+        return lease.is_valid and not is_earlier_start
 
     async def _give(self, served: ServedNamespace) -> None:
         """Give a namespace back, after its last commit."""
