@@ -10,9 +10,10 @@ import ssl
 from functools import partial
 from typing import cast
 
-from peeklock.cluster.hello import BYTES_MAX, NOT_OWNED, PING, TAKEN, Hello, HelloInvalid, read
+from peeklock.cluster.hello import BYTES_MAX, NOT_OWNED, PING, TAKEN, TURNED_AWAY, Hello, HelloInvalid, read
 from peeklock.server import log
 from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.namespaces.lifecycle import Wanted
 from peeklock.server.net.handed_on import HandedOnTransport
 from peeklock.server.net.listener import ACCEPTS_PER_TURN_MAX
 from peeklock.server.net.relay import Relay
@@ -155,25 +156,40 @@ class _HandedOn(asyncio.Protocol):
             return
         wait_s = self._relay.protocols.wait_s(hello.host) if hello.host else 0.0
         if wait_s is None:
-            transport.abort()  # as the listener turns such an address away
-        elif wait_s:
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._take, transport, hello)
+            self._refuse(transport, TURNED_AWAY)
+        elif self._owned(hello) is None:
+            self._refuse(transport, NOT_OWNED)
         else:
-            self._take(transport, hello)
+            # Before it waits: the other node waits for its answer for a shorter time.
+            transport.write(TAKEN)
+            if wait_s:
+                transport.pause_reading()
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._take, transport, hello)
+            else:
+                self._take(transport, hello)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
 
+    def _owned(self, hello: Hello) -> Wanted | None:
+        """Return the namespace of the client, None = this node does not own it."""
+        member = self._relay.member
+        wanted = member.directory.by_store.get(hello.store)
+        return None if wanted is None or member.served(wanted) is None else wanted
+
+    def _refuse(self, transport: asyncio.Transport, answer: bytes) -> None:
+        transport.write(answer)
+        transport.close()
+
     def _take(self, transport: asyncio.Transport, hello: Hello) -> None:
-        wanted = self._relay.member.directory.by_store.get(hello.store)
+        wanted = self._owned(hello)
         protocol = None if wanted is None else self._relay.local(hello.kind, wanted)
-        if protocol is None:
-            transport.write(NOT_OWNED)
-            transport.close()
+        if protocol is None:  # it was given back meanwhile
+            transport.abort()
             return
-        transport.write(TAKEN)
+        transport.resume_reading()
         client = {"peername": (hello.host, hello.port) if hello.host else None}
         if not hello.has_tls:
             client["sslcontext"] = None
