@@ -250,7 +250,7 @@ class Member:
         return lease.is_valid and not is_earlier_start
 
     async def _give(self, served: ServedNamespace) -> None:
-        """Give a namespace back, after its last commit."""
+        """Close a namespace after its last commit, for another node to take."""
         if served.is_default:
             self._registry.set_default(self._stand_in)
         else:

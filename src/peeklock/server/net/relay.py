@@ -125,7 +125,7 @@ class Relay:
         return self._served(self.wanted(Asked(host, path=path)))
 
     def hold(self, caller: Caller) -> None:
-        """Let a caller try again when something changes."""
+        """Hold a caller, which tries again when something changes."""
         self._held[caller] = None
 
     def carry(self, caller: Caller, store: str) -> None:

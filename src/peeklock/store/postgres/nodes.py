@@ -130,13 +130,13 @@ class Nodes:
         return self._owner.session
 
     def choose(self, stores: Iterable[str], name: str | None) -> None:
-        """Let a node own these stores from now on, None = whoever has room. Raises: StoreError."""
+        """Choose the node that owns these stores from now on, None = whoever has room. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"move stores in {self.connections.shown}"):
             link.db.execute("UPDATE peeklock.lease SET place = %s WHERE name = ANY(%s)", (name, list(stores)))
             link.db.execute(_NOTIFY)
 
     def notify(self) -> None:
-        """Let all nodes look now. Raises: StoreError."""
+        """Tell all nodes to look now. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"notify the nodes of {self.connections.shown}"):
             link.db.execute(_NOTIFY)
 
