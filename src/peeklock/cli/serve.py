@@ -183,6 +183,9 @@ def _contradictions_of_stores(settings: Settings, *, keeps_nothing: bool) -> dic
         "--namespaces on-use makes namespaces in the memory of one process: leave it or --node out.": (
             settings.namespaces == "on-use" and settings.node is not None
         ),
+        "--throw-away makes namespaces in the memory of one process: leave it or --node out.": (
+            bool(settings.throw_away) and settings.node is not None
+        ),
     }
 
 

@@ -390,7 +390,7 @@ SETTINGS = (
         type=click.IntRange(min=0),
         metavar="N",
         default_text="1000 in development mode, else 0",
-        help="How many throw-away namespaces there may be at a time.",
+        help="How many throw-away namespaces there may be at a time. A node of a cluster makes none.",
     ),
     Setting(
         name="throw-away-lease",

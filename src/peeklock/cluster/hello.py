@@ -9,8 +9,9 @@ from typing import Any
 BYTES_MAX = 8192
 """Of the line."""
 
-TAKEN, NOT_OWNED = b"+", b"-"
-"""The answers. After the first one come the bytes of the connection."""
+TAKEN, NOT_OWNED, TURNED_AWAY = b"+", b"-", b"!"
+"""The answers. After the first one come the bytes of the connection; the last one is for a client that has
+shown too many bad keys."""
 
 AMQP, HTTP, CONTROL, PING = "amqp", "http", "control", "ping"
 _KINDS = (AMQP, HTTP, CONTROL, PING)

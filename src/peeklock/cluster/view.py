@@ -47,6 +47,8 @@ class Held:
     """The process that has it; a node that starts again is another one."""
     place: str | None = None
     """The node that an operator has chosen for it."""
+    batch_no: int = 0
+    """The last batch that is committed."""
 
     @property
     def is_valid(self) -> bool:

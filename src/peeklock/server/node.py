@@ -70,7 +70,7 @@ class Node:
         key = read_cluster_key(self._settings.cluster_key)
         contexts = await asyncio.to_thread(node_contexts, key)
         self.relay = Relay(self.member, protocols, contexts.connecting, now_ms, note)
-        await self._port.open(self.relay, contexts.listening)
+        self._port.open(self.relay, contexts.listening)
         return self.relay
 
     async def probe(self, port: int) -> None:

@@ -6,16 +6,24 @@ import asyncio
 import logging
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.cli import main
 from peeklock.server.app import Broker
+from peeklock.server.cluster.member import Member
+from peeklock.server.disk import SYSTEM, store_name
 from peeklock.server.settings import StartFailed
 from peeklock.server.system.keys import NamespaceKeys
-from tests.postgres_server import PostgresServer, require_postgres
+from peeklock.server.system.namespaces import NamespaceRecord, NamespaceRecords
+from peeklock.server.system.store import read
+from peeklock.store.base import Batch
+from peeklock.store.postgres.store import PostgresStore
+from tests.postgres_server import PostgresServer, database_of, require_postgres
 from tests.server.cluster.nodes import Cluster, in_cluster
 from tests.server.waiting import SECONDS_MAX
 
@@ -193,3 +201,60 @@ def test_a_database_that_is_gone_and_comes_back_is_told_once(
     events = [(record.levelname, record.getMessage()) for record in told]
     gone, back = ("WARNING", "the database cannot be reached"), ("INFO", "the database can be reached again")
     assert sorted(events) == [back, back, gone, gone]
+
+
+async def until_next_view(member: Member) -> None:
+    """Wait until a node has read the database once more, and has done what follows."""
+    seen = asyncio.Event()
+    member.on_view(seen.set)
+    for _ in range(2):
+        await asyncio.wait_for(seen.wait(), 20)
+        seen.clear()
+
+
+def test_a_change_that_is_committed_after_it_was_looked_for_is_read(url: str, tmp_path: Path) -> None:
+    """The lease on the facts is taken, and seen by others, before the change is committed."""
+
+    async def check(cluster: Cluster) -> None:
+        broker = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        assert broker.node is not None
+        member, system = broker.node.member, broker.protocols.process.system
+        with closing(database_of(url, instance="other@host")) as database:
+            store = PostgresStore(database, SYSTEM)
+            await store.open()
+            _, no = await read(store)
+            await until_next_view(member)
+            await store.commit(Batch(no, [FactStored("late", "1")], truncate_before=no))
+            await store.close()
+            await until_next_view(member)
+            assert system.get("late") == 1
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_namespace_that_is_being_made_is_no_rest_of_a_crash(url: str, tmp_path: Path) -> None:
+    """A node that takes the default namespace removes such rests alone."""
+
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        second = await cluster.start("b")
+        records = NamespaceRecords(first.protocols.process.system)
+        for name in ("made", "rest"):
+            await records.put(NamespaceRecord(name, is_whole=False))
+        with closing(database_of(url, instance="other@host")) as database:
+            store = PostgresStore(database, store_name("made", is_default=False))
+            await store.open()
+            assert first.node is not None
+            first.node.member.nodes.choose(["default"], "b")
+            await cluster.until_owned(a=[], b=["default"])
+            assert second.node is not None
+            records = NamespaceRecords(second.protocols.process.system)
+            while records.has("rest"):
+                await until_next_view(second.node.member)
+            assert records.has("made")
+            await store.commit(Batch(1, [FactStored("key", "1")], truncate_before=1))
+            await store.close()
+
+    in_cluster(check, url, tmp_path, ["main"])

@@ -55,3 +55,18 @@ def test_a_namespace_of_the_file_is_not_deleted_and_does_not_move(url: str, tmp_
         assert cluster.owned() == {"a": ["default"], "b": ["namespace/one"]}
 
     in_cluster(check, url, tmp_path, ["main", "one"])
+
+
+def test_a_node_makes_no_throw_away_namespace(url: str, tmp_path: Path) -> None:
+    """Its name could be that of a namespace which another node owns."""
+
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        await cluster.until_owned(a=["default", "namespace/one"])
+        second = await cluster.start("b")
+        await cluster.until_owned(a=["default"], b=["namespace/one"])
+        for broker in (first, second):
+            told = await run(broker, "namespaces", "create", "one", "--throw-away")
+            assert "A node of a cluster makes no throw-away namespaces: start a broker without --node" in told
+
+    in_cluster(check, url, tmp_path, ["main", "one"])

@@ -17,6 +17,8 @@ from peeklock.auth import DEVELOPMENT_KEY
 from peeklock.cluster.hello import PING, TAKEN, Hello
 from peeklock.cluster.key import ClusterKey
 from peeklock.server.app import Broker
+from peeklock.server.net.auth_throttle import PACE_S, REFUSALS_MAX, WAIT_S_MAX
+from peeklock.server.net.node_port import HELLO_S_MAX, SHAKING_MAX
 from peeklock.server.tls.between_nodes import node_contexts
 from tests.postgres_server import PostgresServer
 from tests.server.cluster.names import names as names  # a fixture
@@ -205,6 +207,47 @@ def test_a_client_is_held_while_nobody_owns_its_namespace(url: str, tmp_path: Pa
     in_cluster(check, url, tmp_path, ["main"])
 
 
+def show_bad_keys(broker: Broker, connections: int) -> None:
+    """Have this machine paced, with so many connections before the next one."""
+    protocols = broker.protocols
+    for _ in range(2 * REFUSALS_MAX):
+        protocols._throttle.refused("127.0.0.1", protocols.clock.now_ms())
+    for _ in range(connections):
+        protocols.wait_s("127.0.0.1")
+
+
+def test_a_client_that_is_paced_waits_at_the_owner(url: str, tmp_path: Path) -> None:
+    """The owner takes it at once: the other node waits for that for a shorter time."""
+
+    async def check(cluster: Cluster) -> None:
+        first, second = await two_nodes(cluster)
+        show_bad_keys(first, round(2 / PACE_S))
+        reader, writer = await opened(second.amqp_port, HANDSHAKE)
+        assert (await reader.readexactly(8)) == b"AMQP\x00\x01\x00\x00"
+        answer = asyncio.ensure_future(reader.readexactly(8))  # of the `open`, which only the owner answers
+        await asyncio.sleep(1)
+        assert second.node is not None
+        assert second.node.relay.figures() == {"relayed": 1, "held": 0}
+        assert not answer.done()
+        await asyncio.wait_for(answer, WAIT_S_MAX)
+        writer.close()
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_client_that_the_owner_turns_away_is_cut(url: str, tmp_path: Path) -> None:
+    async def check(cluster: Cluster) -> None:
+        first, second = await two_nodes(cluster)
+        show_bad_keys(first, round((WAIT_S_MAX + 2) / PACE_S))
+        reader, writer = await opened(second.amqp_port, HANDSHAKE)
+        assert (await reader.readexactly(8)) == b"AMQP\x00\x01\x00\x00"
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 1) == b""
+        writer.close()
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
 def test_only_a_node_may_hand_a_client_on(url: str, tmp_path: Path) -> None:
     """Without the key pair of the nodes there is no hand-shake."""
 
@@ -225,6 +268,29 @@ def test_only_a_node_may_hand_a_client_on(url: str, tmp_path: Path) -> None:
             with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
                 await ping(context)
         assert await ping(node_contexts(ClusterKey(KEY)).connecting) == TAKEN
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_silent_connections_to_the_port_of_nodes_are_bounded(url: str, tmp_path: Path) -> None:
+    """One more closes the oldest, and a node still gets in."""
+
+    async def check(cluster: Cluster) -> None:
+        first = await cluster.start("a")
+        assert first.node is not None
+        host, _, port = first.node.address.rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(SHAKING_MAX + 2)]
+        for reader, _ in silent[:2]:
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), HELLO_S_MAX / 2) == b""
+        reader, writer = await asyncio.open_connection(
+            host, int(port), ssl=node_contexts(ClusterKey(KEY)).connecting
+        )
+        writer.write(Hello(PING).line())
+        assert await reader.readexactly(1) == TAKEN
+        assert not silent[-1][0].at_eof()
+        for _, one in (*silent, (reader, writer)):
+            one.close()
 
     in_cluster(check, url, tmp_path, ["main"])
 

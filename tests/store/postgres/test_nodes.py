@@ -139,6 +139,19 @@ def test_a_node_that_is_dead_is_replaced_by_one_of_its_name(process: Callable[..
     assert "another process is the node 'a'" in str(first.replaced.get(timeout=20))
 
 
+def test_a_data_folder_is_one_node_also_after_it_was_renamed(process: Callable[..., Process]) -> None:
+    """Else its leases would be those of two nodes."""
+    before, other, after = process("a", "folder"), process("c"), process("b", "folder")
+    before.join()
+    other.join()
+    after.join()
+    after.database.leases.take("default")
+    after.watch.start()
+    view = after.until(lambda view: "default" in view.held)
+    assert sorted(view.nodes) == ["b", "c"]
+    assert view.lease("default").owner == "b"
+
+
 def test_another_cluster_key_is_refused(process: Callable[..., Process]) -> None:
     first, second = process("a"), process("b")
     assert not is_cluster(first.database.connections)

@@ -85,7 +85,8 @@ class Member:
         self._own_names = own_names
         self.directory = self._make_directory()
         self._seen = asyncio.Event()
-        self._facts_epoch = 0
+        self._facts_seen = (0, 0)
+        """The lease on the facts when they were read last: its epoch, and its last batch."""
         self._failed_at_s: dict[str, float] = {}
         self._report = Report()
         self._loop = loop = asyncio.get_running_loop()
@@ -146,7 +147,7 @@ class Member:
         return {
             store_name(served.name, is_default=served.is_default): served
             for served in self._registry
-            if served is not self._stand_in and served.kind != "throw-away"
+            if served is not self._stand_in
         }
 
     def served(self, wanted: Wanted) -> ServedNamespace | None:
@@ -211,10 +212,12 @@ class Member:
 
     async def _follow_facts(self) -> None:
         """Follow namespaces and keys that another node has changed, and the configuration of this one."""
-        epoch = self.view.lease(SYSTEM).epoch
-        if epoch != self._facts_epoch:
+        lease = self.view.lease(SYSTEM)
+        # The epoch grows before a change is committed, the number of the batch with it.
+        seen = (lease.epoch, lease.batch_no)
+        if seen != self._facts_seen:
             await self._system.refresh()
-            self._facts_epoch = epoch
+            self._facts_seen = seen
             for served in (self._stand_in, *self.owned().values()):
                 follow_keys(served)
         self.directory = self._make_directory()
@@ -247,10 +250,16 @@ class Member:
         self._failed_at_s.pop(wanted.store, None)
         log.info("namespace taken", {"name": served.name, "node": self.nodes.name})
         if served.is_default:
-            await self._lifecycle.remove_rests()
+            await self._lifecycle.remove_rests(self._is_in_use)
+
+    def _is_in_use(self, store: str) -> bool:
+        """Return whether a process that runs has a store."""
+        lease = self.view.lease(store)
+        is_earlier_start = lease.owner == self.nodes.name and lease.session != self.nodes.session()
+        return lease.is_valid and not is_earlier_start
 
     async def _give(self, served: ServedNamespace) -> None:
-        """Give a namespace back, after its last commit."""
+        """Close a namespace after its last commit, for another node to take."""
         if served.is_default:
             self._registry.set_default(self._stand_in)
         else:

@@ -19,6 +19,6 @@ def stand_in(name: str, process: Process) -> ServedNamespace:
 
 
 def follow_keys(served: ServedNamespace) -> None:
-    """Let a namespace have the keys that another node may have changed. Raises: StoreError."""
+    """Read the keys of a namespace again, which another node may have changed. Raises: StoreError."""
     if isinstance(served.keys, NamespaceKeys):
         served.keys.follow()

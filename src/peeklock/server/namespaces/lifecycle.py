@@ -91,11 +91,14 @@ class Lifecycle:
         if wanted:
             self._say_what_fits()
 
-    async def remove_rests(self) -> None:
-        """Remove what a crash has left of namespaces that were made or deleted. Raises: StartFailed."""
+    async def remove_rests(self, is_in_use: Callable[[str], bool] = lambda store: False) -> None:
+        """Remove what a crash has left of namespaces that were made or deleted. Raises: StartFailed.
+
+        `is_in_use` returns whether a process of the cluster has a store, which it makes or deletes just now.
+        """
         try:
             for record in self._records.all():
-                if not record.is_whole:
+                if not record.is_whole and not is_in_use(store_name(record.name, is_default=False)):
                     await self._remove(record.name)
                     log.info("the rest of a namespace removed", {"name": record.name})
         except (StoreError, OSError) as failure:

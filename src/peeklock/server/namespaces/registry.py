@@ -102,7 +102,7 @@ class Registry:
         self._by_key.clear()
 
     def set_default(self, served: ServedNamespace) -> None:
-        """Let another one be the default namespace."""
+        """Put another one in the place of the default namespace."""
         self.remove(self.default)
         self.default = served
         self.add(served)

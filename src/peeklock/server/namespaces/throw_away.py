@@ -81,6 +81,10 @@ class ThrowAway:
 
         Raises: NamespaceFull, NamespaceThere, KeyRefused.
         """
+        if self._process.settings.node is not None:  # another node may own one of the name
+            raise NamespaceFull(
+                "A node of a cluster makes no throw-away namespaces: start a broker without --node for tests."
+            )
         name = uuid.uuid4().hex if name is None else name
         if not is_host_label(name):
             raise KeyRefused(f"'{name[:64]}' is not {HOST_LABEL_RULE}.")

@@ -4,19 +4,31 @@ client, then its bytes."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
+from functools import partial
 from typing import cast
 
-from peeklock.cluster.hello import BYTES_MAX, NOT_OWNED, PING, TAKEN, Hello, HelloInvalid, read
+from peeklock.cluster.hello import BYTES_MAX, NOT_OWNED, PING, TAKEN, TURNED_AWAY, Hello, HelloInvalid, read
 from peeklock.server import log
+from peeklock.server.loop.tasks import tell_failure
+from peeklock.server.namespaces.lifecycle import Wanted
 from peeklock.server.net.handed_on import HandedOnTransport
+from peeklock.server.net.listener import ACCEPTS_PER_TURN_MAX
 from peeklock.server.net.relay import Relay
 from peeklock.server.net.sockets import listen
 from peeklock.server.settings import Settings, StartFailed
 
 HELLO_S_MAX = 5.0
-"""For the line. Our choice: the other node sends it at once."""
+"""For the hand-shake, and for the line. Our choice: the other node sends both at once."""
+
+SHAKING_MAX = 256
+"""Connections whose TLS hand-shake is not done, after which a peer is known to be a node; one more closes the
+oldest. Our choice: 16 MiB."""
+
+FULL_PAUSE_S = 1.0
+"""Before the next accept when no file descriptor was left. Our choice, as of the listener."""
 
 
 class NodePort:
@@ -26,22 +38,62 @@ class NodePort:
         """Listen, but answer nothing yet. Raises: StartFailed."""
         self._sockets, self.address = _listening(settings)
         """`address`: where other nodes reach it."""
-        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.get_running_loop()
+        self._shaking: dict[asyncio.Task[None], None] = {}  # in the order in which they came
 
-    async def open(self, relay: Relay, context: ssl.SSLContext) -> None:
+    def open(self, relay: Relay, context: ssl.SSLContext) -> None:
         """Take clients from now on."""
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            made = await loop.create_server(
-                lambda: _HandedOn(relay), sock=sock, ssl=context, ssl_handshake_timeout=HELLO_S_MAX
-            )
-            self._servers.append(made)
+        for listening in self._sockets:
+            self._listen(listening, relay, context)
 
     def close(self) -> None:
         """Take nothing more."""
-        for server in self._servers:
-            server.close()
         for sock in self._sockets:
+            if sock.fileno() >= 0:
+                self._loop.remove_reader(sock)
+                sock.close()
+        for task in self._shaking:
+            task.cancel()
+
+    def _listen(self, listening: socket.socket, relay: Relay, context: ssl.SSLContext) -> None:
+        if listening.fileno() >= 0:
+            self._loop.add_reader(listening, self._accept, listening, relay, context)
+
+    def _accept(self, listening: socket.socket, relay: Relay, context: ssl.SSLContext) -> None:
+        for _ in range(ACCEPTS_PER_TURN_MAX):
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no file descriptor is left
+                self._loop.remove_reader(listening)
+                self._loop.call_later(FULL_PAUSE_S, self._listen, listening, relay, context)
+                return
+            if len(self._shaking) >= SHAKING_MAX:
+                oldest = next(iter(self._shaking))
+                del self._shaking[oldest]
+                oldest.cancel()
+                why = f"more than {SHAKING_MAX} connections are within a TLS hand-shake"
+                relay.note("a connection to the port of the nodes was closed", {"reason": why})
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):  # it may be closed already
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self._loop.create_task(self._shake(sock, relay, context))
+            self._shaking[task] = None
+            task.add_done_callback(partial(self._shaken, sock))
+            task.add_done_callback(tell_failure)
+
+    async def _shake(self, sock: socket.socket, relay: Relay, context: ssl.SSLContext) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: _HandedOn(relay), sock, ssl=context, ssl_handshake_timeout=HELLO_S_MAX
+            )
+        except OSError:  # also of the hand-shake: the peer is no node
+            sock.close()
+
+    def _shaken(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._shaking.pop(task, None)
+        if task.cancelled():
             sock.close()
 
 
@@ -104,25 +156,40 @@ class _HandedOn(asyncio.Protocol):
             return
         wait_s = self._relay.protocols.wait_s(hello.host) if hello.host else 0.0
         if wait_s is None:
-            transport.abort()  # as the listener turns such an address away
-        elif wait_s:
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._take, transport, hello)
+            self._refuse(transport, TURNED_AWAY)
+        elif self._owned(hello) is None:
+            self._refuse(transport, NOT_OWNED)
         else:
-            self._take(transport, hello)
+            # Before it waits: the other node waits for its answer for a shorter time.
+            transport.write(TAKEN)
+            if wait_s:
+                transport.pause_reading()
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._take, transport, hello)
+            else:
+                self._take(transport, hello)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
 
+    def _owned(self, hello: Hello) -> Wanted | None:
+        """Return the namespace of the client, None = this node does not own it."""
+        member = self._relay.member
+        wanted = member.directory.by_store.get(hello.store)
+        return None if wanted is None or member.served(wanted) is None else wanted
+
+    def _refuse(self, transport: asyncio.Transport, answer: bytes) -> None:
+        transport.write(answer)
+        transport.close()
+
     def _take(self, transport: asyncio.Transport, hello: Hello) -> None:
-        wanted = self._relay.member.directory.by_store.get(hello.store)
+        wanted = self._owned(hello)
         protocol = None if wanted is None else self._relay.local(hello.kind, wanted)
-        if protocol is None:
-            transport.write(NOT_OWNED)
-            transport.close()
+        if protocol is None:  # it was given back meanwhile
+            transport.abort()
             return
-        transport.write(TAKEN)
+        transport.resume_reading()
         client = {"peername": (hello.host, hello.port) if hello.host else None}
         if not hello.has_tls:
             client["sslcontext"] = None

@@ -3,7 +3,7 @@
 Theory of operation: a caller is read until its namespace is known (`door`). If this node owns it, the
 connection gets its protocol and is like any other. Else the caller is connected to the owner, over TLS
 between nodes; the owner is told who the client is, reads its first bytes again, and answers with one byte
-whether it owns the namespace. From then on bytes are carried both ways, and neither end is read while the
+whether it takes the client. From then on bytes are carried both ways, and neither end is read while the
 other one's output is full.
 
 While nobody owns the namespace, such as during a takeover, a caller is held: it is not read, and each change
@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from peeklock.cluster.hello import AMQP, CONTROL, HTTP, TAKEN, Hello
+from peeklock.cluster.hello import AMQP, CONTROL, HTTP, TAKEN, TURNED_AWAY, Hello
 from peeklock.config.hosts import host_of
 from peeklock.server.cluster.member import Member
 from peeklock.server.line_limits import Note
@@ -125,7 +125,7 @@ class Relay:
         return self._served(self.wanted(Asked(host, path=path)))
 
     def hold(self, caller: Caller) -> None:
-        """Let a caller try again when something changes."""
+        """Hold a caller, which tries again when something changes."""
         self._held[caller] = None
 
     def carry(self, caller: Caller, store: str) -> None:
@@ -251,7 +251,7 @@ class Caller(asyncio.Protocol):
             self._connecting.add_done_callback(tell_failure)
 
     async def _connect(self, transport: asyncio.Transport, address: str) -> None:
-        owner = _ToOwner(self)
+        owner, answer = _ToOwner(self), b""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 host, port = host_of(address), int(address.rpartition(":")[2])
@@ -259,15 +259,16 @@ class Caller(asyncio.Protocol):
                     lambda: owner, host, port, ssl=self._relay.context
                 )
                 made.write(self._hello(transport).line() + self._door.received)
-                took = await owner.answer
+                answer = await owner.answer
         except (OSError, TimeoutError) as failure:
             fields = {"node": address, "reason": str(failure) or type(failure).__name__}
             self._relay.note("another node does not answer", fields)
-            took = False
         self._connecting = None
-        if self._transport is None or not took:
+        if self._transport is None or answer != TAKEN:
             owner.close()
-            if self._transport is not None:
+            if answer == TURNED_AWAY:
+                self.cut()
+            elif self._transport is not None:
                 self._retry = self._loop.call_later(RETRY_S, self.try_again)
             return
         self._owner = owner
@@ -327,8 +328,8 @@ class _ToOwner(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._client: asyncio.Transport | None = None
         self._early = b""
-        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """Whether the owner takes the client."""
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        """Whether the owner takes the client; empty = it was lost."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -339,7 +340,7 @@ class _ToOwner(asyncio.Protocol):
             self._client.write(data)
             return
         if not self.answer.done():
-            self.answer.set_result(data[:1] == TAKEN)
+            self.answer.set_result(data[:1])
             data = data[1:]
         self._early += data
 
@@ -355,7 +356,7 @@ class _ToOwner(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if not self.answer.done():
-            self.answer.set_result(False)
+            self.answer.set_result(b"")
         if self._client is not None:
             self._caller.owner_lost()
 

@@ -8,6 +8,7 @@ others with `refresh`. Keys and the certificate authority are encrypted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -16,7 +17,7 @@ from typing import Any
 from peeklock.server.system import authority, keys
 from peeklock.server.system.sealing import Sealing
 from peeklock.server.system.store import SystemStore, Values, is_sealed, read
-from peeklock.store.base import Store
+from peeklock.store.base import Store, StoreError
 from peeklock.store.encoding import definitions
 
 
@@ -85,7 +86,8 @@ class SharedSystemStore(SystemStore):
             self._failure = None  # the next change reads again what is durable
             await store.close()
         if self._next_no != before:
-            await asyncio.to_thread(self._on_change)
+            with contextlib.suppress(StoreError):  # it is durable, and the others look without being told
+                await asyncio.to_thread(self._on_change)
 
 
 def _is_secret(key: str) -> bool:

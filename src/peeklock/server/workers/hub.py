@@ -88,7 +88,7 @@ class WorkHub:
     def slow(self, number: int, *, is_slow: bool) -> None:
         """Note whether a client reads slower than its child writes."""
         stream = self._streams.get(number)
-        if stream is not None and is_slow and not stream.is_gone:
+        if stream is not None and is_slow and not (stream.is_gone or self._is_stopping):
             stream.has_room.clear()
         elif stream is not None:
             stream.has_room.set()
@@ -103,6 +103,7 @@ class WorkHub:
         """End all works."""
         self._is_stopping = True
         for stream in self._streams.values():
+            stream.has_room.set()
             if stream.child is not None:
                 stream.child.kill()
 

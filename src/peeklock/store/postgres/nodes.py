@@ -36,6 +36,7 @@ _ADMIT = (
     "WHERE n.session = excluded.session OR n.instance = excluded.instance "
     "OR n.seen < clock_timestamp() - make_interval(secs => %s) RETURNING 1"
 )
+_FORGET_EARLIER_NAME = "DELETE FROM peeklock.node WHERE instance = %s AND name <> %s"
 _OTHER = "SELECT instance, seen::text FROM peeklock.node WHERE name = %s"
 _REPORT = (
     "UPDATE peeklock.node SET seen = clock_timestamp(), is_sound = %s, unreached = %s, is_leaving = %s "
@@ -47,7 +48,7 @@ _NODES = (
 )
 _LEASES = (
     "SELECT l.name, CASE WHEN l.session IS NULL THEN NULL ELSE n.name END, "
-    "extract(epoch FROM l.expires - clock_timestamp())::float, l.epoch, l.session, l.place "
+    "extract(epoch FROM l.expires - clock_timestamp())::float, l.epoch, l.session, l.place, l.batch_no "
     "FROM peeklock.lease l LEFT JOIN peeklock.node n ON n.instance = l.instance WHERE l.is_whole"
 )
 
@@ -75,7 +76,7 @@ class Nodes:
         self._owner = owner
 
     def admit(self, address: str, version: str, key_digest: str) -> None:
-        """Add this node, and wait until a dead one of the same name is forgotten.
+        """Add this node, and wait until a dead one of the same name is forgotten; forget its earlier name.
 
         Raises: NodeRefused, StoreError.
         """
@@ -99,6 +100,7 @@ class Nodes:
                         )
                     seen = found[1]
                 time.sleep(LOOK_S)
+            link.db.execute(_FORGET_EARLIER_NAME, (owner.instance, self.name))
             link.db.execute(_NOTIFY)
 
     def report(self, db: Db, report: Report) -> None:
@@ -128,13 +130,13 @@ class Nodes:
         return self._owner.session
 
     def choose(self, stores: Iterable[str], name: str | None) -> None:
-        """Let a node own these stores from now on, None = whoever has room. Raises: StoreError."""
+        """Choose the node that owns these stores from now on, None = whoever has room. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"move stores in {self.connections.shown}"):
             link.db.execute("UPDATE peeklock.lease SET place = %s WHERE name = ANY(%s)", (name, list(stores)))
             link.db.execute(_NOTIFY)
 
     def notify(self) -> None:
-        """Let all nodes look now. Raises: StoreError."""
+        """Tell all nodes to look now. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"notify the nodes of {self.connections.shown}"):
             link.db.execute(_NOTIFY)
 

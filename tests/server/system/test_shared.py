@@ -1,0 +1,28 @@
+"""The facts of a cluster, in a store that is opened for each change."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from peeklock.cluster.key import ClusterKey
+from peeklock.server.system.sealing import Sealing
+from peeklock.server.system.shared import SharedSystemStore
+from peeklock.store.base import StoreFailed
+from peeklock.store.sqlite.store import SqliteStore
+
+
+def test_a_change_is_made_also_where_nobody_can_be_told(tmp_path: Path) -> None:
+    """The others look without being told."""
+
+    def tell() -> None:
+        raise StoreFailed("the database cannot be reached")
+
+    async def check() -> None:
+        sealing = Sealing(ClusterKey(b"a" * 32))
+        system = await SharedSystemStore.open_shared(lambda: SqliteStore(tmp_path), sealing, tell)
+        shown = []
+        await system.change(lambda: {"one": 1}, lambda: shown.append(system.get("one")))
+        assert shown == [1]
+
+    asyncio.run(check())
