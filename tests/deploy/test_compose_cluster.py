@@ -109,7 +109,10 @@ def test_the_scripts_make_a_primary_and_its_synchronous_standby(
         assert server.execute(owners) == [("peeklock",)]
     finally:
         standby.send_signal(signal.SIGQUIT)
-        standby.wait()
+        try:
+            standby.wait(30)
+        finally:
+            standby.kill()
 
 
 def _shell(server: PostgresServer, script: str, data: Path) -> tuple[str, ...]:

@@ -32,8 +32,8 @@ class Log:
 
     def add(self) -> None:
         self.told.clear()
-        request = {"data": str(self.data), "to": str(self.to), "namespace": self._name, "interval_s": 0.1}
-        self.log_id = self._process.add(request, self)
+        request = {"source": {"data": str(self.data)}, "to": str(self.to), "namespace": self._name}
+        self.log_id = self._process.add({**request, "interval_s": 0.1}, self)
 
     def exported(self, no: int) -> None:
         self.exported_to = no

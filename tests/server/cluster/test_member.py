@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.cli import main
+from peeklock.config.namespace_limits import NamespaceLimits
 from peeklock.server.app import Broker
 from peeklock.server.cluster.member import Member
 from peeklock.server.disk import SYSTEM, store_name
@@ -258,3 +259,27 @@ def test_a_namespace_that_is_being_made_is_no_rest_of_a_crash(url: str, tmp_path
             await store.close()
 
     in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_namespace_whose_host_name_is_that_of_another_one_is_told_once(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be opened until one of the two is changed."""
+
+    def told() -> list[str]:
+        texts = [record.getMessage() for record in caplog.records]
+        return [text for text in texts if "the name of a namespace is not free" in text]
+
+    async def check(cluster: Cluster) -> None:
+        broker = await cluster.start("a")
+        await cluster.until_owned(a=["default", "namespace/one"])
+        records = NamespaceRecords(broker.protocols.process.system)
+        await records.put(NamespaceRecord("two", NamespaceLimits(host_names=("one",))))
+        assert broker.node is not None
+        async with asyncio.timeout(20):
+            while not told():
+                await until_next_view(broker.node.member)
+        await until_next_view(broker.node.member)
+        assert len(told()) == 1
+
+    in_cluster(check, url, tmp_path, ["main", "one"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -38,6 +39,10 @@ CLIENTS_S_MAX = 0.2
 
 RETRY_S = 10.0
 """After a namespace could not be opened. Our choice: people mend what is wrong."""
+
+THERE_S_MAX = 3.0
+"""How long another namespace may have the name of one before that is told. Our choice: to make or to delete
+one takes a second."""
 
 FREE_S_MAX = 10.0
 """For another node to give a namespace back. Our choice: two leases."""
@@ -88,6 +93,8 @@ class Member:
         self._facts_seen = (0, 0)
         """The lease on the facts when they were read last: its epoch, and its last batch."""
         self._failed_at_s: dict[str, float] = {}
+        self._there_since_s: dict[str, float] = {}
+        """By store: since when the name of its namespace is not free; infinite = that was told."""
         self._report = Report()
         self._loop = loop = asyncio.get_running_loop()
         self._viewed_s = loop.time()
@@ -232,14 +239,15 @@ class Member:
         for first in range(0, len(take), OPENED_AT_ONCE):
             some = take[first : first + OPENED_AT_ONCE]
             await asyncio.gather(*(self._take(wanted[store]) for store in some))
-        if todo.give or take:
+        if todo.give or not self.owned().keys().isdisjoint(take):
             await asyncio.to_thread(self.nodes.notify)
 
     async def _take(self, wanted: Wanted) -> None:
         try:
             served = await self._lifecycle.serve(wanted)
-        except NamespaceThere:
-            return  # it is made or deleted just now
+        except NamespaceThere as failure:
+            self._tell_there(wanted, str(failure))
+            return
         except StartFailed as failure:
             if isinstance(failure.__cause__, StoreInUse):
                 return  # another node was quicker
@@ -248,9 +256,19 @@ class Member:
             log.error("a namespace cannot be opened", {**fields, "do": "correct what is wrong"})
             return
         self._failed_at_s.pop(wanted.store, None)
+        self._there_since_s.pop(wanted.store, None)
         log.info("namespace taken", {"name": served.name, "node": self.nodes.name})
         if served.is_default:
             await self._lifecycle.remove_rests(self._is_in_use)
+
+    def _tell_there(self, wanted: Wanted, reason: str) -> None:
+        """Log that a name is not free, once, if it is not only made or deleted just now."""
+        now_s = self._loop.time()
+        if now_s - self._there_since_s.setdefault(wanted.store, now_s) >= THERE_S_MAX:
+            self._there_since_s[wanted.store] = math.inf
+            do = "choose another name or host name for one of the two, or delete one"
+            fields = {"namespace": wanted.name, "reason": reason, "do": do}
+            log.error("the name of a namespace is not free, so it is not opened", fields)
 
     def _is_in_use(self, store: str) -> bool:
         """Return whether a process that runs has a store."""
