@@ -203,7 +203,8 @@ def test_a_key_acts_on_what_the_key_before_it_chose(queues: ExploredBroker, open
     page.evaluate(
         "async () => {"
         "  for (const key of ['j', 'x', 'c']) {"
-        "    document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));"
+        "    const pressed = new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true });"
+        "    document.activeElement.dispatchEvent(pressed);"
         "    await new Promise((resolve) => {"
         "      const channel = new MessageChannel();"
         "      channel.port1.onmessage = resolve;"

@@ -27,7 +27,7 @@ FOUND_BY = {
     "kept-id": 7,
     "kept-session": 3,
     "leaked-partial": 8,
-    "left-state": 9,
+    "left-state": 47,
     "lost-leavers": 2,
     "overtaking-effects": 107,
     "partial-batch": 7,

@@ -624,7 +624,7 @@ BUGS: dict[str, Bug] = {
     ),
     "left-state": Bug(
         "a transaction's state left behind after a rollback",
-        40,
+        60,
         "a state is stored, yet its transaction was not committed",
         lambda: Pieces(namespace=LeftStates),
     ),

@@ -86,7 +86,8 @@ function useCurrentRow(scroller, sorted, rowKey) {
     isFocusWanted.current = true;
     take(rowKey(sorted[at]));
   };
-  useEffect(() => {
+  // Before the next key can come: it would go to what had the focus before.
+  useLayoutEffect(() => {
     if (!isFocusWanted.current || current !== wanted.current) return;
     const element = scroller.current.querySelector('[data-current="true"]');
     if (element) {
