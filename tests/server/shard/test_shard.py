@@ -63,12 +63,13 @@ from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.driver import BESIDE_CLIENTS, CLIENTS_WAIT_MS, READ_ROWS_MAX, WINDOW
 from peeklock.engine.engine import RECORD_BYTES, Engine
 from peeklock.rules.filters import SqlFilter
+from peeklock.server.loop.clock import boottime_s
 from peeklock.server.loop.turns import Turns
 from peeklock.server.shard import housekeeping
 from peeklock.server.shard.back_pressure import LAG_MS_MAX
 from peeklock.server.shard.driver_loop import HAND_OUT_S
 from peeklock.server.shard.shard import Losses, Shard
-from peeklock.store.base import Batch
+from peeklock.store.base import NEVER, Batch, Store
 from peeklock.store.memory import MemoryStore
 from peeklock.testing.clock import ManualClock
 from peeklock.testing.faults import FaultyStore
@@ -96,10 +97,10 @@ class Connection(KeepingConnection):
 
 
 async def started(
-    *, free: int | None = None, cache_bytes: int = BUDGET_BYTES, **options: Any
+    *, free: int | None = None, cache_bytes: int = BUDGET_BYTES, inner: Store | None = None, **options: Any
 ) -> tuple[Shard, Namespace]:
     namespace = Namespace(limits=STANDARD, tokens=lambda: LockToken(os.urandom(16)), digest_key=b"test")
-    engine, store = Engine(namespace, BodyCache(cache_bytes)), FaultyStore(MemoryStore(), free=free)
+    engine, store = Engine(namespace, BodyCache(cache_bytes)), FaultyStore(inner or MemoryStore(), free=free)
     await store.open()
     await engine.recover(store, NOW_MS)
     options = {
@@ -113,6 +114,32 @@ async def started(
     shard = Shard(engine, namespace, store, **options)
     await shard.submit(lambda to: CreateEntity(QueueDescription("orders"), to))
     return shard, namespace
+
+
+class Leased(MemoryStore):
+    """A store of which this process is the owner for some time."""
+
+    until_s = NEVER
+
+    def valid_until_s(self) -> float:
+        return self.until_s
+
+
+def test_a_stop_waits_for_no_answer_that_may_not_leave() -> None:
+    """The lease is over, and the database may be gone for good. Req: R-06"""
+
+    async def test() -> None:
+        store = Leased()
+        store.until_s = boottime_s() + 3600
+        shard, _ = await started(inner=store)
+        connection = Connection()
+        shard.add(1, connection)
+        store.until_s = 0.0
+        shard.offer((OpenReceiver(LINK, Address("orders"), ReceiveMode.PEEK_LOCK),))
+        await asyncio.wait_for(shard.stop(), 10)
+        assert not connection.effects
+
+    asyncio.run(test())
 
 
 async def until_idle(shard: Shard) -> None:

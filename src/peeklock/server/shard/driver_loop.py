@@ -145,6 +145,12 @@ class DriverLoop:
         """Whether the store may be another process' by now: what needs no commit does not leave."""
         return self._valid_until_s is not None and self._valid_until_s() <= boottime_s()
 
+    @property
+    def awaits_lease(self) -> bool:
+        """Whether nothing can be done before the lease on the store is renewed."""
+        driver = self._driver
+        return self.has_lapsed and not (driver.more or driver.in_flight or driver.unfinished)
+
     def _lease_until_ms(self, now_ms: int) -> float:
         """Return until when the store is ours for sure, by the clock of `now_ms`, which people may set."""
         assert self._valid_until_s is not None

@@ -244,13 +244,16 @@ class Shard:
         }
 
     async def catch_up(self) -> None:
-        """Do what is due and commit all that was offered; for a clock that was moved."""
+        """Do what is due and commit all that was offered; for a clock that was moved.
+
+        Effects that wait for the lease on the store still wait then.
+        """
         driving = self._driving
         driving.timer.cancel()  # it assumes a clock that runs evenly
         while not driving.failed:
             driving.run()
             await driving.store_calls.between_commits.wait()
-            if self._driver.idle:
+            if self._driver.idle or driving.awaits_lease:
                 break
             await asyncio.sleep(0)  # for the turns that hand out, and for the steps of a command
 
