@@ -43,6 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if FORM == COMPILED:
             for beginning, reason in PURE_ONLY.items():
                 if item.nodeid.startswith(beginning):
+                    # The reason: each entry of PURE_ONLY names what a test needs that compiled code lacks.
                     item.add_marker(pytest.mark.skip(reason=f"the core is compiled: {reason}"))
         if HERE in item.path.parents:
             suite = item.path.relative_to(HERE).parts[0]

@@ -38,7 +38,9 @@ USUAL = {
 }
 """Arguments of a start that asks for nothing which the preloader cannot do."""
 
-_execute: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # private, the same since 3.11
+_popen: Any = subprocess.Popen
+_execute = _popen._execute_child
+"""Private, and the same since Python 3.11."""
 _signature = inspect.signature(_execute)
 
 
@@ -131,4 +133,4 @@ def install() -> None:
     """Make the starts of this process with the preloader, on Linux."""
     if sys.platform == "linux":
         os.environ.pop("PYTHONUNBUFFERED", None)  # only a real start is without buffers
-        subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]  # likewise
+        _popen._execute_child = _execute_child

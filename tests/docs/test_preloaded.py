@@ -13,6 +13,7 @@ import pytest
 from peeklock import __version__
 from peeklock.demo.broker import BrokerProcess, program
 
+# The reason: the preloader hands over descriptors and sees its children by what Linux alone has.
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every start is a real one")
 
 COMMANDS = ([program()], [sys.executable, "-m", "peeklock"])

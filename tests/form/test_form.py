@@ -37,6 +37,7 @@ def folder(tmp_path: Path) -> Path:
     """Return the folder `_compiled` of a package, whose one compiled module is an extension of Python."""
     found = importlib.util.find_spec("_lsprof")
     if found is None or found.origin is None or not found.origin.endswith(SUFFIX):
+        # The reason: the test needs an extension of Python as a file; a Python may have them all built in.
         pytest.skip("this Python has no _lsprof as an extension")
     package = tmp_path / "peeklock"
     compiled = package / "_compiled"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Resolve `NAME.localhost`, which not every system does."""
     resolve = socket.getaddrinfo
 
-    def of_any(host: object, *more: object, **options: object) -> object:
+    def of_any(host: Any, *more: Any, **options: Any) -> Any:
         is_ours = isinstance(host, str) and host.endswith(".localhost")
-        return resolve("127.0.0.1" if is_ours else host, *more, **options)  # type: ignore[arg-type]  # passed on
+        return resolve("127.0.0.1" if is_ours else host, *more, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", of_any)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 
+# The reason: macOS lacks it; there a process has its niceness alone.
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no such scheduling")
 def test_a_process_yields_and_stays_so() -> None:
     program = (

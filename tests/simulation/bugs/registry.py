@@ -388,6 +388,8 @@ another."""
 
 DISORDER_FROM = 40
 """In 40, 48 and 50 a delivery shows the disorder of a session; in seeds before it a peek does so first."""
+STATE_LEFT_FROM = 40
+"""In 47 a transaction that has set a state is rolled back, and the state is read after it."""
 OVERTAKEN_FROM = 100
 """In 107 two effects for one connection have left in the wrong order; in 113 two others."""
 HASTY_FROM = 20
@@ -624,9 +626,10 @@ BUGS: dict[str, Bug] = {
     ),
     "left-state": Bug(
         "a transaction's state left behind after a rollback",
-        60,
+        40,
         "a state is stored, yet its transaction was not committed",
         lambda: Pieces(namespace=LeftStates),
+        first_seed=STATE_LEFT_FROM,
     ),
     "hasty-cancel": Bug(
         "a cancel in a transaction acts at once",

@@ -17,6 +17,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
+from typing import Any
 
 from peeklock.store.base import Batch
 from peeklock.store.memory import MemoryStore
@@ -205,6 +206,6 @@ class Database:
         self._next()
 
 
-def renewed(row: Row, now_ms: int, ttl_ms: int, **changes: object) -> Row:
+def renewed(row: Row, now_ms: int, ttl_ms: int, **changes: Any) -> Row:
     """Return a row that expires a lease's length from now."""
-    return replace(row, expires_ms=now_ms + ttl_ms, **changes)  # type: ignore[arg-type]  # by name
+    return replace(row, expires_ms=now_ms + ttl_ms, **changes)
