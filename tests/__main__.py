@@ -213,7 +213,16 @@ CLIENTS = (
 )
 
 SOAK = (
-    Step("simulation, seeds 48 to 5999", (*MODULE, "tests.simulation", "--seeds", "48:6000"), 3500),
+    simulated(48, 199, aim_s=200),
+    Step("simulation, seeds 200 to 5999", (*MODULE, "tests.simulation", "--seeds", "200:6000"), 3400),
+    *(
+        Step(
+            f"simulation, {nodes} nodes, seeds 0 to 499",
+            (*MODULE, "tests.simulation", "--nodes", str(nodes), "--seeds", "0:500"),
+            600,
+        )
+        for nodes in (2, 3)
+    ),
     *(killed(loop, rounds=30, seed=seed, aim_s=300) for loop in (*AUDITED, "http") for seed in range(10)),
     # Of `os` too: acknowledged messages outlive the process, since the page cache does.
     *(
@@ -234,7 +243,11 @@ SOAK = (
     Step("valid performatives", (*MODULE, "tests.fuzz", "--sequences", "100000", "--seed", "100000"), 480),
     Step("valid performatives, a process", (*MODULE, "tests.fuzz.wired", "--sequences", "2000"), 300),
     Step("long tests of the pipeline, of clients and of the soak", (*PYTEST, "-m", "soak"), 600),
-    Step("audit of killed brokers", (*MODULE, "tests.audit", f"{LOGS}/kill"), 300),
+    Step(
+        "audit of simulated and killed brokers",
+        (*MODULE, "tests.audit", f"{LOGS}/kill", "--drained", f"{LOGS}/simulation"),
+        400,
+    ),
     *(
         Step(
             f"kill loop, spark, {queries}, seed {seed}",

@@ -24,7 +24,7 @@ def test_a_view_is_for_everybody(broker: ExploredBroker, open_page: OpenPage, na
         "() => [...document.querySelectorAll('.table-scroll')]"
         ".every((one) => one.scrollWidth <= one.clientWidth)"
     )
-    page.set_viewport_size({"width": 3840, "height": 640})
+    page.set_viewport_size({"width": 3840, "height": 2160})
     assert page.evaluate("document.documentElement.scrollWidth") <= 3840
 
 

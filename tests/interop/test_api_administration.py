@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -92,8 +93,9 @@ def test_the_state_of_a_session_is_edited_and_its_holder_is_shown(
         assert api.ask("PUT", f"{where}/state", {"state": "mine"})[0] == 409
         receiver.complete_message(take_one(receiver))
     # The client does not wait until the broker has seen its detach.
+    until_s = time.monotonic() + 20
     while "holder" in api.ok("GET", where):
-        pass
+        assert time.monotonic() < until_s
     assert api.ask("DELETE", f"{where}/state")[0] == 204
     assert "state" not in api.ok("GET", where)
 

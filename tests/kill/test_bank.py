@@ -22,7 +22,7 @@ def test_transfers_are_whole_or_leave_nothing_however_often_the_broker_is_killed
 
     Req: F-03, R-01, R-02, F-01, G-01, G-03, D-01, S-01, S-06, L-12, C30, C48
     """
-    figures = asyncio.run(BankLoop(tmp_path, seed=3, options=("--durability", "fsync")).run(6))
+    figures = asyncio.run(BankLoop(tmp_path, seed=3, options=("--durability", "fsync")).run(10))
     assert figures["committed"] > COMMITTED_MIN
     assert figures["rolled back"] > 20
     assert figures["unknown and done"] + figures["unknown and undone"] > 0

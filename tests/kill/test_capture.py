@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kill
 
 def test_the_log_is_complete_and_without_duplicates_after_kills(tmp_path: Path) -> None:
     """Req: X-03"""
-    figures = asyncio.run(CaptureLoop(tmp_path, seed=3).run(3))
+    figures = asyncio.run(CaptureLoop(tmp_path, seed=3).run(5))
     assert figures["accepted"] > 200
     assert figures["completed"] > 100
     assert figures["segments"] > 2

@@ -17,7 +17,7 @@ from peeklock.demo.broker import BrokerProcess
 from tests.interop.test_postgres import client_of, config_file
 from tests.postgres_server import PostgresServer, require_postgres
 
-SECONDS = 1.0
+SECONDS = 3.0
 """Of load between two faults."""
 
 

@@ -24,7 +24,7 @@ def test_every_message_has_the_copies_that_its_rules_chose_however_often_the_bro
 
     Req: P-01, P-02, P-03, P-04, R-01, R-02, S-01, S-05, D-01, F-01, T-07
     """
-    figures = asyncio.run(TopicLoop(tmp_path, seed=5, options=("--durability", "fsync")).run(4))
+    figures = asyncio.run(TopicLoop(tmp_path, seed=5, options=("--durability", "fsync")).run(6))
     assert figures["accepted"] > 200
     assert figures["copies"] > 3 * figures["accepted"]
     assert figures["dead letters"] > 20
