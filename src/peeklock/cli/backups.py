@@ -17,7 +17,7 @@ import click
 
 from peeklock.cli.options import EXISTING_FILE, SOCKET, reported
 from peeklock.cli.running import BrokerError, find
-from peeklock.worker.priority import yield_to_clients
+from peeklock.worker.priority import be_nice
 
 if TYPE_CHECKING:
     from peeklock.server.backup import Stores, Taken
@@ -94,7 +94,7 @@ def backup(
         raise click.UsageError(
             "give --data DIR, --control PATH for a broker with --durability memory, or --store URL."
         )
-    yield_to_clients()
+    be_nice()
     with reported(StoreError, OutputFailed, BrokerError):
         _require_apart(data, target)
         base = None if since is None else read_backup(since)
