@@ -38,6 +38,7 @@ PURE_ONLY = {
     "tests/gateway/test_traced.py::test_a_defect_of": _FIELDS,
     "tests/gateway/test_under_way.py::test_what_counts_for_a_send": "its objects are smaller",
     "tests/store/backup/test_histories.py": _SUBCLASSES,
+    "tests/store/sqlite/test_tail.py::test_skipping_the_check_of_the_chain_is_found": _REPLACES,
     f"{_DEFECTS}::test_a_defect_in_the_gateway_ends_its_connection": _REPLACES,
     f"{_DEFECTS}::test_bookkeeping_is_done_whatever_the_end_of_a_connection_meets": _REPLACES,
     "tests/simulation/test_bugs.py": _SUBCLASSES,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import Final
 
 from peeklock.broker.vocabulary.message import LOST_BODY
 
-BUDGET_BYTES = 128 * 1024 * 1024
+BUDGET_BYTES: Final = 128 * 1024 * 1024
 """Payload bytes kept beyond the uncommitted ones. Source: architecture, bodies and back-pressure."""
 
-PAYLOAD_OVERHEAD_BYTES = 58
+PAYLOAD_OVERHEAD_BYTES: Final = 58
 """Memory of a payload beyond its bytes: 33 of object header, 8 of list entry, 17 of the allocator. Measured:
 50 to 63 for payloads of 20 to 4,000 bytes, 73 for some of 600."""
 

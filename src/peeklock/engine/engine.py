@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import Protocol
+from typing import Final, Protocol
 
 from peeklock.broker.content.overlay import is_bodiless
 from peeklock.broker.queue.timers import Timers
@@ -50,14 +50,14 @@ from peeklock.store.base import Batch, FrameKeys, Store
 ROW_BYTES_MAX = 256 * 1024
 """A body row is closed before it grows larger. Source: architecture, durable store."""
 
-RECORD_BYTES = 512
+RECORD_BYTES: Final = 512
 """Bytes of an uncommitted message besides its payload: record, change, effects. Our choice: without it a
 flood of tiny messages would count for nothing."""
 
-WAITING_A_TURN = 256
+WAITING_A_TURN: Final = 256
 """Waiting commands, and further messages of each, that one call applies: at 5 to 10 us each, 2.5 ms."""
 
-EVENT_ROWS_A_BATCH = 64
+EVENT_ROWS_A_BATCH: Final = 64
 """Exported event rows that one commit drops: a row may have 100 KB."""
 
 
