@@ -16,7 +16,6 @@ from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.cli import main
 from peeklock.config.namespace_limits import NamespaceLimits
 from peeklock.server.app import Broker
-from peeklock.server.cluster.member import Member
 from peeklock.server.disk import SYSTEM, store_name
 from peeklock.server.settings import StartFailed
 from peeklock.server.system.keys import NamespaceKeys
@@ -25,7 +24,7 @@ from peeklock.server.system.store import read
 from peeklock.store.base import Batch
 from peeklock.store.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer, database_of, require_postgres
-from tests.server.cluster.nodes import Cluster, in_cluster
+from tests.server.cluster.nodes import Cluster, in_cluster, until_next_view
 from tests.server.waiting import SECONDS_MAX
 
 
@@ -202,15 +201,6 @@ def test_a_database_that_is_gone_and_comes_back_is_told_once(
     events = [(record.levelname, record.getMessage()) for record in told]
     gone, back = ("WARNING", "the database cannot be reached"), ("INFO", "the database can be reached again")
     assert sorted(events) == [back, back, gone, gone]
-
-
-async def until_next_view(member: Member) -> None:
-    """Wait until a node has read the database once more, and has done what follows."""
-    seen = asyncio.Event()
-    member.on_view(seen.set)
-    for _ in range(2):
-        await asyncio.wait_for(seen.wait(), 20)
-        seen.clear()
 
 
 def test_a_change_that_is_committed_after_it_was_looked_for_is_read(url: str, tmp_path: Path) -> None:

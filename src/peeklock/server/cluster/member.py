@@ -179,12 +179,22 @@ class Member:
 
         Raises: StoreError, NamespaceThere, NotDeletable.
         """
-        await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted.store))
+        await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted))
 
-    async def _until_free(self, store: str) -> None:
-        """Wait until nobody owns a store, for some time."""
+    async def _until_free(self, wanted: Wanted) -> None:
+        """Wait until no process owns a namespace. Raises: StoreInUse.
+
+        To remove a store that is owned would depose its owner, which stops with all its namespaces then.
+        """
         until_s = self._loop.time() + FREE_S_MAX
-        while self.view.lease(store).is_valid and self._loop.time() < until_s:  # noqa: ASYNC110  # others act
+        while self.view.lease(wanted.store).is_valid:
+            if self._loop.time() >= until_s:
+                owner = self.view.lease(wanted.store).owner
+                named = "another process" if owner is None else f"the node '{owner}'"
+                raise StoreInUse(
+                    f"The namespace '{wanted.name}' is deleted, but {named} has not given it back within "
+                    f"{FREE_S_MAX:g} s: its messages are removed when a node takes the default namespace."
+                )
             await asyncio.sleep(FREE_LOOK_S)
 
     def _make_directory(self) -> Directory:
