@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from peeklock.server.namespaces.lifecycle import DELETED, OPENED_AT_ONCE, Lifecy
 from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.settings import StartFailed
+from peeklock.server.system import keys, namespaces
 from peeklock.server.system.shared import SharedSystemStore
 from peeklock.store.base import StoreError, StoreInUse
 
@@ -92,6 +93,8 @@ class Member:
         self._seen = asyncio.Event()
         self._facts_seen = (0, 0)
         """The lease on the facts when they were read last: its epoch, and its last batch."""
+        self._names_changed = False
+        """The directory is to be made again."""
         self._failed_at_s: dict[str, float] = {}
         self._there_since_s: dict[str, float] = {}
         """By store: since when the name of its namespace is not free; infinite = that was told."""
@@ -147,6 +150,7 @@ class Member:
     def follow(self, configs: Sequence[Config]) -> None:
         """Follow a changed configuration file: namespaces that it names now are owned by some node."""
         self.configs = configs
+        self._names_changed = True
         self._seen.set()
 
     def owned(self) -> dict[str, ServedNamespace]:
@@ -233,11 +237,25 @@ class Member:
         # The epoch grows before a change is committed, the number of the batch with it.
         seen = (lease.epoch, lease.batch_no)
         if seen != self._facts_seen:
-            await self._system.refresh()
+            changed = await self._system.refresh()
             self._facts_seen = seen
-            for served in (self._stand_in, *self.owned().values()):
-                follow_keys(served)
-        self.directory = self._make_directory()
+            self._follow_keys(changed)
+            if any(key.startswith(namespaces.PREFIX) for key in changed):
+                self._names_changed = True
+        if self._names_changed:
+            self.directory = self._make_directory()
+            self._names_changed = False
+
+    def _follow_keys(self, changed: Set[str]) -> None:
+        """Follow those keys of namespaces that are among the changed facts."""
+        for served in (self._stand_in, *self.owned().values()):
+            if keys.fact_key(served.name) in changed:
+                try:
+                    follow_keys(served)
+                except StoreError as failure:  # the others are followed all the same
+                    do = "correct what is wrong, and change the keys again: those before count until then"
+                    fields = {"namespace": served.name, "reason": str(failure), "do": do}
+                    log.error("the keys of a namespace are not followed", fields)
 
     async def _do(self, todo: Plan, wanted: Mapping[str, Wanted]) -> None:
         for store in todo.give:
