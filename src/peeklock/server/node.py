@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from peeklock.config.file import Config
 
 
-class Node:
+class NodeParts:
     """The parts of one node; the calls come in the order of the methods."""
 
     def __init__(self, settings: Settings) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from peeklock.cluster.placing import Plan, plan
-from peeklock.cluster.view import Node, View
+from peeklock.cluster.placing import Moves, plan
+from peeklock.cluster.view import ClusterNode, View
 from peeklock.server import log
 from peeklock.server.cluster.directory import Directory
 from peeklock.server.cluster.stand_in import follow_keys
@@ -166,7 +166,7 @@ class Member:
         found = self._registry.get(wanted.name)
         return None if found is self._stand_in else found
 
-    def owner_of(self, store: str) -> tuple[str, Node] | None:
+    def owner_of(self, store: str) -> tuple[str, ClusterNode] | None:
         """Return the process that owns a store, and its node; None = nobody that is known does."""
         lease = self.view.lease(store)
         node = self.view.nodes.get(lease.owner or "")
@@ -257,7 +257,7 @@ class Member:
                     fields = {"namespace": served.name, "reason": str(failure), "do": do}
                     log.error("the keys of a namespace are not followed", fields)
 
-    async def _do(self, todo: Plan, wanted: Mapping[str, Wanted]) -> None:
+    async def _do(self, todo: Moves, wanted: Mapping[str, Wanted]) -> None:
         for store in todo.give:
             served = self.owned().get(store)
             if served is not None:
