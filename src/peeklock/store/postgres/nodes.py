@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from peeklock.cluster.view import LIVE_S, Held, Node, View
+from peeklock.cluster.view import LIVE_S, ClusterNode, StoreLease, View
 from peeklock.store.base import StoreDeposed, StoreFailed
 from peeklock.store.postgres.connections import Connections
 from peeklock.store.postgres.errors import store_errors
@@ -118,12 +118,12 @@ class Nodes:
         # for longer than it is.
         leases = db.execute(_LEASES).fetchall()
         nodes = [
-            Node(name, address, seen_s, is_leaving, is_sound, frozenset(unreached), started_s, version)
+            ClusterNode(name, address, seen_s, is_leaving, is_sound, frozenset(unreached), started_s, version)
             for name, address, seen_s, is_leaving, is_sound, unreached, started_s, version in db.execute(
                 _NODES
             ).fetchall()
         ]
-        return View({node.name: node for node in nodes}, {row[0]: Held(*row[1:]) for row in leases})
+        return View({node.name: node for node in nodes}, {row[0]: StoreLease(*row[1:]) for row in leases})
 
     def session(self) -> str:
         """Return the session by which this node has leases."""
