@@ -112,6 +112,6 @@ def plan(view: View, stores: Iterable[str], name: str, owned: Iterable[str]) -> 
         return not lease.is_valid or lease.owner == name
 
     take = sorted(store for store in mine - has if is_free(store))
-    # What nobody is to own any more was deleted. Without a fit node, an owner keeps what it has.
+    # A store without a future owner was deleted. Without a fit node, an owner keeps what it has.
     unwanted = {store for store in has - mine if store in of} | (has - set(stores))
     return Moves(tuple(take), tuple(sorted(unwanted)))

@@ -57,7 +57,7 @@ class StoreLease:
 
 
 FREE = StoreLease(None, 0.0, 0)
-"""The lease on a store that nobody has opened yet."""
+"""The lease on a store that no process has opened yet."""
 
 
 @dataclass(frozen=True, slots=True)

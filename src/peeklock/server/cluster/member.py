@@ -1,7 +1,7 @@
 """One node at work: it reports itself, opens the namespaces that it is to own, and gives others back.
 
 `cluster.placing` decides from what the database says. All is done in one task, a step at a time: what was
-decided on an old view is refused by the lease, and decided anew.
+decided on an old view is refused by the lease, and decided again.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Member:
         return None if found is self._stand_in else found
 
     def owner_of(self, store: str) -> tuple[str, ClusterNode] | None:
-        """Return the process that owns a store, and its node; None = nobody that is known does."""
+        """Return the process that owns a store, and its node; None = no known process does."""
         lease = self.view.lease(store)
         node = self.view.nodes.get(lease.owner or "")
         if not lease.is_valid or node is None or lease.session is None:
@@ -175,7 +175,7 @@ class Member:
         return lease.session, node
 
     async def move(self, store: str, name: str | None) -> None:
-        """Choose the node that owns a store from now on, None = whoever has room. Raises: StoreError."""
+        """Choose the node that owns a store from now on; None = any node. Raises: StoreError."""
         await asyncio.to_thread(self.nodes.choose, [store], name)
 
     async def delete(self, wanted: Wanted) -> None:

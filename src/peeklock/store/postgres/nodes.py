@@ -1,6 +1,6 @@
 """The nodes of a cluster, and which of them owns which store: rows that every node reads and writes.
 
-A node is a process by a name of its own. Its row says where others reach it, and when it has reported last.
+A node is a process with a unique name. Its row says where others reach it, and when it has reported last.
 Who owns a store is in `lease`: it belongs to a node if the same data folder has taken it. All times are of
 the database's clock. What another node should see at once is notified.
 """
@@ -104,7 +104,7 @@ class Nodes:
             link.db.execute(_NOTIFY)
 
     def report(self, db: Db, report: Report) -> None:
-        """Say that this node lives. Raises: StoreDeposed, psycopg.Error."""
+        """Report that this node lives. Raises: StoreDeposed, psycopg.Error."""
         row = (report.is_sound, sorted(report.unreached), report.is_leaving)
         if not db.execute(_REPORT, (*row, self.name, self._owner.session)).rowcount:
             raise StoreDeposed(
@@ -130,13 +130,13 @@ class Nodes:
         return self._owner.session
 
     def choose(self, stores: Iterable[str], name: str | None) -> None:
-        """Choose the node that owns these stores from now on, None = whoever has room. Raises: StoreError."""
+        """Choose the node that owns these stores from now on; None = any node. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"move stores in {self.connections.shown}"):
             link.db.execute("UPDATE peeklock.lease SET place = %s WHERE name = ANY(%s)", (name, list(stores)))
             link.db.execute(_NOTIFY)
 
     def notify(self) -> None:
-        """Tell all nodes to look now. Raises: StoreError."""
+        """Notify all nodes, so that they look now. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"notify the nodes of {self.connections.shown}"):
             link.db.execute(_NOTIFY)
 
