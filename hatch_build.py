@@ -1,8 +1,7 @@
 """The compiled form of the core: what is compiled, and how a build makes it.
 
 `PEEKLOCK_COMPILE=1 pip install .` compiles; a build without it, or without a C compiler, makes the pure
-wheel. `docs/explanation/compiled-core.md` says how
-to write for both forms.
+wheel. `docs/explanation/compiled-core.md` says how to write for both forms.
 """
 
 from __future__ import annotations

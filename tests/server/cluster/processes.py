@@ -29,7 +29,7 @@ class Cluster:
         config = folder / "config.json"
         found = [{"Name": name, "Queues": [{"Name": "orders"}]} for name in namespaces]
         config.write_text(json.dumps({"UserConfig": {"Namespaces": found}}))
-        self.options = (f"--store={url}", f"--config={config}", "--store-connections=12")
+        self.options: tuple[str, ...] = (f"--store={url}", f"--config={config}", "--store-connections=12")
         self.nodes: dict[str, BrokerProcess] = {}
 
     def make(self, name: str, folder: str = "") -> BrokerProcess:
