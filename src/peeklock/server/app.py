@@ -426,7 +426,10 @@ class Broker:
             await self._telemetry.stop()
         await self.protocols.throw_away.stop()
         await self.lifecycle.stop()
-        await asyncio.gather(*(served.stop() for served in self.registry))
+        moves = self.node is not None
+        await asyncio.gather(*(served.stop(moves=moves) for served in self.registry))
+        if self.node is not None:
+            await self.node.member.end_logs()
         await self._process.exporter.stop()
         await self._system.close()
         if self.node is not None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from peeklock import __version__
 from peeklock.cluster.key import ClusterKey, KeyUnusable
 from peeklock.server import files, log
+from peeklock.server.common_log import require_common_log
 from peeklock.server.disk import SYSTEM
 from peeklock.server.settings import Durability, Settings, StartFailed
 from peeklock.store.base import Store, StoreError, StoreInUse
@@ -74,6 +75,7 @@ class DatabaseStores:
         self.nodes: Nodes | None = None
         """The cluster, once this node has joined it."""
         self._node = settings.node
+        self._log_folder = None if settings.capture is None else settings.capture.folder
 
     def join(self, address: str) -> None:
         """Become a node of the cluster that other nodes reach there, or refuse stores that are a cluster's.
@@ -93,6 +95,11 @@ class DatabaseStores:
                 return
             nodes = Nodes(connections, self._database.leases.owner, self._node)
             nodes.admit(address, __version__, self.cluster_key.digest())
+            try:
+                require_common_log(nodes, self._log_folder)
+            except StartFailed:
+                nodes.leave()
+                raise
         except StoreError as failure:
             raise StartFailed(str(failure)) from failure
         self.nodes = nodes

@@ -42,7 +42,7 @@ class Cluster:
         described = [{"Name": name, "Properties": about} for name, about in queues.items()]
         found = [{"Name": name, "Queues": described} for name in namespaces]
         config.write_text(json.dumps({"UserConfig": {"Namespaces": found}}))
-        self.options = (f"--config={config}", "--store-connections=12", *options)
+        self.options: tuple[str, ...] = (f"--config={config}", "--store-connections=12", *options)
         self.nodes: dict[str, BrokerProcess] = {}
 
     def make(self, name: str, folder: str = "") -> BrokerProcess:

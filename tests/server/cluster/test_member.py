@@ -20,7 +20,7 @@ from peeklock.config.namespace_limits import NamespaceLimits
 from peeklock.server.app import Broker
 from peeklock.server.disk import SYSTEM, store_name
 from peeklock.server.keys.rules import new_rule
-from peeklock.server.settings import StartFailed
+from peeklock.server.settings import CaptureSettings, StartFailed
 from peeklock.server.system.keys import NamespaceKeys, values_of
 from peeklock.server.system.namespaces import NamespaceRecord, NamespaceRecords
 from peeklock.server.system.store import read
@@ -312,5 +312,25 @@ def test_the_directory_is_made_again_for_changed_names_alone(url: str, tmp_path:
         assert member.directory is before
         await NamespaceRecords(system).put(NamespaceRecord("made"))
         await cluster.until_owned(a=["default", "namespace/made"])
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_all_nodes_write_their_event_logs_to_one_folder(url: str, tmp_path: Path) -> None:
+    """Its path may differ from machine to machine."""
+    same = tmp_path / "same"
+    same.symlink_to(tmp_path / "log", target_is_directory=True)
+
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a", capture=CaptureSettings(tmp_path / "log"))
+        with pytest.raises(StartFailed, match=r"log/other is not the folder to which the other nodes \(a\)"):
+            await cluster.start("b", capture=CaptureSettings(tmp_path / "log" / "other"))
+        with pytest.raises(StartFailed, match=r"\(a\) write an event log, and this one would leave gaps"):
+            await cluster.start("b")
+        await cluster.start("b", capture=CaptureSettings(same))
+        assert await cluster.stop("a") == await cluster.stop("b") == 0
+        await cluster.start("a")
+        with pytest.raises(StartFailed, match=r"\(a\) write no event log: stop all nodes, and start them"):
+            await cluster.start("b", capture=CaptureSettings(tmp_path / "log"))
 
     in_cluster(check, url, tmp_path, ["main"])

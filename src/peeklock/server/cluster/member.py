@@ -103,6 +103,8 @@ class Member:
         self._viewed_s = loop.time()
         self._watchers: list[Callable[[], None]] = []
         self._stops = False
+        self._ending: set[asyncio.Task[None]] = set()
+        """The ends of the event logs of namespaces that were given back."""
         self._task: asyncio.Task[None] | None = None
         self._watch = Watch(
             nodes,
@@ -140,6 +142,12 @@ class Member:
         self._seen.set()
         if self._task is not None:
             await self._task
+
+    async def end_logs(self) -> None:
+        """End the event logs of namespaces that are closed, which others may take meanwhile."""
+        with contextlib.suppress(StoreError):  # others see it a second later
+            await asyncio.to_thread(self.nodes.notify)
+        await asyncio.gather(*(served.end_log() for served in self._registry), *self._ending)
 
     async def leave(self) -> None:
         """Be no node any more; all namespaces are closed."""
@@ -316,7 +324,12 @@ class Member:
             await asyncio.wait_for(served.shard.answer(), ANSWERS_S_MAX)
         is_deleted = self.directory.by_name(served.name) is None
         self._lifecycle.close(served, (DELETED if is_deleted else MOVED).format(served.name))
-        await served.retire(CLIENTS_S_MAX)
+        await served.retire(CLIENTS_S_MAX, moves=not is_deleted)
+        if not is_deleted:
+            ending = self._loop.create_task(served.end_log())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            ending.add_done_callback(tell_failure)
         log.info("namespace given back", {"name": served.name, "node": self.nodes.name})
 
 

@@ -264,22 +264,36 @@ class ServedNamespace:
         self.shard.tick(now_ms)
         self.definitions.tick(now_ms)
 
-    async def stop(self) -> None:
-        """Commit what was offered, complete the event log, close the store."""
+    async def stop(self, *, moves: bool = False) -> None:
+        """Commit what was offered, complete the event log, close the store.
+
+        `moves`: another node goes on with the store and with the log, which `end_log` ends here.
+        """
         if self.capture is not None:
-            await self.shard.rest()
-            await self.capture.stop()
+            if moves:
+                self.capture.leave_store()
+            else:
+                await self.shard.rest()
+                await self.capture.stop()
         await self.shard.stop()
         self.definitions.finish()
 
-    async def retire(self, clients_s: float = CLIENTS_S_MAX) -> None:
-        """Stop while other namespaces go on; its clients were told, and have a moment to read it."""
+    async def end_log(self) -> None:
+        """Have the exporter write what is left in a store that another node has by now, and end."""
+        if self.capture is not None:
+            await self.capture.stop()
+
+    async def retire(self, clients_s: float = CLIENTS_S_MAX, *, moves: bool = False) -> None:
+        """Stop while other namespaces go on; its clients were told, and have a moment to read it.
+
+        `moves`: as of `stop`.
+        """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.deserted.wait(), clients_s)
         for connection in list(self.connections.values()):
             connection.abort()
         await self.deserted.wait()
-        await self.stop()
+        await self.stop(moves=moves)
 
     def _make_keys(self) -> NamespaceKeys | GivenKeyFile | None:
         manager = self.authority_manager

@@ -38,6 +38,10 @@ _ADMIT = (
 )
 _FORGET_EARLIER_NAME = "DELETE FROM peeklock.node WHERE instance = %s AND name <> %s"
 _OTHER = "SELECT instance, seen::text FROM peeklock.node WHERE name = %s"
+_LIVE_OTHERS = (
+    "SELECT name FROM peeklock.node WHERE name <> %s AND seen >= clock_timestamp() "
+    "- make_interval(secs => %s) ORDER BY name"
+)
 _REPORT = (
     "UPDATE peeklock.node SET seen = clock_timestamp(), is_sound = %s, unreached = %s, is_leaving = %s "
     "WHERE name = %s AND session = %s"
@@ -124,6 +128,12 @@ class Nodes:
             ).fetchall()
         ]
         return View({node.name: node for node in nodes}, {row[0]: StoreLease(*row[1:]) for row in leases})
+
+    def live_others(self) -> list[str]:
+        """Return the names of the other nodes that have reported lately, sorted. Raises: StoreError."""
+        with self.connections.lent() as link, store_errors(f"list the nodes of {self.connections.shown}"):
+            rows = link.db.execute(_LIVE_OTHERS, (self.name, LIVE_S)).fetchall()
+        return [name for (name,) in rows]
 
     def session(self) -> str:
         """Return the session by which this node has leases."""
