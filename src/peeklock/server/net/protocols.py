@@ -354,11 +354,14 @@ class Protocols:
         for endpoint in self._endpoints.values():
             endpoint.stop()
 
-    async def shut_down(self) -> None:
-        """Tell AMQP clients that the broker stops, and wait a moment for them to read it."""
+    def shut_down(self) -> None:
+        """Tell AMQP clients that the broker stops."""
         now_ms = self.clock.now_ms()
         for connection in list(self.connections.values()):
             connection.shut_down(now_ms)
+
+    async def until_closed(self) -> None:
+        """Wait a moment for AMQP clients to read what they were sent."""
         if self.connections:
             self._all_closed.clear()
             with contextlib.suppress(TimeoutError):
