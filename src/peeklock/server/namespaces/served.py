@@ -130,6 +130,8 @@ class ServedNamespace:
         self.settings = settings = replace(settings, tier=self.limits.tier or settings.tier)
         self.kind = kind
         self.is_default = kind == "default"
+        self.stands_in = False
+        """Whether another node serves it, and this one stands in for the pages of the process."""
         self._process = process
         is_for_tests = settings.is_development or authority is not None
         self.clock = MovableClock(process.clock.now_ms) if is_for_tests else None
