@@ -6,9 +6,11 @@ comes when.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 from peeklock.demo.broker import BrokerFailed, BrokerProcess
 from peeklock.server.capture import NAMESPACES_FOLDER
@@ -20,6 +22,9 @@ from tests.server.cluster.processes import Cluster
 
 DATABASE = "peeklock"
 END_S_MAX = 60.0
+OWNED_S_MAX = 60.0
+ANSWER_S_MAX = 5.0
+LOOK_S = 0.1
 
 
 class Site:
@@ -145,24 +150,32 @@ class Site:
         return node.pid is not None
 
     def owner(self, namespace: str, *, asked: str = "") -> str | None:
-        """Return the node that owns a namespace, as a node says, or the first one that runs."""
-        assert self.cluster is not None
+        """Return the node that owns a namespace, as a node says, or the first one that runs.
+
+        None = it has no owner, or the node does not answer.
+        """
         running = [name for name, node in self.nodes.items() if node.pid is not None]
-        return self.cluster.shown(asked or running[0])[namespace] if running else None
+        if not running:
+            return None
+        node = self.nodes[asked or running[0]]
+        request = Request(
+            f"http://127.0.0.1:{node.http_port}/owner", headers={"Host": f"{namespace}.localhost"}
+        )
+        try:
+            with urlopen(request, timeout=ANSWER_S_MAX) as answer:
+                return str(json.load(answer)["owner"])
+        except OSError:
+            return None
 
     def until_owned(self, namespace: str, *, asked: str = "", besides: str = "") -> str:
         """Wait until a namespace has an owner, other than `besides`; return it."""
-        assert self.cluster is not None
-        found: list[str] = []
-
-        def is_owned() -> bool:
+        until_s = time.monotonic() + OWNED_S_MAX
+        while time.monotonic() < until_s:
             owner = self.owner(namespace, asked=asked)
             if owner is not None and owner != besides:
-                found.append(owner)
-            return bool(found)
-
-        self.cluster.until(is_owned)
-        return found[0]
+                return owner
+            time.sleep(LOOK_S)
+        raise Broken(f"'{namespace}' has no new owner within {OWNED_S_MAX:.0f} s")
 
     def until_ended(self, name: str) -> str:
         """Wait until a node ends by itself, with status 1; return what is said of that. Raises: Broken."""
