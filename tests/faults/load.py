@@ -19,10 +19,11 @@ from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Array
 from tests.kill.clients import Client, Consumer, Sender, number_of
-from tests.kill.ledger import Broken, Ledger
+from tests.kill.ledger import Broken
 from tests.simulation.actors.peer import lock_uuid
 from tests.simulation.oracle.records import uid_of
 from tests.simulation.world.accounts import Account
+from tests.soak.loads import RecentLedger
 
 QUEUE = "work"
 RETRY_S = 0.1
@@ -42,7 +43,7 @@ QUIET_S = 7.0
 """Without a delivery: longer than a lock lasts, so that what was delivered and left comes again."""
 
 
-class Timed(Ledger):
+class Timed(RecentLedger):
     """Knows when answers came, and which locks have ended with another delivery of their message."""
 
     def __init__(self) -> None:
