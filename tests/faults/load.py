@@ -18,6 +18,7 @@ from typing import Any
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Array
+from tests.faults.taking import Feeder, Taken, Taker
 from tests.kill.clients import Client, Consumer, Sender, number_of
 from tests.kill.ledger import Broken
 from tests.simulation.actors.peer import lock_uuid
@@ -147,6 +148,7 @@ class Load:
 
     def __init__(self, account: Account, seed: int) -> None:
         self.ledger = Timed()
+        self.taken = Taken()
         self.random = Random(seed)
         self.port = 0
         """Of the node that they use."""
@@ -160,7 +162,12 @@ class Load:
     def start(self, port: int) -> None:
         """Begin, at a node."""
         self.port = port
-        kinds = [self._sender] * SENDERS + [self._worker] * RECEIVERS + [self._holder] * HOLDERS
+        kinds = (
+            [self._sender] * SENDERS
+            + [self._worker] * RECEIVERS
+            + [self._holder] * HOLDERS
+            + [self._feeder, self._taker]
+        )
         self._keepers = [asyncio.create_task(self._keep(make)) for make in kinds]
         self._ticking = asyncio.create_task(self._tick())
 
@@ -189,6 +196,8 @@ class Load:
             await asyncio.sleep(TICK_S)
             for client in self._clients:
                 client.peer.tick()
+                if self._sends and isinstance(client, Feeder):
+                    client.feed()
                 if self._sends and isinstance(client, Sender) and client.in_flight < MESSAGES_A_TICK:
                     client.allow(MESSAGES_A_TICK)
 
@@ -200,6 +209,12 @@ class Load:
 
     def _holder(self, name: str) -> Client:
         return Holder(name, self.ledger, self.random, self._account)
+
+    def _feeder(self, name: str) -> Client:
+        return Feeder(name, self.taken, self._account)
+
+    def _taker(self, name: str) -> Client:
+        return Taker(name, self.taken, self._account)
 
     # What is seen
 
@@ -231,7 +246,7 @@ class Load:
             if time.monotonic() > until_s:
                 self.ledger.finish()
                 raise Broken(f"not drained after {DRAIN_S_MAX:.0f} s")
-            found = sum(fate.seen for fate in self.ledger.fates.values())
+            found = sum(fate.seen for fate in self.ledger.fates.values()) + sum(self.taken.seen.values())
             if found != seen:
                 seen, quiet_s = found, time.monotonic()
             await asyncio.sleep(0.1)
