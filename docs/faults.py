@@ -26,6 +26,7 @@ TITLES = {
     "kill-standby": "`kill -9` of the standby; a new one is made within 10 s",
     "freeze-standby": "the standby is frozen for 8 s",
     "end-backends": "the database ends all connections of the nodes",
+    "clock": "the clock of the owner is an hour fast or slow for some seconds",
     "stop-owner": "`SIGTERM` to the owner",
     "move": "`peeklock cluster move`",
     "join": "a node joins, and the namespace moves to it",

@@ -201,7 +201,7 @@ AUDITS = (
 )
 
 SPARK_QUERIES = (
-    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 180),
+    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 230),
     OLDEST,
 )
 """One session of Spark at a time, which leaves half of the cores to others."""

@@ -10,6 +10,7 @@ official clients.
     wire      what can be slow or silent between nodes and database
     faults    what each fault does
     load      the clients of the kill loops, and what they notice
+    taking    clients that receive and delete, and what may be lost on the way to them
     rounds    rounds of one fault, then the judgement
     demo      the order of events of the demo, and its verdict
     official  its clients, in two languages

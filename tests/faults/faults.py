@@ -24,6 +24,7 @@ LOADED = "load"
 DELAY_S = 0.2
 """Of each piece of a slow wire, each way."""
 SLOW_S = 8.0
+HOUR_S = 3600
 PAUSE_S = 1.6 * TTL_S
 """Longer than a lease."""
 
@@ -67,6 +68,14 @@ class Place:
 def kill_owner(place: Place) -> None:
     """`kill -9` of the owner."""
     place.site.nodes[place.owner].kill()
+
+
+def set_clock(place: Place) -> None:
+    """The wall clock of the owner is an hour fast or slow for some seconds."""
+    clock = place.site.clocks[place.owner]
+    clock.set(place.random.choice((-HOUR_S, HOUR_S)))
+    time.sleep(place.random.uniform(3.0, PAUSE_S))
+    clock.set(0)
 
 
 def stop_owner(place: Place) -> None:
@@ -167,6 +176,7 @@ FAULTS: dict[str, Callable[[Place], None]] = {
     "kill-standby": kill_standby,
     "freeze-standby": freeze_standby,
     "end-backends": end_backends,
+    "clock": set_clock,
     "stop-owner": stop_owner,
     "move": move,
     "join": join,

@@ -18,11 +18,13 @@ from typing import Any
 from peeklock.amqp.events import DeliveryReceived
 from peeklock.amqp.performatives import ACCEPTED
 from peeklock.amqp.types import Array
+from tests.faults.taking import Feeder, Taken, Taker
 from tests.kill.clients import Client, Consumer, Sender, number_of
-from tests.kill.ledger import Broken, Ledger
+from tests.kill.ledger import Broken
 from tests.simulation.actors.peer import lock_uuid
 from tests.simulation.oracle.records import uid_of
 from tests.simulation.world.accounts import Account
+from tests.soak.loads import RecentLedger
 
 QUEUE = "work"
 RETRY_S = 0.1
@@ -42,7 +44,7 @@ QUIET_S = 7.0
 """Without a delivery: longer than a lock lasts, so that what was delivered and left comes again."""
 
 
-class Timed(Ledger):
+class Timed(RecentLedger):
     """Knows when answers came, and which locks have ended with another delivery of their message."""
 
     def __init__(self) -> None:
@@ -146,6 +148,7 @@ class Load:
 
     def __init__(self, account: Account, seed: int) -> None:
         self.ledger = Timed()
+        self.taken = Taken()
         self.random = Random(seed)
         self.port = 0
         """Of the node that they use."""
@@ -159,7 +162,12 @@ class Load:
     def start(self, port: int) -> None:
         """Begin, at a node."""
         self.port = port
-        kinds = [self._sender] * SENDERS + [self._worker] * RECEIVERS + [self._holder] * HOLDERS
+        kinds = (
+            [self._sender] * SENDERS
+            + [self._worker] * RECEIVERS
+            + [self._holder] * HOLDERS
+            + [self._feeder, self._taker]
+        )
         self._keepers = [asyncio.create_task(self._keep(make)) for make in kinds]
         self._ticking = asyncio.create_task(self._tick())
 
@@ -188,6 +196,8 @@ class Load:
             await asyncio.sleep(TICK_S)
             for client in self._clients:
                 client.peer.tick()
+                if self._sends and isinstance(client, Feeder):
+                    client.feed()
                 if self._sends and isinstance(client, Sender) and client.in_flight < MESSAGES_A_TICK:
                     client.allow(MESSAGES_A_TICK)
 
@@ -199,6 +209,12 @@ class Load:
 
     def _holder(self, name: str) -> Client:
         return Holder(name, self.ledger, self.random, self._account)
+
+    def _feeder(self, name: str) -> Client:
+        return Feeder(name, self.taken, self._account)
+
+    def _taker(self, name: str) -> Client:
+        return Taker(name, self.taken, self._account)
 
     # What is seen
 
@@ -230,7 +246,7 @@ class Load:
             if time.monotonic() > until_s:
                 self.ledger.finish()
                 raise Broken(f"not drained after {DRAIN_S_MAX:.0f} s")
-            found = sum(fate.seen for fate in self.ledger.fates.values())
+            found = sum(fate.seen for fate in self.ledger.fates.values()) + sum(self.taken.seen.values())
             if found != seen:
                 seen, quiet_s = found, time.monotonic()
             await asyncio.sleep(0.1)

@@ -19,10 +19,13 @@ from peeklock.demo.broker import BrokerFailed, program
 from tests.faults.faults import FAULTS, LOADED, NAMESPACES, NODES, Place, mend
 from tests.faults.load import QUEUE, Load, gap_s
 from tests.faults.site import Site, tail
+from tests.faults.taking import TAKEN
 from tests.kill.ledger import Broken
 from tests.kill.loop import PROPERTIES
 from tests.simulation.world.accounts import Account
 
+QUEUES = {QUEUE: {**PROPERTIES, "DuplicateDetectionHistoryTimeWindow": "P1D"}, TAKEN: {}}
+"""With a window that a clock which is an hour off does not end."""
 LOAD_S = (1.0, 3.0)
 """Of load before a fault."""
 IN_PIPES_S = 0.5
@@ -61,7 +64,8 @@ class Run:
 
     def run(self, count: int) -> dict[str, int]:
         """Run rounds, then judge; return figures. Raises: Broken."""
-        site = Site(self._folder, NAMESPACES, {QUEUE: PROPERTIES}, has_wires=True)
+        has_clocks = self._fault == "clock"
+        site = Site(self._folder, NAMESPACES, QUEUES, has_wires=True, has_clocks=has_clocks)
         try:
             for name in NODES:
                 site.start(name)
@@ -86,7 +90,7 @@ class Run:
             await load.drain()
         finally:
             await load.stop()
-        return load.ledger.finish()
+        return {**load.ledger.finish(), "lost on the way to a receiver that deletes": load.taken.judge()}
 
     def _entrance(self, owner: str) -> str:
         return self._random.choice([name for name in NODES if name != owner])

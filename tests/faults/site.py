@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -16,6 +17,7 @@ from peeklock.demo.broker import BrokerFailed, BrokerProcess
 from peeklock.server.capture import NAMESPACES_FOLDER
 from peeklock.server.check_database import check
 from tests.faults.wire import Wire, Wires
+from tests.kill.faked_clock import FakedClock
 from tests.kill.ledger import Broken
 from tests.postgres_server import PostgresServer
 from tests.server.cluster.processes import Cluster
@@ -37,6 +39,7 @@ class Site:
         queues: Mapping[str, Mapping[str, object]],
         *,
         has_wires: bool = False,
+        has_clocks: bool = False,
     ) -> None:
         """Start the servers; the nodes come later.
 
@@ -45,7 +48,12 @@ class Site:
             namespaces: the default one first.
             queues: of each namespace, by name.
             has_wires: each node reaches each server by a wire of its own.
+            has_clocks: each node has a wall clock of its own, which needs faketime.
         """
+        self._folder = folder
+        self._has_clocks = has_clocks
+        self.clocks: dict[str, FakedClock] = {}
+        """Of each node."""
         self._log = folder / "log"
         self.wires: dict[str, list[Wire]] = {}
         """Of each node, to the primary and to the standby."""
@@ -129,6 +137,14 @@ class Site:
 
     def start(self, name: str) -> None:
         """Start a node, for the first time or again."""
+        if self._has_clocks and name not in self.clocks:
+            folder = self._folder / f"clock-{name}"
+            folder.mkdir()
+            self.clocks[name] = FakedClock(folder)
+        with self.clocks.get(name, nullcontext()):
+            self._start(name)
+
+    def _start(self, name: str) -> None:
         assert self.cluster is not None
         if name in self.nodes:
             self.nodes[name].start()
