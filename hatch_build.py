@@ -32,7 +32,7 @@ INTERPRETED = {
     "broker/vocabulary/errors.py": "as `amqp/errors.py`",
     "gateway/errors.py": "as `amqp/errors.py`",
     "broker/content/subject.py": "`__getattr__` fills its slots; `int()` must make a plain int of a subclass",
-    "store/encoding/body_rows.py": "its `LostRow` is a subclass of list",
+    "store/encoding/body_rows.py": "its `LostRow` is a subclass of Sequence",
     "broker/vocabulary/descriptions.py": "a constant of a class has the name of a field of another one",
 }
 """Modules of `PACKAGES` that stay interpreted, each with the reason."""
@@ -142,9 +142,13 @@ def _constructor(node: ast.ClassDef) -> list[str]:
         return []
     steps = "; ".join(f"self.{field} = {field}" for field in (*places, *names))
     made_of = "".join(f"self.{field}, " for field in places)
+    maker = node.name
+    if names:
+        by_name = ", ".join(f"{field}=self.{field}" for field in names)
+        maker = f"__import__('functools').partial({node.name}, {by_name})"
     return [
         f"    def __init__({parameters}) -> None: {steps}",
-        "" if names else f"    def __reduce__(self) -> tuple[object, ...]: return {node.name}, ({made_of})",
+        f"    def __reduce__(self) -> tuple[object, ...]: return {maker}, ({made_of})",
     ]
 
 

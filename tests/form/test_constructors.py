@@ -95,7 +95,9 @@ def test_classes_with_written_constructors_behave_alike(monkeypatch: pytest.Monk
         assert repr(made) == "Plain(first=1, second='b')"
         assert made == module.Plain(1, "b") != module.Plain(1)
         assert copy.copy(made) == pickle.loads(pickle.dumps(made)) == made
-        assert module.ByName(1, third=True).third
+        named = module.ByName(1, third=True)
+        assert named.third
+        assert copy.copy(named).third == pickle.loads(pickle.dumps(named)).third
         assert module.Inherits(1, last=7).last == 7
         assert module.Last().last == 1
         for wrong in ((), (1, 2, 3)):

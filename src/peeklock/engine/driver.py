@@ -27,7 +27,7 @@ connection waits for. All calls come from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -46,10 +46,10 @@ from peeklock.engine.engine import Engine
 from peeklock.engine.reclaim import ReclaimFound, ReclaimRead
 from peeklock.store.base import Batch, StoreDamaged
 
-WINDOW: Final = 256
+WINDOW = 256
 """Effects that one step hands out. Our choice: at some 4 us each, a millisecond."""
 
-READ_ROWS_MAX: Final = 16
+READ_ROWS_MAX = 16
 """Body rows that one action reads: some 4 MB."""
 
 AHEAD_ROWS: Final = 8
@@ -294,7 +294,7 @@ class Driver:
             behind = max(rows) + 1
             self._read(rows | self._absent((behind,)))
 
-    def rows_read(self, found: dict[int, list[bytes]], now_ms: int) -> None:
+    def rows_read(self, found: Mapping[int, Sequence[bytes]], now_ms: int) -> None:
         """Add body rows that were read; waiting connections retry.
 
         Raises: StoreDamaged if more bodies are damaged than `LOST_BODIES_MAX`.
@@ -476,7 +476,7 @@ class Driver:
             for first in range(0, len(ordered), READ_ROWS_MAX)
         ]
 
-    def _lose(self, found: dict[int, list[bytes]], now_ms: int) -> None:
+    def _lose(self, found: Mapping[int, Sequence[bytes]], now_ms: int) -> None:
         """Dead-letter the messages with damaged bodies in rows that were read.
 
         The answer, `BodiesLost`, goes to `NOWHERE`: the adapter logs it.

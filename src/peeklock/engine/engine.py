@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Final, Protocol
@@ -407,7 +407,7 @@ class Engine:
         self.ledger.journal.forget_ids(keys.no)
         return changes
 
-    def needing(self, found: dict[int, list[bytes]]) -> list[Message]:
+    def needing(self, found: Mapping[int, Sequence[bytes]]) -> list[Message]:
         """Return the messages with damaged payloads in rows that were read, not dead letters without body."""
         return [
             message

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.message_queue import MessageQueue
     from peeklock.broker.vocabulary.addresses import SequenceNumber
 
-COPIES_MAX: Final = 2_000
+COPIES_MAX = 2_000
 """Copies by topics in one command, some 10 ms of work. Further messages are pending, for `advance`."""
 
-FORWARDED_COPIES_MAX: Final = 1_000
+FORWARDED_COPIES_MAX = 1_000
 """Copies and forwards in one call, 3 to 5 ms, after which no forward begins: the message is pending in its
 subscription or topic. The last forward may become as many copies as a topic has subscriptions."""
 

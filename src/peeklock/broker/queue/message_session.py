@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.cursor import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
 
-COMPACT_MIN: Final = 64
+COMPACT_MIN = 64
 """Stale positions that a session may have before it is compacted."""
 
 COMPACT_STEP: Final = 4

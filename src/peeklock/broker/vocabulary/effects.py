@@ -106,6 +106,11 @@ class Deliver(MessageView):
         self.cursor = None
         self.of_session = False
 
+    def __reduce__(self) -> tuple[object, ...]:
+        lock = self.lock_token, self.locked_until_ms
+        others = self.delivery_count, self.ttl_ms, self.state, self.overlay, self.link
+        return Deliver, (self.message, *lock, *others)
+
 
 @dataclass(slots=True)
 class Drained:

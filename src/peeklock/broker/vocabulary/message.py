@@ -14,7 +14,7 @@ from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken
 
 NEVER_MS: Final = 0
 """`expires_at_ms` of a message without its own time-to-live: the entity's default applies."""
-COPIES_FOLLOWING_MAX: Final = 10_000
+COPIES_FOLLOWING_MAX = 10_000
 """Copies that topics may make from one accepted message. Our choice (C15): a topic with k subscriptions that
 forward to it would make k^4; 10,000 take about a second of a disk and 3 MB of memory."""
 
