@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from peeklock.broker.vocabulary.events import Event
-from peeklock.capture.exporter import Exporter, ExportOptions
-from peeklock.capture.folder import LogFolder, LogRefused
+from peeklock.capture.exporter import LOCK_S_MAX, Exporter, ExportOptions
+from peeklock.capture.folder import MARK_NAME, LogFolder, LogRefused, read_mark, write_mark
+from peeklock.capture.manifest import MANIFEST_NAME, parse
 from peeklock.capture.source import DatabaseSource, FolderSource
 from peeklock.store.base import Batch, StoreFailed
 from tests.capture.stores import EPOCH, Told, enqueued, rows, segments
@@ -148,3 +150,97 @@ def test_a_database_that_is_gone_is_named_without_its_password(tmp_path: Path) -
     with pytest.raises(StoreFailed, match=r"postgresql://127\.0\.0\.1:1/mine") as raised:
         exporter.step(0.0)
     assert "secret" not in str(raised.value)
+
+
+# Two exporters of one log: the head in the database says who goes on.
+
+
+def made(url: str, log: Path, told: Told) -> Exporter:
+    return Exporter(ExportOptions(DatabaseSource(url, "default", "fsync"), log, "here", interval_s=1.0), told)
+
+
+def test_an_exporter_that_was_frozen_publishes_nothing_more(
+    url: str, exporter: Exporter, log: Path, postgres: PostgresServer
+) -> None:
+    """It still has the lock of the folder, and has read what the other one writes. Req: X-04"""
+    write(url, [EPOCH], [enqueued(1)])
+    exporter.step(0.0)
+    told = Told()
+    other = made(url, log, told)
+    assert other.step(0.0) is not None
+    assert [note[1] for note in told.notes] == [
+        "another exporter still writes to the event log; waiting for it to end"
+    ]
+    assert not other.is_open
+    for now_s in (LOCK_S_MAX, LOCK_S_MAX + 1, LOCK_S_MAX + 3):
+        other.step(now_s)
+    assert told.numbers == [0, 2]
+    write(url, [enqueued(2)])
+    with pytest.raises(
+        StoreFailed, match=r"another exporter has taken the event log .*, and goes on with it"
+    ):
+        exporter.step(2.0)
+    exporter.close()
+    other.finish()
+    assert other.step(20.0) is None
+    other.close()
+    assert numbers(log) == [1, 2]
+    write(url, [enqueued(3)])
+    assert export(url, log).numbers == [3, 4]
+    assert numbers(log) == [1, 2, 3]
+    assert not list(log.glob(".events-*"))
+    parse((log / MANIFEST_NAME).read_text())
+
+
+def test_who_takes_a_log_completes_what_was_published(url: str, log: Path) -> None:
+    """The exporter ended before it renamed the file. Req: X-04"""
+    from peeklock.store.postgres.event_reader import log_head
+
+    write(url, [EPOCH], [enqueued(1)])
+    export(url, log)
+    [name] = segments(log)
+    begun, _ = (log / MANIFEST_NAME).read_text().splitlines()
+    (log / MANIFEST_NAME).write_text(f"{begun}\n")
+    connections = DatabaseSource(url, "default", "fsync")._connections
+    folder_id = read_mark(log / MARK_NAME, "folder")
+    assert folder_id is not None
+    text = log_head(connections, "default", folder_id).read()
+    assert text is not None
+    (log / name).rename(log / json.loads(text)["draft"])
+    (log / name).parent.rmdir()
+    write(url, [enqueued(2)])
+    assert export(url, log).numbers == [2, 3]
+    assert numbers(log) == [1, 2]
+    assert len(parse((log / MANIFEST_NAME).read_text()).entries) == 2
+
+
+def test_a_folder_without_what_was_published_is_refused(url: str, log: Path) -> None:
+    """Such as one that another node does not share, with a copy of the mark."""
+    write(url, [EPOCH], [enqueued(1)])
+    export(url, log)
+    [name] = segments(log)
+    (log / name).unlink()
+    with pytest.raises(LogRefused, match="was published and is not there: give all nodes the same folder"):
+        export(url, log)
+
+
+def test_a_log_of_an_earlier_release_gets_a_head(url: str, log: Path, postgres: PostgresServer) -> None:
+    write(url, [EPOCH], [enqueued(1)])
+    export(url, log)
+    mark = read_mark(log / MARK_NAME)
+    assert mark is not None
+    write_mark(log / MARK_NAME, mark)
+    write(url, [enqueued(2)])
+    export(url, log)
+    assert numbers(log) == [1, 2]
+
+
+def test_a_store_that_is_removed_has_no_heads(url: str, log: Path, postgres: PostgresServer) -> None:
+    write(url, [EPOCH], [enqueued(1)])
+    export(url, log)
+    count = "SELECT count(*) FROM peeklock.meta WHERE k LIKE 'event-log/%'"
+    assert postgres.execute(count, url.rpartition("/")[2]) == [(1,)]
+    database = database_of(url)
+    database.remove("default")
+    database.close()
+    assert postgres.execute(count, url.rpartition("/")[2]) == [(0,)]

@@ -52,6 +52,18 @@ def test_each_segment_is_listed_with_the_digest_of_its_bytes(data: Path, log: Pa
     assert found.listed_to == 3
 
 
+def test_a_line_that_a_frozen_exporter_writes_again_counts_once(data: Path, log: Path) -> None:
+    """Another one had listed the segment meanwhile, and went on. Req: X-04"""
+    write_two(data, log)
+    before = read(log)
+    with (log / MANIFEST_NAME).open("a") as file:
+        file.write((log / MANIFEST_NAME).read_text().splitlines(keepends=True)[1])
+    assert read(log) == before
+    write_store(data, [enqueued(3)])
+    export(data, log)
+    assert len(read(log).entries) == 3
+
+
 def test_a_log_of_an_older_release_is_listed_from_its_next_segment_on(data: Path, log: Path) -> None:
     """Req: X-04"""
     write_two(data, log)

@@ -72,11 +72,6 @@ def run_serve(*arguments: str, environ: Mapping[str, str] | None = None) -> tupl
             {},
             "--throw-away makes namespaces in the memory of one process: leave it or --node out.",
         ),
-        (
-            ("--data=x", "--node=a", "--cluster-key=README.md", "--store=x", "--capture=y"),
-            {},
-            "--capture is not there for the nodes of a cluster yet: leave it or --node out.",
-        ),
         (("--data=x", "--node-address=a:1"), {}, "--node-address is of a node: name it with --node."),
         (("--data=x", "--node=a.b"), {}, "'a.b' is not a name: 1 to 63 of"),
         (("--data=x", "--node-address=a"), {}, "'a' is not HOST:PORT, such as"),

@@ -6,6 +6,7 @@ stores in short transactions.
 chunk           Turns event rows into a table with the columns of the log.
 exporter        Moves event rows of one store into segments, none lost and none twice.
 folder          The folder of the log: segments, lock, marks, retention.
+head            Which segment was published last, and which exporter may go on.
 logs            Serves the logs of one process in turn.
 manifest        Which segments were written, and the digest of each: the format.
 manifest_file   The manifest as a file.

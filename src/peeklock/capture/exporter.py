@@ -55,6 +55,10 @@ BUSY_BYTES = 64 * 1024
 LOCK_S = 0.5
 """How often a folder is tried that another process writes to."""
 
+LOCK_S_MAX = 10.0
+"""How long another process may have the lock of a folder, where the head of the log says who may go on. Our
+choice: as long as a broker waits for its exporter at its end; after that the process may be frozen."""
+
 HOUR_MS = 3_600_000
 
 NOT_CAPTURED = "capture was off"
@@ -111,7 +115,8 @@ class Exporter:
         self._pause_s_max = min(PAUSE_S_MAX, options.interval_s / 2)
         self._pause_s = min(PAUSE_S_MIN, self._pause_s_max)
         self._retain_s = 0.0
-        self._told_wait = False
+        self._waits_since_s: float | None = None  # for the lock
+        self._goes_without_lock = False
         self._is_finishing = False
         self._finish_no: int | None = None
 
@@ -205,21 +210,25 @@ class Exporter:
     def _open(self, now_s: float) -> tuple[EventReader, Chunk] | None:
         """Open store and folder, if they are not; return None while another process writes to the folder."""
         if self._reader is None:
-            if not self._folder.take(self._options.source):
+            if not self._folder.take(self._options.source, waits=not self._goes_without_lock):
                 self._chunk = None  # that process writes it
-                if not self._told_wait:
-                    self._told_wait = True
-                    self._listener.note(
-                        "info",
-                        "another exporter still writes to the event log; waiting for it to end",
-                        folder=self._to,
-                    )
+                self._wait_for_lock(now_s)
                 return None
-            self._told_wait = False
+            self._waits_since_s = None
             self._reader = self._options.source.open()
         if self._chunk is None or self._folder.last_no + 1 != self._first_no:
             self._chunk = self._begin(self._reader, now_s)
         return self._reader, self._chunk
+
+    def _wait_for_lock(self, now_s: float) -> None:
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+            self._listener.note(
+                "info",
+                "another exporter still writes to the event log; waiting for it to end",
+                folder=self._to,
+            )
+        self._goes_without_lock = now_s >= self._waits_since_s + LOCK_S_MAX
 
     @property
     def _to(self) -> str:
@@ -380,11 +389,11 @@ class Exporter:
             writer.finish()
             assert self._reader is not None
             self._reader.confirm(*self._last_row)
-            hour = datetime.fromtimestamp(self._hour * HOUR_MS / 1000, UTC)
-            self._folder.publish(draft, self._first_no, self._read_to, hour)
         except (OSError, StoreError):
             writer.abandon()
             raise
+        hour = datetime.fromtimestamp(self._hour * HOUR_MS / 1000, UTC)
+        self._folder.publish(draft, self._first_no, self._read_to, hour)
         self._first_no = self._read_to + 1
         self._listener.exported(self._read_to)
         self._remove_old()

@@ -3,11 +3,12 @@
     DIR/_capture.lock                 locked by the exporter while it has the log open; names the last one
     DIR/_capture.json                 the id of the log; the store's folder has the same in `event-log.json`
     DIR/_manifest.jsonl               the digest of each segment: see `manifest`
-    DIR/.events-<first>.tmp           the unfinished segment
+    DIR/.events-<first>-<who>.tmp     the unfinished segment of one exporter
     DIR/event_date=YYYY-MM-DD/event_hour=HH/events-<first batch>-<last batch>.parquet
 
 A segment gets its name when it is durable. The name has the batches of the segment, so the folder itself is
-the only record of how far the log goes. Spark skips names that begin with a dot or an underscore.
+the record of how far the log goes; for a store in a database there is a second one, which says who may go on
+(`head`). Spark skips names that begin with a dot or an underscore.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
+from peeklock.capture.head import Head
 from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged
 from peeklock.capture.manifest_file import ManifestFile
 from peeklock.store.sqlite.folder import sync
@@ -36,7 +38,7 @@ STORE_MARK_NAME = "event-log.json"
 
 _SEGMENT = re.compile(r"events-(\d{20})-(\d{20})\.parquet")
 _HOUR = re.compile(r"event_date=(\d{4})-(\d\d)-(\d\d)")
-_LEFTOVER = re.compile(r"\.events-\d{20}\.tmp")
+_LEFTOVER = re.compile(r"\.events-\d{20}(-[0-9a-f]{32})?\.tmp")
 
 
 class LogRefused(Exception):
@@ -78,6 +80,13 @@ class MarkedStore(Protocol):
     def write_mark(self, log_id: str) -> None:
         """Keep the id. Raises: OSError, StoreError."""
 
+    @property
+    def has_heads(self) -> bool:
+        """Whether it keeps the heads of its logs: then no lock is needed."""
+
+    def head(self, folder_id: str, writer: str, shown: str) -> Head | None:
+        """Return the head of the log in a folder, None = the folder alone has it. Raises: StoreError."""
+
 
 class LogFolder:
     """The folder; one process writes there."""
@@ -90,6 +99,7 @@ class LogFolder:
         self._lock: int | None = None
         self._is_apart = False  # from the store, as far as it was checked
         self._manifest: ManifestFile | None = None  # read with the segments
+        self._head: Head | None = None
         self._holder = uuid.uuid4().bytes
         """Is in the lock file as long as nobody else has taken the folder."""
 
@@ -115,11 +125,16 @@ class LogFolder:
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
         probe.unlink()
 
-    def take(self, store: MarkedStore) -> bool:
+    def take(self, store: MarkedStore, *, waits: bool = True) -> bool:
         """Make ready to write; return False while another process writes here.
 
         A folder that was released may be taken again: its segments are looked for only if another process had
-        it meanwhile. `store`: whose events these are.
+        it meanwhile.
+
+        Args:
+            store: whose events these are.
+            waits: for the lock; if not, and the store keeps the head of the log, it is taken from whoever has
+                the lock.
 
         Raises: LogRefused, StoreError, OSError.
         """
@@ -132,20 +147,41 @@ class LogFolder:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
-            if (self.path / MARK_NAME).exists():  # else both marks are just being written
-                self._read_marks(store)  # the end of another store's would be no help
-            return False
+            if waits or not store.has_heads:
+                os.close(lock)
+                if (self.path / MARK_NAME).exists():  # else both marks are just being written
+                    self._read_marks(store)  # the end of another store's would be no help
+                return False
         self._lock = lock
         if os.pread(lock, len(self._holder) + 1, 0) != self._holder:
-            self._join_marks(store)
-            for name in os.listdir(self.path):
-                if _LEFTOVER.fullmatch(name):
-                    (self.path / name).unlink()
-            self._read_segments()
+            self._join(store)
             os.ftruncate(lock, 0)
             os.pwrite(lock, self._holder, 0)
         return True
+
+    def _join(self, store: MarkedStore) -> None:
+        """Make this exporter the one that goes on. Raises: LogRefused, StoreError, OSError."""
+        folder_id = self._join_marks(store)
+        self._head = store.head(folder_id, self._holder.hex(), str(self.path))
+        if self._head is not None:
+            self._head.take()
+            self._complete(self._head)
+        for name in os.listdir(self.path):
+            if _LEFTOVER.fullmatch(name):
+                (self.path / name).unlink(missing_ok=True)
+        self._read_segments()
+
+    def _complete(self, head: Head) -> None:
+        """Rename the segment that was published last, if that was not done. Raises: LogRefused, OSError."""
+        path = self.path / head.segment
+        if not path.exists():
+            try:
+                self._rename(self.path / head.draft, path)
+            except FileNotFoundError:
+                raise LogRefused(
+                    f"{path} was published and is not there: give all nodes the same folder with --capture; "
+                    "if it is lost, restore it, or name an empty folder"
+                ) from None
 
     def release(self) -> None:
         """Release the lock."""
@@ -177,13 +213,18 @@ class LogFolder:
             )
         return log_id, store_id
 
-    def _join_marks(self, store: MarkedStore) -> None:
+    def _join_marks(self, store: MarkedStore) -> str:
+        """Return the id of the folder, once both marks are there. Raises: LogRefused, StoreError, OSError."""
         log_id, store_id = self._read_marks(store)
         if store_id is None:
             store_id = str(uuid.uuid4())
             store.write_mark(store_id)
-        if log_id is None:
-            write_mark(self.path / MARK_NAME, store_id)
+        path = self.path / MARK_NAME
+        folder_id = None if log_id is None else read_mark(path, "folder")
+        if log_id is None or (folder_id is None and store.has_heads):
+            folder_id = str(uuid.uuid4())
+            write_mark(path, store_id, folder_id)
+        return folder_id or ""
 
     def _segment_names(self) -> Iterator[tuple[Path, int, int]]:
         for path in self.path.glob("event_date=*/event_hour=*/events-*.parquet"):
@@ -217,23 +258,39 @@ class LogFolder:
 
     def draft(self, first_no: int) -> Path:
         """Return the path of an unfinished segment."""
-        return self.path / f".events-{first_no:020}.tmp"
+        return self.path / f".events-{first_no:020}-{self._holder.hex()}.tmp"
 
     def publish(self, draft: Path, first_no: int, last_no: int, hour: datetime) -> Segment:
-        """Rename a segment whose bytes are durable to its final name, make that durable, then list it."""
+        """Rename a segment whose bytes are durable to its final name, make that durable, then list it.
+
+        After an error the draft may be published already: it stays for the next one who takes the folder.
+        Raises: StoreError, LogRefused, OSError.
+        """
         manifest = self._manifest or self._read_segments()
-        folder = self.path / f"event_date={hour:%Y-%m-%d}" / f"event_hour={hour:%H}"
-        if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            sync(folder.parent)
-            sync(self.path)
-        path = folder / f"events-{first_no:020}-{last_no:020}.parquet"
-        draft.rename(path)
-        sync(folder)
+        name = f"event_date={hour:%Y-%m-%d}/event_hour={hour:%H}/events-{first_no:020}-{last_no:020}.parquet"
+        path = self.path / name
+        if self._head is not None:
+            sync(self.path)  # the name of the draft
+            self._head.publish(name, draft.name)
+        try:
+            self._rename(draft, path)
+        except FileNotFoundError:
+            if self._head is None or not path.exists():
+                raise
         manifest.append(path)
         segment = Segment(first_no, last_no, path, path.stat().st_size)
         self.segments.append(segment)
         return segment
+
+    def _rename(self, draft: Path, path: Path) -> None:
+        """Give a segment its final name, and make that durable. Raises: OSError."""
+        folder = path.parent
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            sync(folder.parent)
+            sync(self.path)
+        draft.rename(path)
+        sync(folder)
 
     def old(self, keep_days: float | None, keep_bytes: int | None) -> list[Segment]:
         """Return the oldest segments beyond the limits, never the newest; no file is touched.
@@ -259,6 +316,8 @@ class LogFolder:
         """Remove the segments that are `old`, and return them."""
         removed = self.old(keep_days, keep_bytes)
         if removed:
+            if self._head is not None:
+                self._head.require()
             assert self._manifest is not None
             self._manifest.remove(removed[-1].last_no)  # first: else a reader would miss the files
         for segment in removed:
@@ -279,24 +338,26 @@ def _age(hour: datetime) -> timedelta:
     return datetime.fromtimestamp(time.time(), UTC) - hour - timedelta(hours=1)
 
 
-def read_mark(path: Path) -> str | None:
+def read_mark(path: Path, key: str = "id") -> str | None:
     """Return the id in a file, None = there is none. Raises: LogRefused."""
     try:
-        return str(json.loads(path.read_text())["id"])
+        found = json.loads(path.read_text())
+        return str(found["id"]) if key == "id" else found.get(key)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogRefused(
             f"{path} cannot be read ({error}): {MARK_NAME} and the {STORE_MARK_NAME} of its store have "
             "the same id; copy the other one"
         ) from None
 
 
-def write_mark(path: Path, log_id: str) -> None:
-    """Write a mark, whole or not at all."""
+def write_mark(path: Path, log_id: str, folder_id: str | None = None) -> None:
+    """Write a mark, whole or not at all. `folder_id`: of the log's folder, which no other one has."""
+    ids = {"id": log_id} if folder_id is None else {"id": log_id, "folder": folder_id}
     draft = path.with_name(f".{path.name}.tmp")
     with draft.open("w") as file:
-        file.write(json.dumps({"id": log_id}) + "\n")
+        file.write(json.dumps(ids) + "\n")
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path)

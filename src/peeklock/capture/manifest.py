@@ -86,6 +86,8 @@ def _add(manifest: Manifest, told: dict[str, object], *, is_first: bool) -> None
         return
     if "segment" in told:
         entry = entry_of(str(told["segment"]), int(str(told["bytes"])), str(told["sha256"]))
+        if manifest.entries.get(entry.name) == entry:
+            return  # again, by an exporter that was frozen while another one listed it
         chain = following(manifest.chain, entry.name, entry.sha256)
         manifest.entries[entry.name] = entry
     else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from peeklock.broker.vocabulary.changes import EntityStored
 from peeklock.capture.folder import STORE_MARK_NAME, MarkedStore, read_mark, write_mark
+from peeklock.capture.head import Head
 from peeklock.store.base import StoreFailed
 from peeklock.store.sqlite.event_reader import EventReader as FolderReader
 from peeklock.store.sqlite.event_reader import committed_state
@@ -79,6 +80,11 @@ class FolderSource:
     def write_mark(self, log_id: str) -> None:
         write_mark(self.folder / STORE_MARK_NAME, log_id)
 
+    has_heads = False
+
+    def head(self, folder_id: str, writer: str, shown: str) -> Head | None:
+        return None
+
     def committed_state(self) -> object:
         return committed_state(self.folder)
 
@@ -109,7 +115,14 @@ class DatabaseSource:
         return store_id(self._connections, self._name)
 
     def write_mark(self, log_id: str) -> None:
-        raise StoreFailed(f"{self.shown} has an id of its own, and cannot take {log_id}")
+        raise StoreFailed(f"{self.shown} has its own id, and cannot take {log_id}")
+
+    has_heads = True
+
+    def head(self, folder_id: str, writer: str, shown: str) -> Head | None:
+        from peeklock.store.postgres.event_reader import log_head
+
+        return Head(log_head(self._connections, self._name, folder_id), writer, shown)
 
     def committed_state(self) -> object:
         return None

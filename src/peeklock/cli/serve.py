@@ -166,9 +166,6 @@ def _contradictions_of_stores(settings: Settings, *, keeps_nothing: bool) -> dic
         "--accept-loss is for a store in a folder: leave it or --store out.": (
             settings.accept_loss and settings.store is not None
         ),
-        "--capture is not there for the nodes of a cluster yet: leave it or --node out.": (
-            settings.capture is not None and settings.node is not None
-        ),
         "--node NAME and --cluster-key FILE go together.": (settings.node is None)
         != (settings.cluster_key is None),
         "--node is for a cluster, whose stores are in a database: name it with --store.": (

@@ -7,21 +7,25 @@ A store stays with its owner. One without a live owner goes to the node that has
 to make the numbers even: when a node joins, it gets its share from those that have the most, so that none has
 more than `ceil(stores / nodes)`. An operator may choose the node of a store, which has it while it is fit.
 How busy a store is does not count.
+
+While nodes of several releases run, only those of the newest one take stores: an older one keeps what it has,
+and may not read what a newer one writes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from peeklock.cluster.view import Node, View
+from peeklock.cluster.view import ClusterNode, View
 
 WITNESSES_MIN = 2
 """So many other nodes must report a node unreachable. Our choice: of two nodes each would believe itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Moves:
     """What one node does now; each in the order of names."""
 
     take: tuple[str, ...]
@@ -40,10 +44,23 @@ def fit_nodes(view: View) -> list[str]:
     return sorted(fit or [node.name for node in live])
 
 
-def is_cut_off(node: Node, live: Iterable[Node]) -> bool:
+def is_cut_off(node: ClusterNode, live: Iterable[ClusterNode]) -> bool:
     """Return whether all other live nodes report that they cannot reach a node."""
     others = [other for other in live if other.name != node.name]
     return len(others) >= WITNESSES_MIN and all(node.name in other.unreached for other in others)
+
+
+def takers(view: View, names: Iterable[str]) -> list[str]:
+    """Return those of some nodes that have the newest release of them."""
+    release = {name: _release(view.nodes[name].version) for name in names}
+    newest = max(release.values(), default=())
+    return [name for name in release if release[name] == newest]
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return what orders releases: `0.3.0.dev1` comes before `0.3.0`."""
+    numbers, dev, _ = version.partition(".dev")
+    return (*map(int, re.findall(r"[0-9]+", numbers)), 0 if dev else 1)
 
 
 def place(view: View, stores: Iterable[str]) -> dict[str, str]:
@@ -53,13 +70,19 @@ def place(view: View, stores: Iterable[str]) -> dict[str, str]:
         return {}
     of: dict[str, str] = {}
     count = dict.fromkeys(names, 0)
+    newest = takers(view, names)
 
     def put(store: str, name: str) -> None:
         of[store] = name
         count[name] += 1
 
     wanted = sorted(set(stores))
-    chosen = {store for store in wanted if view.lease(store).place in count}
+    chosen = {
+        store
+        for store in wanted
+        if (lease := view.lease(store)).place in newest
+        or (lease.place in count and lease.place == lease.owner)
+    }
     homeless = []
     for store in wanted:
         lease = view.lease(store)
@@ -71,20 +94,20 @@ def place(view: View, stores: Iterable[str]) -> dict[str, str]:
         else:
             homeless.append(store)
     for store in homeless:
-        put(store, min(names, key=lambda name: (count[name], name)))
-    _even_out(of, count, chosen)
+        put(store, min(newest, key=lambda name: (count[name], name)))
+    _even_out(of, count, chosen, newest)
     return of
 
 
-def _even_out(of: dict[str, str], count: dict[str, int], chosen: set[str]) -> None:
-    """Move stores, but the chosen ones, from nodes with many to the node with the fewest."""
+def _even_out(of: dict[str, str], count: dict[str, int], chosen: set[str], newest: Iterable[str]) -> None:
+    """Move stores, but the chosen ones, from nodes with many to the one of `newest` with the fewest."""
     movable: dict[str, list[str]] = {name: [] for name in count}
     for store in sorted(of):
         if store not in chosen:
             movable[of[store]].append(store)
     while givers := [name for name in count if movable[name]]:
         most = max(givers, key=lambda name: (count[name], name))
-        fewest = min(count, key=lambda name: (count[name], name))
+        fewest = min(newest, key=lambda name: (count[name], name))
         if count[most] - count[fewest] < 2:
             return
         store = movable[most].pop()
@@ -94,7 +117,7 @@ def _even_out(of: dict[str, str], count: dict[str, int], chosen: set[str]) -> No
         count[fewest] += 1
 
 
-def plan(view: View, stores: Iterable[str], name: str, owned: Iterable[str]) -> Plan:
+def plan(view: View, stores: Iterable[str], name: str, owned: Iterable[str]) -> Moves:
     """Return what a node does.
 
     Args:
@@ -112,6 +135,6 @@ def plan(view: View, stores: Iterable[str], name: str, owned: Iterable[str]) -> 
         return not lease.is_valid or lease.owner == name
 
     take = sorted(store for store in mine - has if is_free(store))
-    # What nobody is to own any more was deleted. Without a fit node, an owner keeps what it has.
+    # A store without a future owner was deleted. Without a fit node, an owner keeps what it has.
     unwanted = {store for store in has - mine if store in of} | (has - set(stores))
-    return Plan(tuple(take), tuple(sorted(unwanted)))
+    return Moves(tuple(take), tuple(sorted(unwanted)))

@@ -31,6 +31,7 @@ supervised     What a program that starts a broker may ask of it.
 notify         What systemd is told: ready, reloading, stopping, signs of life.
 origins        Which HTTP requests of web pages are accepted.
 loop           The event loop's time: turns, timers, the clock.
+common_log     The folder of the event logs of a cluster.
 database       The stores in a PostgreSQL database, and what the process is called there.
 descriptors    The limit of open files.
 disk           What the durable stores share, and where each of them is.

@@ -79,6 +79,7 @@ class Capture:
         self._why: str | None = None
         self._ended = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._has_store = True
         self._task: asyncio.Task[None] | None = None
         self._retry_s = RETRY_S_MIN
         self._full = False
@@ -92,6 +93,10 @@ class Capture:
         """Have the log exported from now on, again and again if that fails."""
         self._task = asyncio.get_running_loop().create_task(self._keep_exporting())
         self._task.add_done_callback(tell_failure)
+
+    def leave_store(self) -> None:
+        """Change nothing in the store any more: another node takes it."""
+        self._has_store = False
 
     async def stop(self) -> None:
         """Wait for the exporter to write what is left, once the last batch is committed."""
@@ -214,7 +219,8 @@ class Capture:
             if self._exported_to:
                 self._retry_s = RETRY_S_MIN
             self._exported_to = no
-            self._shard.forget_events(no)
+            if self._has_store:
+                self._shard.forget_events(no)
 
     def ended(self, why: str | None) -> None:
         """Take that the exporter does no more for this log: why it failed, None = all is exported."""

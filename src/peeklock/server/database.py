@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from peeklock import __version__
 from peeklock.cluster.key import ClusterKey, KeyUnusable
 from peeklock.server import files, log
+from peeklock.server.common_log import require_common_log
 from peeklock.server.disk import SYSTEM
 from peeklock.server.settings import Durability, Settings, StartFailed
 from peeklock.store.base import Store, StoreError, StoreInUse
@@ -52,7 +53,7 @@ class DatabaseStores:
             address = Address(settings.store)
         except AddressInvalid as failure:
             raise StartFailed(f"--store: {failure}") from failure
-        self._key = None if settings.cluster_key is None else read_cluster_key(settings.cluster_key)
+        self.cluster_key = None if settings.cluster_key is None else _read_cluster_key(settings.cluster_key)
         instance = self._take_folder(settings.data)
         host = socket.gethostname()
         shown = f"process {os.getpid()} on {host}"
@@ -74,6 +75,7 @@ class DatabaseStores:
         self.nodes: Nodes | None = None
         """The cluster, once this node has joined it."""
         self._node = settings.node
+        self._log_folder = None if settings.capture is None else settings.capture.folder
 
     def join(self, address: str) -> None:
         """Become a node of the cluster that other nodes reach there, or refuse stores that are a cluster's.
@@ -84,7 +86,7 @@ class DatabaseStores:
 
         connections = self._database.connections
         try:
-            if self._node is None or self._key is None:
+            if self._node is None or self.cluster_key is None:
                 if is_cluster(connections):
                     raise StartFailed(
                         f"the stores in {connections.shown} are those of a cluster: start this broker as a "
@@ -92,7 +94,12 @@ class DatabaseStores:
                     )
                 return
             nodes = Nodes(connections, self._database.leases.owner, self._node)
-            nodes.admit(address, __version__, self._key.digest())
+            nodes.admit(address, __version__, self.cluster_key.digest())
+            try:
+                require_common_log(nodes, self._log_folder)
+            except StartFailed:
+                nodes.leave()
+                raise
         except StoreError as failure:
             raise StartFailed(str(failure)) from failure
         self.nodes = nodes
@@ -158,7 +165,7 @@ class DatabaseStores:
             raise StartFailed(str(failure)) from failure
 
 
-def read_cluster_key(file: Path) -> ClusterKey:
+def _read_cluster_key(file: Path) -> ClusterKey:
     """Return the key in a file. Raises: StartFailed."""
     try:
         return ClusterKey(file.read_bytes())

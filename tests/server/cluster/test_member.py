@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import uuid
 from contextlib import closing
@@ -12,20 +13,24 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from peeklock.auth import ALL_RIGHTS
 from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.cli import main
 from peeklock.config.namespace_limits import NamespaceLimits
 from peeklock.server.app import Broker
-from peeklock.server.cluster.member import Member
 from peeklock.server.disk import SYSTEM, store_name
-from peeklock.server.settings import StartFailed
-from peeklock.server.system.keys import NamespaceKeys
+from peeklock.server.keys.rules import new_rule
+from peeklock.server.settings import CaptureSettings, StartFailed
+from peeklock.server.system.keys import NamespaceKeys, values_of
 from peeklock.server.system.namespaces import NamespaceRecord, NamespaceRecords
 from peeklock.server.system.store import read
 from peeklock.store.base import Batch
+from peeklock.store.postgres.format import FORMAT
 from peeklock.store.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer, database_of, require_postgres
-from tests.server.cluster.nodes import Cluster, in_cluster
+from tests.server.cluster.names import names as names  # a fixture
+from tests.server.cluster.nodes import Cluster, in_cluster, until_next_view
+from tests.server.cluster.test_relay import send
 from tests.server.waiting import SECONDS_MAX
 
 
@@ -204,15 +209,6 @@ def test_a_database_that_is_gone_and_comes_back_is_told_once(
     assert sorted(events) == [back, back, gone, gone]
 
 
-async def until_next_view(member: Member) -> None:
-    """Wait until a node has read the database once more, and has done what follows."""
-    seen = asyncio.Event()
-    member.on_view(seen.set)
-    for _ in range(2):
-        await asyncio.wait_for(seen.wait(), 20)
-        seen.clear()
-
-
 def test_a_change_that_is_committed_after_it_was_looked_for_is_read(url: str, tmp_path: Path) -> None:
     """The lease on the facts is taken, and seen by others, before the change is committed."""
 
@@ -283,3 +279,114 @@ def test_a_namespace_whose_host_name_is_that_of_another_one_is_told_once(
         assert len(told()) == 1
 
     in_cluster(check, url, tmp_path, ["main", "one"])
+
+
+def test_a_fact_of_keys_that_is_damaged_keeps_no_other_namespace_from_its_new_keys(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(cluster: Cluster) -> None:
+        broker = await cluster.start("a", auth=frozenset({"sas"}))
+        await cluster.until_owned(a=["default", "namespace/one", "namespace/two"])
+        assert broker.node is not None
+        two = broker.node.member.owned()["namespace/two"]
+        rule = new_rule("more", ALL_RIGHTS, os.urandom)
+        await broker.protocols.process.system.put({"keys/one": 5, **values_of("two", [rule])})
+        async with asyncio.timeout(20):
+            while not two.authority.has_rule("more"):
+                await until_next_view(broker.node.member)
+
+    in_cluster(check, url, tmp_path, ["main", "one", "two"])
+    [told] = [one for one in caplog.records if one.getMessage() == "the keys of a namespace are not followed"]
+    assert vars(told)["fields"]["namespace"] == "one"
+
+
+def test_the_directory_is_made_again_for_changed_names_alone(url: str, tmp_path: Path) -> None:
+    """Each batch of a job changes a fact, and each second has a view."""
+
+    async def check(cluster: Cluster) -> None:
+        broker = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        assert broker.node is not None
+        member, system = broker.node.member, broker.protocols.process.system
+        await until_next_view(member)
+        before = member.directory
+        await system.put({"jobs/main/1": 1})
+        await until_next_view(member)
+        assert member.directory is before
+        await NamespaceRecords(system).put(NamespaceRecord("made"))
+        await cluster.until_owned(a=["default", "namespace/made"])
+
+
+def test_all_nodes_write_their_event_logs_to_one_folder(url: str, tmp_path: Path) -> None:
+    """Its path may differ from machine to machine."""
+    same = tmp_path / "same"
+    same.symlink_to(tmp_path / "log", target_is_directory=True)
+
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a", capture=CaptureSettings(tmp_path / "log"))
+        with pytest.raises(StartFailed, match=r"log/other is not the folder to which the other nodes \(a\)"):
+            await cluster.start("b", capture=CaptureSettings(tmp_path / "log" / "other"))
+        with pytest.raises(StartFailed, match=r"\(a\) write an event log, and this one would leave gaps"):
+            await cluster.start("b")
+        await cluster.start("b", capture=CaptureSettings(same))
+        assert await cluster.stop("a") == await cluster.stop("b") == 0
+        await cluster.start("a")
+        with pytest.raises(StartFailed, match=r"\(a\) write no event log: stop all nodes, and start them"):
+            await cluster.start("b", capture=CaptureSettings(tmp_path / "log"))
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def member_of(cluster: Cluster, name: str) -> Member:
+    node = cluster.brokers[name].node
+    assert node is not None
+    return node.member
+
+
+def test_a_node_of_an_older_release_works_on_and_takes_nothing(
+    url: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """A newer one has upgraded the tables; nobody of an older release may start or take a store now."""
+    database = url.rpartition("/")[2]
+
+    def write_format(number: int) -> None:
+        texts = f"CASE k WHEN 'format' THEN '{number}' ELSE '9.9' END"
+        postgres.execute(f"UPDATE peeklock.meta SET v = {texts} WHERE k IN ('format', 'release')", database)
+
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a")
+        await cluster.start("b")
+        await cluster.until_owned(a=["default"], b=["namespace/one"])
+        write_format(FORMAT + 1)
+        with pytest.raises(StartFailed, match=r"has format \d+, written by release 9\.9; .*: start release"):
+            await cluster.start("c")
+        await asyncio.to_thread(send, cluster.brokers["a"], "one", "as before")
+        assert await cluster.stop("b") == 0
+        member = member_of(cluster, "a")
+        until_s = time.monotonic() + SECONDS_MAX
+        while not member._failed_at_s and time.monotonic() < until_s:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0.02)
+        assert cluster.owned() == {"a": ["default"]}
+        write_format(FORMAT)
+        member._failed_at_s.clear()
+        await cluster.until_owned(a=["default", "namespace/one"])
+
+    in_cluster(check, url, tmp_path, ["main", "one"])
+
+
+def test_namespaces_go_to_the_node_of_the_newest_release(
+    url: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    async def check(cluster: Cluster) -> None:
+        for name in "abc":
+            await cluster.start(name)
+        await cluster.until_owned(a=["default"], b=["namespace/one"], c=["namespace/two"])
+        renamed = "UPDATE peeklock.node SET version = '9.9' WHERE name = 'b'"
+        await asyncio.to_thread(postgres.execute, renamed, url.rpartition("/")[2])
+        member, until_s = member_of(cluster, "a"), time.monotonic() + SECONDS_MAX
+        while member.view.nodes["b"].version != "9.9" and time.monotonic() < until_s:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.02)
+        assert await cluster.stop("c") == 0
+        await cluster.until_owned(a=["default"], b=["namespace/one", "namespace/two"])
+
+    in_cluster(check, url, tmp_path, ["main", "one", "two"])

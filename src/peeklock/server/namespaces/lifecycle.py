@@ -145,6 +145,7 @@ class Lifecycle:
                 return await self._serve(wanted)
         served = await self._opened(wanted)
         self._registry.set_default(served)
+        self._start_log(served)
         return served
 
     async def _serve(self, wanted: Wanted) -> ServedNamespace:
@@ -156,6 +157,9 @@ class Lifecycle:
     def _begin(self, served: ServedNamespace) -> None:
         """Add an open namespace to those that clients find."""
         self._registry.add(served)
+        self._start_log(served)
+
+    def _start_log(self, served: ServedNamespace) -> None:
         if self._logs_run and served.capture is not None:
             served.capture.start()
 

@@ -115,28 +115,19 @@ class Protocols:
 
     def amqp(self) -> asyncio.Protocol:
         """Return the protocol of a new AMQP connection."""
-        connection_id, served = self.new_id(), self.registry.default
-        connection = AmqpConnection(
-            connection_id,
-            served.shard,
-            self.turns,
-            self._gateway,
-            self._closed,
-            self._buffered,
-            self.clock.now_ms,
-        )
-        self._join(connection, served)
-        self.connections[connection_id] = connection
-        return connection
+        return self._amqp(self.registry.default, self._gateway)
 
     def amqp_of(self, served: ServedNamespace) -> asyncio.Protocol:
         """Return the protocol of a new AMQP connection, whose peer has named its namespace."""
+        return self._amqp(served, partial(self._gateway, namespaces=Only(served)))
+
+    def _amqp(self, served: ServedNamespace, make_gateway: Callable[[int, int], Gateway]) -> AmqpConnection:
         connection_id = self.new_id()
         connection = AmqpConnection(
             connection_id,
             served.shard,
             self.turns,
-            partial(self._gateway, namespaces=Only(served)),
+            make_gateway,
             self._closed,
             self._buffered,
             self.clock.now_ms,
@@ -154,7 +145,6 @@ class Protocols:
 
         Grants that are not upheld any more count for nothing.
         """
-        connection_id = self.new_id()
         upheld = [grant for grant in grants if served.authority.upholds(grant)]
 
         self.buffers.make_room(TIERS[served.settings.tier])
@@ -169,17 +159,7 @@ class Protocols:
             made.grant(upheld)
             return made
 
-        connection = AmqpConnection(
-            connection_id,
-            served.shard,
-            self.turns,
-            gateway,
-            self._closed,
-            self._buffered,
-            self.clock.now_ms,
-        )
-        self._join(connection, served)
-        self.connections[connection_id] = connection
+        connection = self._amqp(served, gateway)
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
 
     def _join(self, connection: AmqpConnection, served: ServedNamespace) -> None:
@@ -326,6 +306,7 @@ class Protocols:
                 partial(self._gauges, served),
                 build,
                 self._others if served.is_default else None,
+                served.stands_in,
             )
         return found
 
@@ -335,11 +316,13 @@ class Protocols:
     def _gauges(self, served: ServedNamespace) -> dict[Metric, float | int]:
         from peeklock.metrics import table
 
-        gauges: dict[Metric, float | int] = {
-            table.CONNECTIONS: len(served.connections),
-            table.OPENED: served.opened,
-            table.CLOSED: served.opened - len(served.connections),
-        }
+        gauges: dict[Metric, float | int] = {}
+        if not served.stands_in:
+            gauges[table.CONNECTIONS] = len(served.connections)
+            gauges[table.OPENED] = served.opened
+            gauges[table.CLOSED] = served.opened - len(served.connections)
+        elif self.member is not None:
+            gauges[table.READY] = int(self.member.unreached_s() is None)
         if served.is_default:
             gauges[table.BUFFERED] = self._buffered.size_bytes
             gauges[table.DEFECTS] = self.defects.count
@@ -374,11 +357,14 @@ class Protocols:
         for endpoint in self._endpoints.values():
             endpoint.stop()
 
-    async def shut_down(self) -> None:
-        """Tell AMQP clients that the broker stops, and wait a moment for them to read it."""
+    def shut_down(self) -> None:
+        """Tell AMQP clients that the broker stops."""
         now_ms = self.clock.now_ms()
         for connection in list(self.connections.values()):
             connection.shut_down(now_ms)
+
+    async def until_closed(self) -> None:
+        """Wait a moment for AMQP clients to read what they were sent."""
         if self.connections:
             self._all_closed.clear()
             with contextlib.suppress(TimeoutError):

@@ -8,6 +8,7 @@ errors       PostgreSQL's errors as errors of a store.
 event_reader Reads event rows while a broker runs, for the process that exports them.
 filler       Makes a store of what a back-up has.
 format       The number of the format, and the tables.
+kept_text    A text beside the stores that changes only from what is known.
 leases       Who may write to a store, and until when.
 nodes        The nodes of a cluster, and which of them owns which store.
 reach        Whether the database can be reached.

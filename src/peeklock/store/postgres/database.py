@@ -5,6 +5,7 @@ from __future__ import annotations
 from peeklock.store.postgres.address import Address
 from peeklock.store.postgres.connections import Connections
 from peeklock.store.postgres.errors import store_errors
+from peeklock.store.postgres.event_reader import forget_heads
 from peeklock.store.postgres.leases import TTL_S, Leases, Owner
 from peeklock.store.postgres.refusals import Durability
 from peeklock.store.postgres.vacuum import Vacuum
@@ -86,6 +87,7 @@ class Database:
             for table in ("body", "journal", "kv", "event", "lease"):
                 link.db.execute(f"DELETE FROM peeklock.{table} WHERE shard = %s", found)
             link.db.close()  # its settings are its own
+        forget_heads(self.connections, found[0])
 
     def close(self) -> None:
         """End threads and connections; all stores are closed."""

@@ -16,6 +16,7 @@ from peeklock.store.base import StoreFailed
 from peeklock.store.encoding import definitions, event_rows
 from peeklock.store.postgres.connections import Connections
 from peeklock.store.postgres.errors import store_errors
+from peeklock.store.postgres.kept_text import KeptText, forget_texts
 from peeklock.store.postgres.reader import as_entry
 
 PIECE_ROWS = 256
@@ -39,6 +40,21 @@ def store_id(connections: Connections, name: str) -> str:
     if found is None:
         raise StoreFailed(f"there is no store '{name}' in {connections.shown}")
     return str(found[0])
+
+
+def log_head(connections: Connections, name: str, folder_id: str) -> KeptText:
+    """Return the text in which a store keeps the head of its log in a folder. Raises: StoreError."""
+    shard = store_id(connections, name).rpartition("/")[2]
+    return KeptText(connections, f"{_heads_of(shard)}{folder_id}")
+
+
+def forget_heads(connections: Connections, shard: int) -> None:
+    """Forget the heads of the logs of a store that is removed. Raises: StoreError."""
+    forget_texts(connections, _heads_of(shard))
+
+
+def _heads_of(shard: object) -> str:
+    return f"event-log/{shard}/"
 
 
 class EventReader:

@@ -1,0 +1,73 @@
+"""Which segment of a log was published last, and which exporter may publish the next one.
+
+The folder of a log that moves between machines cannot say it alone: the exporter of an owner that was frozen
+goes on where it stood, perhaps when the lock of the folder is another's already. So a database keeps it for
+its stores. An exporter that takes the log puts its name there. A segment is published by one change of that
+text, which fails if another exporter has taken the log; the rename of the file follows, and whoever takes the
+log next does it if it was not done. So each batch is in one published segment, whoever is frozen where.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from peeklock.store.base import StoreFailed
+
+
+class Kept(Protocol):
+    """A text in a database. Calls raise StoreError."""
+
+    def read(self) -> str | None:
+        """Return it, None = there is none yet."""
+
+    def replace(self, old: str | None, new: str) -> bool:
+        """Make it durable in the place of `old`; return False if it is another one now."""
+
+
+class Head:
+    """The head of one log, for one exporter."""
+
+    def __init__(self, kept: Kept, writer: str, shown: str) -> None:
+        """Touch nothing yet.
+
+        Args:
+            kept: the text.
+            writer: this exporter; no other one is called so.
+            shown: the log, for people.
+        """
+        self._kept = kept
+        self._writer = writer
+        self._shown = shown
+        self._text: str | None = None
+        self.segment = ""
+        """The name of the last segment, within the folder; empty = none was published yet."""
+        self.draft = ""
+        """The name of its file before it was renamed."""
+
+    def take(self) -> None:
+        """Let no other exporter publish any more, and read what was published last. Raises: StoreError."""
+        text = self._kept.read()
+        if text is not None:
+            told = json.loads(text)
+            self.segment, self.draft = told["segment"], told["draft"]
+        self._replace(text)
+
+    def publish(self, segment: str, draft: str) -> None:
+        """Publish a segment, whose draft is durable. Raises: StoreError; then it may be published or not."""
+        self.segment, self.draft = segment, draft
+        self._replace(self._text)
+
+    def require(self) -> None:
+        """Raise StoreError if another exporter has taken the log."""
+        if self._kept.read() != self._text:
+            raise self._taken()
+
+    def _replace(self, old: str | None) -> None:
+        new = json.dumps({"writer": self._writer, "segment": self.segment, "draft": self.draft})
+        if not self._kept.replace(old, new):
+            raise self._taken()
+        self._text = new
+
+    def _taken(self) -> StoreFailed:
+        return StoreFailed(f"another exporter has taken the event log {self._shown}, and goes on with it")
