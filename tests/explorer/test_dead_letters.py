@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -31,6 +32,20 @@ def counts_of(broker: ExploredBroker, name: str) -> tuple[int, int]:
     """Return the active messages and the dead letters of a queue."""
     counts = broker.api("GET", f"entities/{name}")["counts"]
     return counts["active"], counts["deadLetter"]
+
+
+def wait_for_counts(broker: ExploredBroker, names: set[str]) -> None:
+    """Wait until the counts, which may be 2 s old, have the dead letters of some queues.
+
+    The view of all dead letters reads those that have some when it is opened.
+    """
+    ends_at = time.monotonic() + 30
+    while True:
+        listed = broker.api("GET", "counts")["entities"]
+        if names <= {one["name"] for one in listed if one.get("deadLetter")}:
+            return
+        assert time.monotonic() < ends_at
+        time.sleep(0.1)
 
 
 def groups(page: Page) -> Locator:
@@ -96,6 +111,7 @@ def test_all_dead_letters_are_shown_by_reason_with_their_entities(
     broker: ExploredBroker, open_page: OpenPage
 ) -> None:
     name = with_dead_letters(broker, "one-more", {"PaymentRefused": 2})
+    wait_for_counts(broker, {name, "orders"})
     page = open_page(broker.at("dead-letters"))
     row = page.get_by_role("grid", name="Reasons").get_by_role("row").filter(has_text="PaymentRefused")
     expect(page.get_by_role("status").filter(has_text="dead letters in")).to_be_visible()
@@ -111,6 +127,7 @@ def test_a_row_that_moves_under_the_mouse_is_the_one_that_is_clicked(
 ) -> None:
     with_dead_letters(broker, "few", {"First": 20})
     with_dead_letters(broker, "many", {"Second": 30})
+    wait_for_counts(broker, {"few", "many"})
     page = open_page("about:blank")
     held: list[Route] = []
 
