@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peeklock.admin.exchange import AdminRequest
+from peeklock.api import api
 from peeklock.api.api import TABLE
 from peeklock.api.problems import STATUSES, ApiRefusal
+from peeklock.api.table import Table
 from peeklock.auth import Authority, SasRule
 from peeklock.auth.errors import AuthorizationError
 from peeklock.auth.rights import Right
@@ -98,6 +102,14 @@ def test_changes_of_entities_and_rules_are_administration(
     broker: ApiBroker, method: str, target: str, changes: bool
 ) -> None:
     assert broker.api.administers(method, f"/$api/v1{target}") is changes
+
+
+def test_a_post_with_manage_on_an_entity_is_administration_unless_it_changes_nothing(
+    broker: ApiBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [match] = [one for one in TABLE.operations if one.id == "matchMessage"]
+    monkeypatch.setattr(api, "TABLE", Table((replace(match, changes_nothing=False),), {}))
+    assert broker.api.administers("POST", "/$api/v1/entities/q/match")
 
 
 def test_a_token_for_the_address_suffices(broker: ApiBroker) -> None:

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peeklock.cluster.placing import fit_nodes, place, plan
-from peeklock.cluster.view import LIVE_S, Held, Node, View
+from peeklock.cluster.view import LIVE_S, ClusterNode, StoreLease, View
 
 
-def nodes(*names: str, **changes: Node) -> dict[str, Node]:
-    return {name: changes.get(name, Node(name, f"{name}:1", 0.0)) for name in names}
+def nodes(*names: str, **changes: ClusterNode) -> dict[str, ClusterNode]:
+    return {name: changes.get(name, ClusterNode(name, f"{name}:1", 0.0)) for name in names}
 
 
-def held(owner: str, place: str | None = None) -> Held:
-    return Held(owner, 3.0, 1, f"session of {owner}", place)
+def held(owner: str, place: str | None = None) -> StoreLease:
+    return StoreLease(owner, 3.0, 1, f"session of {owner}", place)
 
 
 def test_stores_without_an_owner_are_spread() -> None:
@@ -54,8 +54,8 @@ def test_a_store_that_is_no_more_wanted_is_given_back() -> None:
 
 
 def test_a_node_that_nobody_reaches_owns_nothing() -> None:
-    silent = Node("a", "a:1", 0.0)
-    witness = [Node(name, "", 0.0, unreached=frozenset("a")) for name in "bc"]
+    silent = ClusterNode("a", "a:1", 0.0)
+    witness = [ClusterNode(name, "", 0.0, unreached=frozenset("a")) for name in "bc"]
     three = View({node.name: node for node in (silent, *witness)}, {"x": held("a")})
     assert fit_nodes(three) == ["b", "c"]
     assert plan(three, "x", "a", "x").give == ("x",)
@@ -66,13 +66,13 @@ def test_a_node_that_nobody_reaches_owns_nothing() -> None:
 
 
 def test_a_node_whose_listener_fails_owns_nothing_unless_all_do() -> None:
-    unsound = Node("a", "", 0.0, is_sound=False)
-    assert fit_nodes(View({"a": unsound, "b": Node("b", "", 0.0)})) == ["b"]
+    unsound = ClusterNode("a", "", 0.0, is_sound=False)
+    assert fit_nodes(View({"a": unsound, "b": ClusterNode("b", "", 0.0)})) == ["b"]
     assert fit_nodes(View({"a": unsound})) == ["a"]
 
 
 def test_without_a_fit_node_an_owner_keeps_its_stores() -> None:
-    view = View({"a": Node("a", "", LIVE_S)}, {"x": held("a")})
+    view = View({"a": ClusterNode("a", "", LIVE_S)}, {"x": held("a")})
     assert plan(view, "x", "a", "x") == plan(view, "x", "a", "x").__class__((), ())
 
 
@@ -81,8 +81,8 @@ class Cluster:
 
     def __init__(self, names: list[str], stores: list[str]) -> None:
         self.stores = stores
-        self.nodes = {name: Node(name, "", 0.0) for name in names}
-        self.held: dict[str, Held] = {}
+        self.nodes = {name: ClusterNode(name, "", 0.0) for name in names}
+        self.held: dict[str, StoreLease] = {}
         self.moves = 0
 
     def view(self) -> View:
@@ -97,9 +97,9 @@ class Cluster:
         for store in todo.give:
             self.held[store] = replace(self.held[store], owner=None, left_s=0.0, session=None)
         for store in todo.take:
-            lease = self.held.get(store, Held(None, 0.0, 0))
+            lease = self.held.get(store, StoreLease(None, 0.0, 0))
             if not lease.is_valid:
-                self.held[store] = Held(name, 3.0, lease.epoch + 1, f"session of {name}", lease.place)
+                self.held[store] = StoreLease(name, 3.0, lease.epoch + 1, f"session of {name}", lease.place)
                 self.moves += 1
 
     def kill(self, name: str) -> None:

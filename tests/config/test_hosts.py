@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.config.hosts import host_of, is_host, is_host_and_port
+from peeklock.config.hosts import host_and_port_of, host_of, is_host, is_host_and_port
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,11 @@ def test_what_a_host_is_and_what_one_with_a_port(name: str, host: bool, with_por
 )
 def test_the_host_of_a_name(name: str, host: str) -> None:
     assert host_of(name) == host
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [("broker:5671", ("broker", 5671)), ("192.0.2.7:1", ("192.0.2.7", 1)), ("[::1]:99", ("::1", 99))],
+)
+def test_the_host_and_the_port_of_an_address(address: str, found: tuple[str, int]) -> None:
+    assert host_and_port_of(address) == found

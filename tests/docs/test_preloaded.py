@@ -48,7 +48,7 @@ def test_its_environment_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])
-def test_it_is_a_child_that_signals_end(tmp_path: Path, sent: signal.Signals, status: int) -> None:
+def test_it_is_a_child_that_signals_end(sent: signal.Signals, status: int) -> None:
     with subprocess.Popen(
         [program(), "serve", "--durability=memory", "--amqp-port=0", "--http-port=0"],
         stdout=subprocess.PIPE,

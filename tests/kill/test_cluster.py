@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from peeklock.demo.broker import BrokerFailed, BrokerProcess
-from peeklock.store.postgres.leases import TTL_S
 from tests.kill.test_postgres import Sender, check_all
 from tests.postgres_server import PostgresServer, require_postgres
 from tests.server.cluster.processes import Cluster
@@ -50,21 +49,23 @@ def test_nothing_acknowledged_is_lost_when_owners_are_killed_and_frozen(cluster:
         sender.wait_for_more()
         time.sleep(SECONDS)
         owner = cluster.nodes[owner_of(cluster)]
-        fault(owner)
+        fault(cluster, owner)
         sender.wait_for_more()
         owner.start()
         entrance.check()
     check_all(entrance, sender)
 
 
-def kill(owner: BrokerProcess) -> None:
+def kill(cluster: Cluster, owner: BrokerProcess) -> None:
     owner.kill()
 
 
-def freeze(owner: BrokerProcess) -> None:
+def freeze(cluster: Cluster, owner: BrokerProcess) -> None:
+    """Freeze a node until another one owns its namespace; before, it could renew its lease and go on."""
     assert owner.pid is not None
+    frozen = owner_of(cluster)
     os.kill(owner.pid, signal.SIGSTOP)
-    time.sleep(2 * TTL_S)
+    cluster.until(lambda: cluster.shown("c")["main"] not in (None, frozen))
     os.kill(owner.pid, signal.SIGCONT)
     with pytest.raises(BrokerFailed, match="ended by itself with status 1"):
         check_for_long(owner)

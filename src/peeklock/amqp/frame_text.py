@@ -60,7 +60,7 @@ def described(frame: KeptFrame) -> dict[str, Any]:
 
 
 def _performative(body: bytes, size_bytes: int) -> dict[str, Any]:
-    """Return name and fields of the performative at the begin of a body of `size_bytes`, which may be cut."""
+    """Return name and fields of the performative at the start of a body of `size_bytes`, which may be cut."""
     code, at = performative_code(body)
     there = len(body)
     body += bytes(max(min(size_bytes, FRAME_SIZE_MAX) - there, 0))  # the list states its whole size

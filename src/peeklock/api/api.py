@@ -100,7 +100,7 @@ class Api:
         return (
             operation.right is Right.MANAGE
             and "{entity}" in operation.path
-            and method not in ("GET", "POST")  # no POST to an entity changes it
+            and not (method == "GET" or operation.changes_nothing)
         )
 
     def body_bytes_max(self, method: str, path: str) -> int:

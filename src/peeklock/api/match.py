@@ -218,5 +218,6 @@ OPERATIONS = (
         body=ref("ToMatch"),
         body_bytes_max=SEND_BYTES_MAX,
         answer=ref("Matched"),
+        changes_nothing=True,
     ),
 )

@@ -85,6 +85,8 @@ class Operation:
     """Of its JSON; None = there is no body."""
     finds_entity: Callable[[bytes], str | None] | None = None
     """Returns the entity that a body names, if it is not in the path or the query."""
+    changes_nothing: bool = False
+    """Of a POST: its body asks a question."""
     streams: bool = False
     """Its answer is a stream of events."""
     streams_lines: bool = False

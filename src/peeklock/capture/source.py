@@ -115,7 +115,7 @@ class DatabaseSource:
         return store_id(self._connections, self._name)
 
     def write_mark(self, log_id: str) -> None:
-        raise StoreFailed(f"{self.shown} has an id of its own, and cannot take {log_id}")
+        raise StoreFailed(f"{self.shown} has its own id, and cannot take {log_id}")
 
     has_heads = True
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STDOUT = Path("-")
 
 _SHOWN_S = 0.2
-"""How often the line of progress is written anew."""
+"""How often the line of progress is written again."""
 
 _NAMESPACE = click.option("--namespace", metavar="NAME", help="Only this one.", show_default="all")
 

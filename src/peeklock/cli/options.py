@@ -1,4 +1,4 @@
-"""Shared pieces of commands: DIR, parsers of option values, priority, and how a failure is reported."""
+"""Shared pieces of commands: DIR, parsers of option values, and how a failure is reported."""
 
 from __future__ import annotations
 

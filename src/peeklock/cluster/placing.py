@@ -18,14 +18,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from peeklock.cluster.view import Node, View
+from peeklock.cluster.view import ClusterNode, View
 
 WITNESSES_MIN = 2
 """So many other nodes must report a node unreachable. Our choice: of two nodes each would believe itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Moves:
     """What one node does now; each in the order of names."""
 
     take: tuple[str, ...]
@@ -44,7 +44,7 @@ def fit_nodes(view: View) -> list[str]:
     return sorted(fit or [node.name for node in live])
 
 
-def is_cut_off(node: Node, live: Iterable[Node]) -> bool:
+def is_cut_off(node: ClusterNode, live: Iterable[ClusterNode]) -> bool:
     """Return whether all other live nodes report that they cannot reach a node."""
     others = [other for other in live if other.name != node.name]
     return len(others) >= WITNESSES_MIN and all(node.name in other.unreached for other in others)
@@ -117,7 +117,7 @@ def _even_out(of: dict[str, str], count: dict[str, int], chosen: set[str], newes
         count[fewest] += 1
 
 
-def plan(view: View, stores: Iterable[str], name: str, owned: Iterable[str]) -> Plan:
+def plan(view: View, stores: Iterable[str], name: str, owned: Iterable[str]) -> Moves:
     """Return what a node does.
 
     Args:
@@ -135,6 +135,6 @@ def plan(view: View, stores: Iterable[str], name: str, owned: Iterable[str]) -> 
         return not lease.is_valid or lease.owner == name
 
     take = sorted(store for store in mine - has if is_free(store))
-    # What nobody is to own any more was deleted. Without a fit node, an owner keeps what it has.
+    # A store without a future owner was deleted. Without a fit node, an owner keeps what it has.
     unwanted = {store for store in has - mine if store in of} | (has - set(stores))
-    return Plan(tuple(take), tuple(sorted(unwanted)))
+    return Moves(tuple(take), tuple(sorted(unwanted)))

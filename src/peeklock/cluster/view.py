@@ -10,7 +10,7 @@ LIVE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """One node."""
 
     name: str
@@ -35,7 +35,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoreLease:
     """The lease on one store."""
 
     owner: str | None
@@ -56,18 +56,18 @@ class Held:
         return self.session is not None and self.left_s > 0
 
 
-FREE = Held(None, 0.0, 0)
-"""The lease on a store that nobody has opened yet."""
+FREE = StoreLease(None, 0.0, 0)
+"""The lease on a store that no process has opened yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """What the database says."""
 
-    nodes: Mapping[str, Node] = field(default_factory=dict)
-    held: Mapping[str, Held] = field(default_factory=dict)
+    nodes: Mapping[str, ClusterNode] = field(default_factory=dict)
+    held: Mapping[str, StoreLease] = field(default_factory=dict)
     """By the name of the store, of all stores that were ever opened."""
 
-    def lease(self, store: str) -> Held:
+    def lease(self, store: str) -> StoreLease:
         """Return the lease on a store."""
         return self.held.get(store, FREE)

@@ -65,6 +65,11 @@ def host_of(name: str) -> str:
     return host if host and ":" not in host else name
 
 
+def host_and_port_of(address: str) -> tuple[str, int]:
+    """Return host, without brackets, and port of a valid `HOST:PORT`."""
+    return host_of(address), int(address.rpartition(":")[2])
+
+
 def authority_in(text: str) -> tuple[str, str] | None:
     """Return host and port in lower case, without the dot of the root; None = malformed."""
     found = _AUTHORITY.fullmatch(text.lower())

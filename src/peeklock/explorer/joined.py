@@ -3,7 +3,7 @@
 Theory of operation. Each module becomes a function that is called once, after those that it imports. What it
 exports is an object with a name like its own, and the file exports these objects. Modules of other views are
 served as files that take them from there; a stub at the address of a joined module exports the same again. So
-no module runs twice. Imports and exports are known in the forms that the page uses, at the begin of a line or
+no module runs twice. Imports and exports are known in the forms that the page uses, at the start of a line or
 behind a statement.
 """
 

@@ -53,7 +53,7 @@ class Criteria:
     """Part of the body."""
     regex: str | None = None
     """A regular expression of Python that is found in the body, as text in UTF-8; bytes that are not become
-    U+FFFD. An expression such as `(a+)+b` may take for ever over one body: to limit that is the caller's
+    U+FFFD. An expression such as `(a+)+b` may never end over one body: to limit that is the caller's
     affair."""
     ignore_case: bool = False
     """Of `text` and `regex`."""

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from peeklock.config.file import Config
     from peeklock.server.keys.token_issuer import TokenIssuer
     from peeklock.server.net.relay import Relay
-    from peeklock.server.node import Node
+    from peeklock.server.node import NodeParts
     from peeklock.server.otel.export import Telemetry
 
 ANSWERS_S_MAX = 3.0
@@ -94,7 +94,7 @@ class Broker:
         self._token_issuer: TokenIssuer | None = None
         self._telemetry: Telemetry | None = None
         self.defects = DefectLog(self._clock.now_ms)
-        self.node: Node | None = None
+        self.node: NodeParts | None = None
         """This process as a node; None = it is in no cluster."""
         self.amqp_port = 0
         self.http_port = 0
@@ -441,13 +441,13 @@ class Broker:
             self._process.stores.close()
 
 
-def _make_node(settings: Settings) -> Node | None:
+def _make_node(settings: Settings) -> NodeParts | None:
     """Return this process as a node, None = it is to be none. Raises: StartFailed."""
     if settings.node is None:
         return None
-    from peeklock.server.node import Node
+    from peeklock.server.node import NodeParts
 
-    return Node(settings)
+    return NodeParts(settings)
 
 
 async def _load_protocols() -> None:

@@ -53,7 +53,7 @@ class DatabaseStores:
             address = Address(settings.store)
         except AddressInvalid as failure:
             raise StartFailed(f"--store: {failure}") from failure
-        self._key = None if settings.cluster_key is None else read_cluster_key(settings.cluster_key)
+        self.cluster_key = None if settings.cluster_key is None else _read_cluster_key(settings.cluster_key)
         instance = self._take_folder(settings.data)
         host = socket.gethostname()
         shown = f"process {os.getpid()} on {host}"
@@ -86,7 +86,7 @@ class DatabaseStores:
 
         connections = self._database.connections
         try:
-            if self._node is None or self._key is None:
+            if self._node is None or self.cluster_key is None:
                 if is_cluster(connections):
                     raise StartFailed(
                         f"the stores in {connections.shown} are those of a cluster: start this broker as a "
@@ -94,7 +94,7 @@ class DatabaseStores:
                     )
                 return
             nodes = Nodes(connections, self._database.leases.owner, self._node)
-            nodes.admit(address, __version__, self._key.digest())
+            nodes.admit(address, __version__, self.cluster_key.digest())
             try:
                 require_common_log(nodes, self._log_folder)
             except StartFailed:
@@ -165,7 +165,7 @@ class DatabaseStores:
             raise StartFailed(str(failure)) from failure
 
 
-def read_cluster_key(file: Path) -> ClusterKey:
+def _read_cluster_key(file: Path) -> ClusterKey:
     """Return the key in a file. Raises: StartFailed."""
     try:
         return ClusterKey(file.read_bytes())

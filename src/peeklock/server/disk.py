@@ -11,6 +11,7 @@ from peeklock.server.settings import Durability, Settings
 from peeklock.store.base import Store
 
 if TYPE_CHECKING:
+    from peeklock.cluster.key import ClusterKey
     from peeklock.store.postgres.nodes import Nodes
 
 SYSTEM = "system"
@@ -28,6 +29,10 @@ class Stores(Protocol):
     @property
     def nodes(self) -> Nodes | None:
         """The nodes of the cluster that it has joined; None = it is in none."""
+
+    @property
+    def cluster_key(self) -> ClusterKey | None:
+        """The secret of the cluster, which is read once; None = the process is no node."""
 
     def join(self, address: str) -> None:
         """Become a node of a cluster that other nodes reach there, if the settings say so; it may take long.
@@ -62,6 +67,7 @@ class Disk:
         self.threads = StoreThreads()
         self.ballast = Ballast(data)
         self.nodes: Nodes | None = None
+        self.cluster_key: ClusterKey | None = None
 
     def join(self, address: str) -> None:
         """A folder is of one process."""

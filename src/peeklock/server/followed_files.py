@@ -70,9 +70,10 @@ async def _read_configuration(
             await lifecycle.follow(configs[1:])
         else:
             member.follow(configs)
+        owned = None if member is None else set(member.owned().values())
         for config in configs:
             served = registry.get(config.namespace)
-            if member is not None and served not in member.owned().values():
+            if owned is not None and served not in owned:
                 continue  # its owner has the file too
             if served is not None:  # else it was deleted just now
                 await configuration.follow(config, served.shard, served.settings)

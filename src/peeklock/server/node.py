@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from peeklock.cluster.key import ClusterKey
 from peeklock.server.cluster.member import Member
 from peeklock.server.cluster.stand_in import stand_in
-from peeklock.server.database import read_cluster_key
 from peeklock.server.line_limits import Note
 from peeklock.server.namespaces.lifecycle import Lifecycle
 from peeklock.server.namespaces.registry import Registry
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from peeklock.config.file import Config
 
 
-class Node:
+class NodeParts:
     """The parts of one node; the calls come in the order of the methods."""
 
     def __init__(self, settings: Settings) -> None:
@@ -33,6 +33,7 @@ class Node:
         self._port = NodePort(settings)
         self.address = self._port.address
         """Where other nodes reach this one."""
+        self._key: ClusterKey
         self.member: Member
         self.relay: Relay
 
@@ -50,7 +51,9 @@ class Node:
         """Make the member, which owns nothing yet. Raises: StartFailed."""
         assert process.stores is not None
         assert process.stores.nodes is not None
+        assert process.stores.cluster_key is not None
         assert isinstance(process.system, SharedSystemStore)
+        self._key = process.stores.cluster_key
         self.member = Member(
             process.stores.nodes,
             registry,
@@ -66,9 +69,7 @@ class Node:
         """Take clients of other nodes; return what leads those of this one."""
         from peeklock.server.tls.between_nodes import node_contexts
 
-        assert self._settings.cluster_key is not None
-        key = read_cluster_key(self._settings.cluster_key)
-        contexts = await asyncio.to_thread(node_contexts, key)
+        contexts = await asyncio.to_thread(node_contexts, self._key)
         self.relay = Relay(self.member, protocols, contexts.connecting, now_ms, note)
         self._port.open(self.relay, contexts.listening)
         return self.relay

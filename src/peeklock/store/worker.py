@@ -171,7 +171,7 @@ class Worker:
     def _look_whether_idle(self) -> None:
         self._idle_timer = None
         if self._unsettled:
-            return  # the wait begins anew when they are done
+            return  # the wait begins again when they are done
         left_s = self._used_at_s + self._idle_after_s - time.monotonic()
         if left_s > 0:
             self._idle_timer = self._loop.call_later(left_s, self._look_whether_idle)

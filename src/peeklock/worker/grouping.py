@@ -39,6 +39,7 @@ def group(work: Work, connection: BlockingConnection, output: Output) -> None:
             if _is_repeated(peeked):
                 repeated[found.name] += 1
     progress.tell()
+    all_found = groups.found()
     shown = [
         {
             "value": each.name,
@@ -48,10 +49,10 @@ def group(work: Work, connection: BlockingConnection, output: Output) -> None:
             "numbers": numbers.get(each.name) or [each.example],
             "repeated": repeated[each.name],
         }
-        for each in groups.found()
+        for each in all_found[:GROUPS_SHOWN_MAX]
     ]
-    figures = {"examined": progress.examined, "count": len(shown), "others": groups.others.count}
-    output.event("end", {**figures, "groups": shown[:GROUPS_SHOWN_MAX]})
+    figures = {"examined": progress.examined, "count": len(all_found), "others": groups.others.count}
+    output.event("end", {**figures, "groups": shown})
 
 
 def _is_repeated(peeked: Peeked) -> bool:

@@ -16,7 +16,7 @@ from peeklock.worker.orders import Work
 from peeklock.worker.output import Output, WorkFailed
 
 EVENTS_MAX: Final = 1000
-"""Events of an answer. Our choice: a page for a person; a message that fails for ever has more."""
+"""Events of an answer. Our choice: a page for a person; a message that always fails has more."""
 
 _SEGMENTS: Final = "event_date=*/event_hour=*/events-*.parquet"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from peeklock.server.app import Broker
+from peeklock.server.cluster.member import Member
 from peeklock.server.settings import Settings
 from tests.server.waiting import SECONDS_MAX
 
@@ -91,3 +92,12 @@ def in_cluster(
                 await cluster.stop(name)
 
     asyncio.run(run())
+
+
+async def until_next_view(member: Member) -> None:
+    """Wait until a node has read the database once more, and has done what follows."""
+    seen = asyncio.Event()
+    member.on_view(seen.set)
+    for _ in range(2):
+        await asyncio.wait_for(seen.wait(), 20)
+        seen.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import uuid
 from contextlib import closing
@@ -12,14 +13,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from peeklock.auth import ALL_RIGHTS
 from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.cli import main
 from peeklock.config.namespace_limits import NamespaceLimits
 from peeklock.server.app import Broker
-from peeklock.server.cluster.member import Member
 from peeklock.server.disk import SYSTEM, store_name
+from peeklock.server.keys.rules import new_rule
 from peeklock.server.settings import CaptureSettings, StartFailed
-from peeklock.server.system.keys import NamespaceKeys
+from peeklock.server.system.keys import NamespaceKeys, values_of
 from peeklock.server.system.namespaces import NamespaceRecord, NamespaceRecords
 from peeklock.server.system.store import read
 from peeklock.store.base import Batch
@@ -27,7 +29,7 @@ from peeklock.store.postgres.format import FORMAT
 from peeklock.store.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer, database_of, require_postgres
 from tests.server.cluster.names import names as names  # a fixture
-from tests.server.cluster.nodes import Cluster, in_cluster
+from tests.server.cluster.nodes import Cluster, in_cluster, until_next_view
 from tests.server.cluster.test_relay import send
 from tests.server.waiting import SECONDS_MAX
 
@@ -207,15 +209,6 @@ def test_a_database_that_is_gone_and_comes_back_is_told_once(
     assert sorted(events) == [back, back, gone, gone]
 
 
-async def until_next_view(member: Member) -> None:
-    """Wait until a node has read the database once more, and has done what follows."""
-    seen = asyncio.Event()
-    member.on_view(seen.set)
-    for _ in range(2):
-        await asyncio.wait_for(seen.wait(), 20)
-        seen.clear()
-
-
 def test_a_change_that_is_committed_after_it_was_looked_for_is_read(url: str, tmp_path: Path) -> None:
     """The lease on the facts is taken, and seen by others, before the change is committed."""
 
@@ -286,6 +279,42 @@ def test_a_namespace_whose_host_name_is_that_of_another_one_is_told_once(
         assert len(told()) == 1
 
     in_cluster(check, url, tmp_path, ["main", "one"])
+
+
+def test_a_fact_of_keys_that_is_damaged_keeps_no_other_namespace_from_its_new_keys(
+    url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(cluster: Cluster) -> None:
+        broker = await cluster.start("a", auth=frozenset({"sas"}))
+        await cluster.until_owned(a=["default", "namespace/one", "namespace/two"])
+        assert broker.node is not None
+        two = broker.node.member.owned()["namespace/two"]
+        rule = new_rule("more", ALL_RIGHTS, os.urandom)
+        await broker.protocols.process.system.put({"keys/one": 5, **values_of("two", [rule])})
+        async with asyncio.timeout(20):
+            while not two.authority.has_rule("more"):
+                await until_next_view(broker.node.member)
+
+    in_cluster(check, url, tmp_path, ["main", "one", "two"])
+    [told] = [one for one in caplog.records if one.getMessage() == "the keys of a namespace are not followed"]
+    assert vars(told)["fields"]["namespace"] == "one"
+
+
+def test_the_directory_is_made_again_for_changed_names_alone(url: str, tmp_path: Path) -> None:
+    """Each batch of a job changes a fact, and each second has a view."""
+
+    async def check(cluster: Cluster) -> None:
+        broker = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        assert broker.node is not None
+        member, system = broker.node.member, broker.protocols.process.system
+        await until_next_view(member)
+        before = member.directory
+        await system.put({"jobs/main/1": 1})
+        await until_next_view(member)
+        assert member.directory is before
+        await NamespaceRecords(system).put(NamespaceRecord("made"))
+        await cluster.until_owned(a=["default", "namespace/made"])
 
 
 def test_all_nodes_write_their_event_logs_to_one_folder(url: str, tmp_path: Path) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.cli import main
 from peeklock.server.app import Broker
-from tests.postgres_server import PostgresServer
-from tests.server.cluster.nodes import Cluster, in_cluster
+from peeklock.server.cluster import member
+from peeklock.server.disk import store_name
+from peeklock.server.system.namespaces import NamespaceRecord, NamespaceRecords
+from peeklock.store.base import Batch
+from peeklock.store.postgres.store import PostgresStore
+from tests.postgres_server import PostgresServer, database_of
+from tests.server.cluster.nodes import Cluster, in_cluster, until_next_view
 
 
 @pytest.fixture
@@ -70,3 +77,30 @@ def test_a_node_makes_no_throw_away_namespace(url: str, tmp_path: Path) -> None:
             assert "A node of a cluster makes no throw-away namespaces: start a broker without --node" in told
 
     in_cluster(check, url, tmp_path, ["main", "one"])
+
+
+def test_a_store_that_its_owner_does_not_give_back_is_not_removed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner would be deposed, and stop with all its namespaces."""
+    monkeypatch.setattr(member, "FREE_S_MAX", 0.2)
+
+    async def check(cluster: Cluster) -> None:
+        broker = await cluster.start("a")
+        await cluster.until_owned(a=["default"])
+        assert broker.node is not None
+        name = store_name("bank", is_default=False)
+        with closing(database_of(url, instance="other@host")) as database:
+            store = PostgresStore(database, name)
+            await store.open()
+            await until_next_view(broker.node.member)
+            await NamespaceRecords(broker.protocols.process.system).put(NamespaceRecord("bank"))
+            while broker.node.member.directory.by_name("bank") is None:
+                await until_next_view(broker.node.member)
+            told = await run(broker, "namespaces", "delete", "bank")
+            assert "another process has not given it back within 0.2 s" in told
+            await store.commit(Batch(1, [FactStored("key", "1")], truncate_before=1))
+            await store.close()
+        assert "bank" not in await run(broker, "namespaces", "list")
+
+    in_cluster(check, url, tmp_path, ["main"])

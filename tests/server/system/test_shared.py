@@ -26,3 +26,22 @@ def test_a_change_is_made_also_where_nobody_can_be_told(tmp_path: Path) -> None:
         assert shown == [1]
 
     asyncio.run(check())
+
+
+def test_a_refresh_returns_the_keys_of_what_has_changed(tmp_path: Path) -> None:
+    """Also of what was read for a change of this node's own, and of that change."""
+
+    async def check() -> None:
+        sealing = Sealing(ClusterKey(b"a" * 32))
+        one, other = [
+            await SharedSystemStore.open_shared(lambda: SqliteStore(tmp_path), sealing, lambda: None)
+            for _ in range(2)
+        ]
+        await one.put({"keys/main": 1, "jobs/main/1": 1, "gone": 1})
+        assert await other.refresh() == {"keys/main", "jobs/main/1", "gone"}
+        assert await other.refresh() == set()
+        await one.put({"jobs/main/1": 2, "gone": None})
+        await other.put({"own": 1})
+        assert await other.refresh() == {"jobs/main/1", "gone", "own"}
+
+    asyncio.run(check())

@@ -7,5 +7,4 @@ commits   the commits of a process, and its lease, as `store.postgres` has them
 relay     connections of clients, which any node leads to the owner
 database  the model of PostgreSQL with a synchronous standby
 link      the way from a node to the database
-bugs      planted bugs, which the oracle must find
 """

@@ -70,7 +70,7 @@ class Cluster(Node):
         return next(found, None)
 
     def choose(self) -> None:
-        """Let the administration reach the owner, if it can be reached."""
+        """Lead the administration to the owner, if it can be reached."""
         owner = self.process_of(self.owner)
         self.process = owner.process if owner is not None and owner.is_reachable else None
 

@@ -123,7 +123,7 @@ class Database:
     # Faults
 
     def lose(self, session: str) -> None:
-        """Let the server end all connections of a session."""
+        """End all connections of a session."""
         for transaction in [each for each in self._waiting if each.session == session]:
             self._waiting.remove(transaction)
             transaction.answered(Answer.LOST)
@@ -134,7 +134,7 @@ class Database:
             self._show(holder)
 
     def stall(self, ms: int) -> None:
-        """Let the standby answer nothing for a while."""
+        """Keep the standby from answering for a while."""
         self._world.note(f"the standby stalls for {ms} ms")
         self._stalled_until_ms = self._world.now_ms + ms
 

@@ -160,7 +160,7 @@ class ClusterSimulation(Simulation):
         wire.cut()
 
     def _cut_from_clients(self, member: Member, ms: int) -> None:
-        """Let no client reach a node; their connections through it turn half open."""
+        """Cut clients from a node; their connections through it turn half open."""
         self.world.note(f"{member.name} is cut off from clients for {ms} ms")
         member.is_cut_from_clients = True
         for actor in self.first.actors:

@@ -170,6 +170,7 @@ class Entity:
 
     def size_bytes(self) -> int:
         """Return the size of messages and states; of a topic with each copy in its subscriptions."""
+        # Each send asks for it, so each part is looked up once.
         main, dead_letters, transfers, fan_out = self.main, self.dead_letters, self.transfers, self.fan_out
         size_bytes = main.size_bytes
         if dead_letters is not None:

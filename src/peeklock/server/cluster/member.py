@@ -1,7 +1,7 @@
 """One node at work: it reports itself, opens the namespaces that it is to own, and gives others back.
 
 `cluster.placing` decides from what the database says. All is done in one task, a step at a time: what was
-decided on an old view is refused by the lease, and decided anew.
+decided on an old view is refused by the lease, and decided again.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from peeklock.cluster.placing import Plan, plan
-from peeklock.cluster.view import Node, View
+from peeklock.cluster.placing import Moves, plan
+from peeklock.cluster.view import ClusterNode, View
 from peeklock.server import log
 from peeklock.server.cluster.directory import Directory
 from peeklock.server.cluster.stand_in import follow_keys
@@ -24,6 +24,7 @@ from peeklock.server.namespaces.lifecycle import DELETED, OPENED_AT_ONCE, Lifecy
 from peeklock.server.namespaces.registry import NamespaceThere, Registry
 from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.settings import StartFailed
+from peeklock.server.system import keys, namespaces
 from peeklock.server.system.shared import SharedSystemStore
 from peeklock.store.base import StoreError, StoreInUse
 
@@ -100,6 +101,8 @@ class Member:
         self._seen = asyncio.Event()
         self._facts_seen = (0, 0)
         """The lease on the facts when they were read last: its epoch, and its last batch."""
+        self._names_changed = False
+        """The directory is to be made again."""
         self._failed_at_s: dict[str, float] = {}
         self._there_since_s: dict[str, float] = {}
         """By store: since when the name of its namespace is not free; infinite = that was told."""
@@ -169,6 +172,7 @@ class Member:
     def follow(self, configs: Sequence[Config]) -> None:
         """Follow a changed configuration file: namespaces that it names now are owned by some node."""
         self.configs = configs
+        self._names_changed = True
         self._seen.set()
 
     def owned(self) -> dict[str, ServedNamespace]:
@@ -184,8 +188,8 @@ class Member:
         found = self._registry.get(wanted.name)
         return None if found is self._stand_in else found
 
-    def owner_of(self, store: str) -> tuple[str, Node] | None:
-        """Return the process that owns a store, and its node; None = nobody that is known does."""
+    def owner_of(self, store: str) -> tuple[str, ClusterNode] | None:
+        """Return the process that owns a store, and its node; None = no known process does."""
         lease = self.view.lease(store)
         node = self.view.nodes.get(lease.owner or "")
         if not lease.is_valid or node is None or lease.session is None:
@@ -193,7 +197,7 @@ class Member:
         return lease.session, node
 
     async def move(self, store: str, name: str | None) -> None:
-        """Choose the node that owns a store from now on, None = whoever has room. Raises: StoreError."""
+        """Choose the node that owns a store from now on; None = any node. Raises: StoreError."""
         await asyncio.to_thread(self.nodes.choose, [store], name)
 
     async def delete(self, wanted: Wanted) -> None:
@@ -201,12 +205,22 @@ class Member:
 
         Raises: StoreError, NamespaceThere, NotDeletable.
         """
-        await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted.store))
+        await self._lifecycle.delete_elsewhere(wanted, lambda: self._until_free(wanted))
 
-    async def _until_free(self, store: str) -> None:
-        """Wait until nobody owns a store, for some time."""
+    async def _until_free(self, wanted: Wanted) -> None:
+        """Wait until no process owns a namespace. Raises: StoreInUse.
+
+        To remove a store that is owned would depose its owner, which stops with all its namespaces then.
+        """
         until_s = self._loop.time() + FREE_S_MAX
-        while self.view.lease(store).is_valid and self._loop.time() < until_s:  # noqa: ASYNC110  # others act
+        while self.view.lease(wanted.store).is_valid:
+            if self._loop.time() >= until_s:
+                owner = self.view.lease(wanted.store).owner
+                named = "another process" if owner is None else f"the node '{owner}'"
+                raise StoreInUse(
+                    f"The namespace '{wanted.name}' is deleted, but {named} has not given it back within "
+                    f"{FREE_S_MAX:g} s: its messages are removed when a node takes the default namespace."
+                )
             await asyncio.sleep(FREE_LOOK_S)
 
     def _make_directory(self) -> Directory:
@@ -249,13 +263,27 @@ class Member:
         # The epoch grows before a change is committed, the number of the batch with it.
         seen = (lease.epoch, lease.batch_no)
         if seen != self._facts_seen:
-            await self._system.refresh()
+            changed = await self._system.refresh()
             self._facts_seen = seen
-            for served in (self._stand_in, *self.owned().values()):
-                follow_keys(served)
-        self.directory = self._make_directory()
+            self._follow_keys(changed)
+            if any(key.startswith(namespaces.PREFIX) for key in changed):
+                self._names_changed = True
+        if self._names_changed:
+            self.directory = self._make_directory()
+            self._names_changed = False
 
-    async def _do(self, todo: Plan, wanted: Mapping[str, Wanted]) -> None:
+    def _follow_keys(self, changed: Set[str]) -> None:
+        """Follow those keys of namespaces that are among the changed facts."""
+        for served in (self._stand_in, *self.owned().values()):
+            if keys.fact_key(served.name) in changed:
+                try:
+                    follow_keys(served)
+                except StoreError as failure:  # the others are followed all the same
+                    do = "correct what is wrong, and change the keys again: those before count until then"
+                    fields = {"namespace": served.name, "reason": str(failure), "do": do}
+                    log.error("the keys of a namespace are not followed", fields)
+
+    async def _do(self, todo: Moves, wanted: Mapping[str, Wanted]) -> None:
         for store in todo.give:
             served = self.owned().get(store)
             if served is not None:

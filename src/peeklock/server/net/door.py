@@ -15,7 +15,7 @@ from peeklock.amqp.connection import Connection
 from peeklock.amqp.events import ConnectionClosed, ConnectionOpened, SaslInit
 from peeklock.gateway.admission import SASL_MECHANISMS
 from peeklock.gateway.bounds import STRANGER_LIMITS
-from peeklock.server.net.http_heads import HEAD_BYTES_MAX
+from peeklock.server.net.http_heads import HEAD_BYTES_MAX, end_of_head
 
 RECEIVED_BYTES_MAX = 128 * 1024
 """Before the namespace is known. Our choice: twice the largest frame."""
@@ -103,7 +103,7 @@ class HttpDoor:
     def receive(self, data: bytes, now_ms: int) -> tuple[bytes, Asked | None]:
         self.received += data
         head = self.received
-        end = min((at for at in (head.find(b"\n\r\n"), head.find(b"\n\n")) if at >= 0), default=-1)
+        end = end_of_head(head)
         if end < 0 and len(head) <= HEAD_BYTES_MAX:
             return b"", None
         head = head[: end + 1]

@@ -29,6 +29,8 @@ class HandedOnTransport(asyncio.Transport):
         self._answered = memoryview(answered)
         self._given = {} if extra is None else extra
         self._on_mismatch = on_mismatch
+        if not answered:
+            self._pass_writes_on()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name in self._given:
@@ -44,9 +46,15 @@ class HandedOnTransport(asyncio.Transport):
                 return
             self._answered = self._answered[size:]
             data = data[size:]
+            if not self._answered:
+                self._pass_writes_on()
             if not data:
                 return
         self._transport.write(data)
+
+    def _pass_writes_on(self) -> None:
+        """Take no part in later writes, which would pass a function each for as long as the client stays."""
+        self.write = self._transport.write  # type: ignore[method-assign]  # saves a call for each write
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))

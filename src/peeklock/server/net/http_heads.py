@@ -95,12 +95,17 @@ def why_refused(request: h11.Request) -> tuple[int, str] | None:
     return None
 
 
+def end_of_head(data: bytes | bytearray) -> int:
+    """Return where the LF of the last line of a head is, before the empty line; -1 = it is not complete."""
+    return min((at for at in (data.find(b"\n\r\n"), data.find(b"\n\n")) if at >= 0), default=-1)
+
+
 _LENGTHS = re.compile(rb"\ncontent-length:[^\n]*", re.IGNORECASE)
 
 
 def fault_of_lines(start: bytes) -> str:
     """Return what is wrong with the lines of a complete head; empty = nothing."""
-    end = min((at for at in (start.find(b"\n\r\n"), start.find(b"\n\n")) if at >= 0), default=-1)
+    end = end_of_head(start)
     head = start[: end + 2]
     if end >= 0 and head.count(b"\n") != head.count(b"\r\n"):
         return "a line ends with LF alone, not with CR LF"

@@ -29,7 +29,7 @@ from peeklock.server.namespaces.served import ServedNamespace
 from peeklock.server.namespaces.throw_away import ThrowAway
 from peeklock.server.net.operator_pages import PageRequest
 from peeklock.server.settings import StartFailed
-from peeklock.store.base import StoreError
+from peeklock.store.base import StoreError, StoreInUse
 
 if TYPE_CHECKING:
     from peeklock.server.cluster.member import Member
@@ -142,7 +142,7 @@ class NamespacePages:
             served = await do()
         except (ValueError, KeyRefused, StartFailed) as failure:
             return request.exchange.refusal(ArgumentInvalid(f"{str(failure).rstrip('.')}."))
-        except (NamespaceThere, NamespaceFull, NotDeletable) as failure:
+        except (NamespaceThere, NamespaceFull, NotDeletable, StoreInUse) as failure:
             return request.exchange.refusal(InvalidOperation(str(failure)))
         except StoreError as failure:
             do_now = "repair the disk, restart the broker, and look at its namespaces"

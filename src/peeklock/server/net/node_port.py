@@ -11,6 +11,7 @@ from functools import partial
 from typing import cast
 
 from peeklock.cluster.hello import BYTES_MAX, NOT_OWNED, PING, TAKEN, TURNED_AWAY, Hello, HelloInvalid, read
+from peeklock.config.hosts import host_and_port_of
 from peeklock.server import log
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.namespaces.lifecycle import Wanted
@@ -103,8 +104,7 @@ def _listening(settings: Settings) -> tuple[list[socket.socket], str]:
     host, port = settings.host, 0
     named = settings.node_address
     if named is not None:
-        host, _, digits = named.rpartition(":")
-        port = int(digits)
+        host, port = host_and_port_of(named)
     elif host in ("0.0.0.0", "::", ""):
         host = socket.gethostname()
     try:
@@ -114,7 +114,7 @@ def _listening(settings: Settings) -> tuple[list[socket.socket], str]:
             f"cannot listen on {settings.host}:{port} for other nodes: {failure.strerror or failure}; choose "
             "another port with --node-address"
         ) from failure
-    shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    shown = f"[{host}]" if ":" in host else host
     return opened, f"{shown}:{opened[0].getsockname()[1]}"
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 from peeklock.cluster.hello import PING, TAKEN, Hello
-from peeklock.config.hosts import host_of
+from peeklock.config.hosts import host_and_port_of
 from peeklock.server import log
 from peeklock.server.cluster.member import Member
 
@@ -69,8 +69,7 @@ class Prober:
             log.warning("a node cannot be reached", {"from": me, "nodes": sorted(faulty)})
 
     async def _reaches(self, address: str) -> bool:
-        host, port = host_of(address), int(address.rpartition(":")[2])
-        return await self._answers(host, port, self._context, Hello(PING).line())
+        return await self._answers(*host_and_port_of(address), self._context, Hello(PING).line())
 
     async def _answers(self, host: str, port: int, context: ssl.SSLContext, line: bytes) -> bool:
         """Return whether a TLS handshake succeeds, and a line is answered."""

@@ -115,28 +115,19 @@ class Protocols:
 
     def amqp(self) -> asyncio.Protocol:
         """Return the protocol of a new AMQP connection."""
-        connection_id, served = self.new_id(), self.registry.default
-        connection = AmqpConnection(
-            connection_id,
-            served.shard,
-            self.turns,
-            self._gateway,
-            self._closed,
-            self._buffered,
-            self.clock.now_ms,
-        )
-        self._join(connection, served)
-        self.connections[connection_id] = connection
-        return connection
+        return self._amqp(self.registry.default, self._gateway)
 
     def amqp_of(self, served: ServedNamespace) -> asyncio.Protocol:
         """Return the protocol of a new AMQP connection, whose peer has named its namespace."""
+        return self._amqp(served, partial(self._gateway, namespaces=Only(served)))
+
+    def _amqp(self, served: ServedNamespace, make_gateway: Callable[[int, int], Gateway]) -> AmqpConnection:
         connection_id = self.new_id()
         connection = AmqpConnection(
             connection_id,
             served.shard,
             self.turns,
-            partial(self._gateway, namespaces=Only(served)),
+            make_gateway,
             self._closed,
             self._buffered,
             self.clock.now_ms,
@@ -154,7 +145,6 @@ class Protocols:
 
         Grants that are not upheld any more count for nothing.
         """
-        connection_id = self.new_id()
         upheld = [grant for grant in grants if served.authority.upholds(grant)]
 
         self.buffers.make_room(TIERS[served.settings.tier])
@@ -169,17 +159,7 @@ class Protocols:
             made.grant(upheld)
             return made
 
-        connection = AmqpConnection(
-            connection_id,
-            served.shard,
-            self.turns,
-            gateway,
-            self._closed,
-            self._buffered,
-            self.clock.now_ms,
-        )
-        self._join(connection, served)
-        self.connections[connection_id] = connection
+        connection = self._amqp(served, gateway)
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
 
     def _join(self, connection: AmqpConnection, served: ServedNamespace) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import cast
 
 from peeklock.cluster.hello import AMQP, CONTROL, HTTP, TAKEN, TURNED_AWAY, Hello
-from peeklock.config.hosts import host_of
+from peeklock.config.hosts import host_and_port_of
 from peeklock.server.cluster.member import Member
 from peeklock.server.line_limits import Note
 from peeklock.server.loop.tasks import tell_failure
@@ -58,6 +58,8 @@ BUFFER_BYTES_HIGH = 256 * 1024
 
 OWN_PATHS = ("/live", "/ready", "/health", "/owner", "/metrics", "/connections", "/$api/v1/cluster")
 """Pages of the node itself, and what is below them, where the host names no namespace."""
+
+_OWN_PREFIXES = tuple(f"{path}/" for path in OWN_PATHS)
 
 
 class Relay:
@@ -128,7 +130,7 @@ class Relay:
         """Return the namespace that is asked for; None = a page of this node."""
         directory = self.member.directory
         found = directory.named(asked.host, asked.user)
-        if found is None and f"{asked.path}/".startswith(tuple(f"{path}/" for path in OWN_PATHS)):
+        if found is None and f"{asked.path}/".startswith(_OWN_PREFIXES):
             return None
         return found or directory.default
 
@@ -285,7 +287,7 @@ class Caller(asyncio.Protocol):
         owner, answer = _ToOwner(self), b""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                host, port = host_of(address), int(address.rpartition(":")[2])
+                host, port = host_and_port_of(address)
                 made, _ = await self._loop.create_connection(
                     lambda: owner, host, port, ssl=self._relay.context
                 )

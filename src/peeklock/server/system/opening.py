@@ -23,12 +23,12 @@ async def open_system(settings: Settings, default: str, stores: Stores | None) -
         if nodes is None:
             system = await SystemStore.open(_store(settings, stores))
         else:
-            from peeklock.server.database import read_cluster_key
             from peeklock.server.system.sealing import Sealing
             from peeklock.server.system.shared import SharedSystemStore
 
-            assert settings.cluster_key is not None
-            sealing = Sealing(read_cluster_key(settings.cluster_key))
+            assert stores is not None
+            assert stores.cluster_key is not None
+            sealing = Sealing(stores.cluster_key)
             # The other nodes look then, and read the facts again.
             system = await SharedSystemStore.open_shared(
                 lambda: _store(settings, stores), sealing, nodes.notify

@@ -29,6 +29,8 @@ class SharedSystemStore(SystemStore):
         self._make = make
         self._sealing = sealing
         self._on_change = on_change
+        self._changed: set[str] = set()
+        """Keys of the facts that have changed since the last `refresh`."""
 
     @classmethod
     async def open_shared(
@@ -60,18 +62,27 @@ class SharedSystemStore(SystemStore):
     def _opened(self, key: str, sealed: Any) -> Any:
         return self._sealing.open(key, sealed)
 
-    async def refresh(self) -> None:
-        """Read what other nodes have changed. Raises: StoreError."""
+    async def refresh(self) -> set[str]:
+        """Read what other nodes have changed; return the keys of the facts that changed since the last call.
+
+        Those that this node has changed are among them. Raises: StoreError.
+        """
         async with self._changing:
-            found = await asyncio.to_thread(self._read)
-            self._replace(found)
+            self._replace(await asyncio.to_thread(self._read))
+            changed, self._changed = self._changed, set()
+        return changed
 
     def _read(self) -> dict[str, str]:
         with closing(self._store.reader()) as reader:
             return definitions.read_all(reader.entries()).facts
 
     def _replace(self, facts: dict[str, str]) -> None:
+        self._changed |= {key for key, _ in facts.items() ^ self._texts.items()}
         self._texts, self._keys = facts, sorted(facts)
+
+    async def _commit(self, texts: dict[str, str | None]) -> None:
+        await super()._commit(texts)
+        self._changed |= texts.keys()
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[None]:

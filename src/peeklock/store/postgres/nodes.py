@@ -1,6 +1,6 @@
 """The nodes of a cluster, and which of them owns which store: rows that every node reads and writes.
 
-A node is a process by a name of its own. Its row says where others reach it, and when it has reported last.
+A node is a process with a unique name. Its row says where others reach it, and when it has reported last.
 Who owns a store is in `lease`: it belongs to a node if the same data folder has taken it. All times are of
 the database's clock. What another node should see at once is notified.
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from peeklock.cluster.view import LIVE_S, Held, Node, View
+from peeklock.cluster.view import LIVE_S, ClusterNode, StoreLease, View
 from peeklock.store.base import StoreDeposed, StoreFailed
 from peeklock.store.postgres.connections import Connections
 from peeklock.store.postgres.errors import store_errors
@@ -108,7 +108,7 @@ class Nodes:
             link.db.execute(_NOTIFY)
 
     def report(self, db: Db, report: Report) -> None:
-        """Say that this node lives. Raises: StoreDeposed, psycopg.Error."""
+        """Report that this node lives. Raises: StoreDeposed, psycopg.Error."""
         row = (report.is_sound, sorted(report.unreached), report.is_leaving)
         if not db.execute(_REPORT, (*row, self.name, self._owner.session)).rowcount:
             raise StoreDeposed(
@@ -122,12 +122,12 @@ class Nodes:
         # for longer than it is.
         leases = db.execute(_LEASES).fetchall()
         nodes = [
-            Node(name, address, seen_s, is_leaving, is_sound, frozenset(unreached), started_s, version)
+            ClusterNode(name, address, seen_s, is_leaving, is_sound, frozenset(unreached), started_s, version)
             for name, address, seen_s, is_leaving, is_sound, unreached, started_s, version in db.execute(
                 _NODES
             ).fetchall()
         ]
-        return View({node.name: node for node in nodes}, {row[0]: Held(*row[1:]) for row in leases})
+        return View({node.name: node for node in nodes}, {row[0]: StoreLease(*row[1:]) for row in leases})
 
     def live_others(self) -> list[str]:
         """Return the names of the other nodes that have reported lately, sorted. Raises: StoreError."""
@@ -140,13 +140,13 @@ class Nodes:
         return self._owner.session
 
     def choose(self, stores: Iterable[str], name: str | None) -> None:
-        """Choose the node that owns these stores from now on, None = whoever has room. Raises: StoreError."""
+        """Choose the node that owns these stores from now on; None = any node. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"move stores in {self.connections.shown}"):
             link.db.execute("UPDATE peeklock.lease SET place = %s WHERE name = ANY(%s)", (name, list(stores)))
             link.db.execute(_NOTIFY)
 
     def notify(self) -> None:
-        """Tell all nodes to look now. Raises: StoreError."""
+        """Notify all nodes, so that they look now. Raises: StoreError."""
         with self.connections.lent() as link, store_errors(f"notify the nodes of {self.connections.shown}"):
             link.db.execute(_NOTIFY)
 

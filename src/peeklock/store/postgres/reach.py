@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 GONE_S = 1.0
-"""Our choice: whoever tries again for ever does so at least each 1.25 s, and a lease lasts 5 s."""
+"""Our choice: a client that keeps trying does so at least each 1.25 s, and a lease lasts 5 s."""
 
 
 class Reach:

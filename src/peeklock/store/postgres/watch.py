@@ -1,4 +1,4 @@
-"""Reports a node to the database, and says what the others do: a thread with a connection of its own.
+"""Reports a node to the database, and says what the others do: a thread with its own connection.
 
 It looks when a change is notified, and each second without that: a notification may be lost with its
 connection.
@@ -30,7 +30,13 @@ class Watch:
         on_view: Callable[[View], None],
         on_replaced: Callable[[StoreDeposed], None],
     ) -> None:
-        """Args: called in the thread: what to report; with each view; once another process is this node."""
+        """Prepare a watch. All of these are called in its thread.
+
+        Args:
+            report: returns what this node reports.
+            on_view: takes each view.
+            on_replaced: takes the failure once another process is this node.
+        """
         self._nodes = nodes
         self._report = report
         self._on_view = on_view
@@ -39,11 +45,11 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="peeklock-nodes", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End: within `POLL_S`, or with the next notification."""
+        """End within `POLL_S`, or with the next notification."""
         self._ended.set()
 
     def _run(self) -> None:

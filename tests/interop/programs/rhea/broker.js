@@ -96,8 +96,20 @@ export async function openReceiver(connection, source, options = {}) {
   return receiver;
 }
 
-// Sends a message (a Buffer with a format goes out as it is) and gives what became of it.
+// Sends a message (a Buffer with a format goes out as it is) and gives what became of it. A busy broker is asked again,
+// as the official clients do by themselves.
 export async function send(sender, message, format) {
+  for (let pause = 100; ; pause *= 2) {
+    try {
+      return await sendOnce(sender, message, format);
+    } catch (error) {
+      if (error.condition !== "com.microsoft:server-busy" || pause > 5_000) throw error;
+      await sleep(pause);
+    }
+  }
+}
+
+function sendOnce(sender, message, format) {
   const sent = format === undefined ? sender.send(message) : sender.send(message, undefined, format);
   return new Promise((done, failed) => {
     const outcomes = {

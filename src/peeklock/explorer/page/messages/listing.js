@@ -231,7 +231,7 @@ const kept = new Map(); // the lists that were shown last, by entity and filters
 
 const generation = makeStore(0);
 
-/** Read all lists anew: after something changed them as a whole. */
+/** Read all lists again, after something changed them as a whole. */
 export function forgetListings() {
   kept.clear();
   generation.set(generation.value + 1);

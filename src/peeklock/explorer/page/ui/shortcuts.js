@@ -14,7 +14,7 @@ const isTyping = (target) =>
 
 /**
  * Add shortcuts while a component is shown: {keys: "g o", name: "Overview", run}. `keys`: one key, or two after each
- * other; `run` absent = it is handled elsewhere, and only listed. They change as soon as the component is drawn anew:
+ * other; `run` absent = it is handled elsewhere, and only listed. They change as soon as the component is drawn again:
  * the next key can come before an effect.
  */
 export function useShortcuts(shortcuts, inputs = []) {
