@@ -82,7 +82,15 @@ FOLDERS = {
     "page": ("tests/explorer",),
     "interop": ("tests/interop", "tests/admin", "tests/demo"),
     "spark": ("tests/demo", "tests/pipeline", "tests/spark", "tests/client"),  # the longest test first
-    "long": ("tests/deploy", "tests/server", "tests/store", "tests/broker", "tests/fuzz", "tests/docs"),
+    "long": (
+        "tests/deploy",
+        "tests/faults",
+        "tests/server",
+        "tests/store",
+        "tests/broker",
+        "tests/fuzz",
+        "tests/docs",
+    ),
 }
 """Folder of each marker's tests; of `long`, those without another of these markers. Named, since to collect
 all tests costs each process 26 s of CPU; a test checks that no test of a marker is elsewhere."""
@@ -213,7 +221,7 @@ AUDITS = (
 )
 
 SPARK_QUERIES = (
-    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 180),
+    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 230),
     OLDEST,
 )
 """One session of Spark at a time, which leaves half of the cores to others."""
@@ -222,7 +230,7 @@ LONG = (
     Step("planted bugs", (*PYTEST, "-n", "2", "-m", "simulation and long", *FOLDERS["simulation"]), 40),
     # By file: the root file system of the image, say, is made for all tests of a file.
     Step(
-        "long core tests", (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", LONG_CORE, *FOLDERS["long"]), 150
+        "long core tests", (*PYTEST, "-n", "2", "--dist", "loadfile", "-m", LONG_CORE, *FOLDERS["long"]), 210
     ),
     Step("long tests of clients", (*PYTEST, "-m", "interop and long and not clients", "tests/interop"), 90),
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -105,21 +107,43 @@ class PostgresServer:
 
     def stop(self, mode: str = "fast") -> None:
         """Stop it; `immediate` is what a kill does."""
+        self._end_watch()
+        self._run("pg_ctl", "-D", self._data, "-w", "-m", mode, "stop")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes."""
+        pid = int(Path(self._data, "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            with contextlib.suppress(ProcessLookupError):  # a child may have ended by itself
+                os.kill(each, number)
+
+    def kill(self) -> None:
+        """Kill all its processes (SIGKILL), as the loss of its machine does. It does not start again."""
+        self._end_watch()
+        self.signal(signal.SIGKILL)
+        Path(self._data, "postmaster.pid").unlink()
+
+    def _end_watch(self) -> None:
         if self._watch is not None:
             self._watch.kill()
             self._watch.communicate()
             self._watch = None
-        self._run("pg_ctl", "-D", self._data, "-w", "-m", mode, "stop")
 
-    def make_standby(self) -> PostgresServer:
+    def make_standby(self, *settings: str) -> PostgresServer:
         """Return a standby that runs, and has all that there is."""
-        standby = PostgresServer(primary=self)
+        standby = PostgresServer(*settings, primary=self)
         standby.start()
         until_s = time.monotonic() + START_S
         while not self.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"):
             assert time.monotonic() < until_s
             time.sleep(0.05)
         return standby
+
+    def wait_for_standby(self, names: str = "ANY 1 (*)") -> None:
+        """Have each commit wait for a standby of these names from now on; for none if that is empty."""
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        self.execute("SELECT pg_reload_conf()")
 
     def promote(self) -> None:
         """Make a standby the primary."""

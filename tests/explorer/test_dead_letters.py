@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import Visit
 from tests.explorer.places import faults_in_both_themes
 
 pytestmark = pytest.mark.page
@@ -42,10 +42,10 @@ def jobs_of(broker: ExploredBroker, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_group_is_looked_at_and_sent_back_and_what_fails_again_is_counted(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
     name = with_dead_letters(broker, "returns", {"Late": 3, HOSTILE: 2})
-    page = open_page(broker.at(f"entities/{name}/dead-letters"))
+    page = visit(broker.at(f"entities/{name}/dead-letters"))
     row = groups(page).get_by_role("row").filter(has_text="Late")
     expect(row).to_contain_text("3")
     expect(groups(page).get_by_role("row").filter(has_text="onmouseover")).to_contain_text("\\u202e")
@@ -69,12 +69,10 @@ def test_a_group_is_looked_at_and_sent_back_and_what_fails_again_is_counted(
     assert "run" not in page.title()
 
 
-def test_groups_by_a_json_path_are_deleted_and_moved_elsewhere(
-    broker: ExploredBroker, open_page: OpenPage
-) -> None:
+def test_groups_by_a_json_path_are_deleted_and_moved_elsewhere(broker: ExploredBroker, visit: Visit) -> None:
     name = with_dead_letters(broker, "drops", {"Late": 5})
     broker.api("PUT", "entities/elsewhere", {"kind": "queue"})
-    page = open_page(broker.at(f"entities/{name}/dead-letters"))
+    page = visit(broker.at(f"entities/{name}/dead-letters"))
     page.get_by_role("button", name="JSON path").click()
     page.get_by_label("JSON path").fill("$.kind")
     expect(groups(page)).to_contain_text("k1")
@@ -95,10 +93,10 @@ def test_groups_by_a_json_path_are_deleted_and_moved_elsewhere(
 
 
 def test_all_dead_letters_are_shown_by_reason_with_their_entities(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
     name = with_dead_letters(broker, "one-more", {"PaymentRefused": 2})
-    page = open_page(broker.at("dead-letters"))
+    page = visit(broker.at("dead-letters"))
     row = page.get_by_role("grid", name="Reasons").get_by_role("row").filter(has_text="PaymentRefused")
     expect(row).to_contain_text("8")
     row.click(position={"x": 10, "y": 10})
@@ -108,12 +106,12 @@ def test_all_dead_letters_are_shown_by_reason_with_their_entities(
 
 
 def test_a_job_is_stopped_resumed_interrupted_by_a_restart_and_forgotten(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
     name = with_dead_letters(broker, "long-work", {"Late": 12})
     order = {"work": "resubmit", "entity": f"{name}/$deadletterqueue", "rate": 4}
     job = broker.api("POST", "jobs", order)["id"]
-    page = open_page(broker.at("jobs"), expected=("ERR_", "503"))
+    page = visit(broker.at("jobs"), expected=("ERR_", "503"))
     row = page.get_by_role("grid", name="Jobs").get_by_role("row").filter(has_text=name)
     expect(row).to_contain_text("at work")
     row.click()
@@ -138,8 +136,8 @@ def test_a_job_is_stopped_resumed_interrupted_by_a_restart_and_forgotten(
     assert jobs_of(broker, name) == []
 
 
-def test_each_rule_says_why_it_did_or_did_not_match(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("entities/events/match"))
+def test_each_rule_says_why_it_did_or_did_not_match(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("entities/events/match"))
     page.get_by_label("Name of the property").fill("amount")
     page.get_by_label("Type of the property").select_option("number")
     page.get_by_label("Value of the property").fill("5")
@@ -154,10 +152,10 @@ def test_each_rule_says_why_it_did_or_did_not_match(broker: ExploredBroker, open
 
 
 def test_a_message_that_is_somewhere_is_checked_against_the_rules(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
     [message] = broker.api("GET", "entities/events%2Fsubscriptions%2Fbilling/messages?limit=1")["messages"]
-    page = open_page(broker.at("entities/events/match"), expected=("404",))
+    page = visit(broker.at("entities/events/match"), expected=("404",))
     page.get_by_role("button", name="A message that is somewhere").click()
     page.get_by_label("Entity", exact=True).fill("events/subscriptions/billing")
     page.get_by_label("Sequence number").fill("999999")

@@ -115,8 +115,9 @@ class Sender(Client):
         sends_max: int = 1 << 30,
         repeats: bool = False,
         large: bool = False,
+        account: Account = USUAL,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, account)
         self._large = large
         self.ledger = ledger
         self.random = random
@@ -215,8 +216,9 @@ class Consumer(Client):
         *,
         careless: bool = True,
         credit: int = 50,
+        account: Account = USUAL,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, account)
         self.random = random
         self.queue = queue
         self._completions = completions
@@ -266,9 +268,13 @@ class Receiver(Consumer):
     def note(self, event: DeliveryReceived) -> int:
         """Report a delivery to the ledger; return the uid."""
         uid = uid_of(event.payload)
-        number = scan(event.payload).decode_message_annotations()["x-opt-sequence-number"]
-        self._ledger.delivered(uid, number)
+        self._ledger.delivered(uid, number_of(event))
         return uid
+
+
+def number_of(event: DeliveryReceived) -> int:
+    """Return the sequence number of what was delivered."""
+    return int(scan(event.payload).decode_message_annotations()["x-opt-sequence-number"])
 
 
 class Browser(Client):

@@ -223,8 +223,8 @@ class SparkLoop:
         self._figures["driver kills"] += 1
         driver.kill()
         self._figures["batches cut short"] += sum(
-            _last(self._folder / f"checkpoint-{lane.name}" / "offsets")
-            > _last(self._folder / f"checkpoint-{lane.name}" / "commits")
+            last(self._folder / f"checkpoint-{lane.name}" / "offsets")
+            > last(self._folder / f"checkpoint-{lane.name}" / "commits")
             for lane in self._lanes
         )
 
@@ -256,7 +256,7 @@ class SparkLoop:
                     raise Broken(f"{name}: a browse has changed {len(touched)} messages")
             elif left:
                 raise Broken(f"{name}: {len(left)} messages are left in the queue: {left[:3]}")
-            self._figures["batches"] += 1 + _last(self._folder / f"checkpoint-{name}" / "commits")
+            self._figures["batches"] += 1 + last(self._folder / f"checkpoint-{name}" / "commits")
 
     def _found(self, connected: BlockingConnection, lane: Lane) -> Iterator[tuple[str, list[str]]]:
         """Yield the kinds of a lane's outputs, and the bodies in them."""
@@ -287,7 +287,7 @@ def kill_stream(
     return asyncio.run(loop.run(rounds))
 
 
-def _last(log: Path) -> int:
+def last(log: Path) -> int:
     """Return the last batch in a log of a checkpoint, -1 if there is none."""
     return max((int(entry.name) for entry in log.glob("[0-9]*")), default=-1)
 

@@ -130,8 +130,7 @@ def test_nothing_acknowledged_is_lost_when_a_standby_is_promoted(
     url = server.new_database("kill")
     standby = server.make_standby()
     try:
-        server.execute("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
-        server.execute("SELECT pg_reload_conf()")
+        server.wait_for_standby()
         both = url.replace(f":{server.port}/", f":{server.port},127.0.0.1:{standby.port}/")
         options = (f"--store={both}", f"--config={config_file(tmp_path, 'one')}")
         with BrokerProcess(tmp_path, options) as broker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -17,24 +17,42 @@ from peeklock.cli import main
 from peeklock.demo.broker import BrokerProcess
 
 SECONDS_MAX = 40
+QUEUES: dict[str, dict[str, object]] = {"orders": {}}
 
 
 class Cluster:
     """Nodes by name, each a process."""
 
-    def __init__(self, url: str, folder: Path, namespaces: Iterable[str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        namespaces: Iterable[str],
+        queues: Mapping[str, Mapping[str, object]] = QUEUES,
+        options: Iterable[str] = (),
+    ) -> None:
+        """Make the configuration; `queues` by name with their properties, `options` of each node."""
         self.folder = folder
+        self._url = url
+        self.urls: dict[str, str] = {}
+        """Where a node reaches the database, if not as the others do."""
         self.key = folder / "cluster.key"
         self.key.write_bytes(b"a secret of 32 bytes for a test.")
         config = folder / "config.json"
-        found = [{"Name": name, "Queues": [{"Name": "orders"}]} for name in namespaces]
+        described = [{"Name": name, "Properties": about} for name, about in queues.items()]
+        found = [{"Name": name, "Queues": described} for name in namespaces]
         config.write_text(json.dumps({"UserConfig": {"Namespaces": found}}))
-        self.options: tuple[str, ...] = (f"--store={url}", f"--config={config}", "--store-connections=12")
+        self.options: tuple[str, ...] = (f"--config={config}", "--store-connections=12", *options)
         self.nodes: dict[str, BrokerProcess] = {}
 
     def make(self, name: str, folder: str = "") -> BrokerProcess:
         (self.folder / (folder or name)).mkdir()
-        options = (*self.options, f"--node={name}", f"--cluster-key={self.key}")
+        options = (
+            *self.options,
+            f"--store={self.urls.get(name, self._url)}",
+            f"--node={name}",
+            f"--cluster-key={self.key}",
+        )
         return BrokerProcess(self.folder / (folder or name), options)
 
     def start(self, name: str) -> BrokerProcess:

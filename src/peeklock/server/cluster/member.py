@@ -143,6 +143,10 @@ class Member:
         if self._task is not None:
             await self._task
 
+    async def give_all(self) -> None:
+        """Close all namespaces after their last commits, whose clients were told."""
+        await asyncio.gather(*(served.retire(CLIENTS_S_MAX, moves=True) for served in self._registry))
+
     async def end_logs(self) -> None:
         """End the event logs of namespaces that are closed, which others may take meanwhile."""
         with contextlib.suppress(StoreError):  # others see it a second later
