@@ -46,11 +46,17 @@ def test_a_key_of_an_entity_with_manage_sees_its_jobs_alone(
     broker: ApiBroker, entity: str, seen: bool
 ) -> None:
     asked = listed(broker, "of-a", "c", "/a")
-    assert asked.sees({"entity": entity, "by": "somebody"}) is seen
+    assert asked.sees({"entity": entity, "by": "somebody"}, "somebody") is seen
 
 
 def test_a_key_of_the_namespace_sees_all_with_manage_and_else_its_own(broker: ApiBroker) -> None:
-    assert listed(broker, "root", "r").sees({"entity": "a/b", "by": "somebody"})
+    assert listed(broker, "root", "r").sees({"entity": "a/b", "by": "somebody"}, "somebody")
     reader = listed(broker, "reader", "a")
-    assert reader.sees({"entity": "a/b", "by": "reader"})
-    assert not reader.sees({"entity": "a/b", "by": "somebody"})
+    assert reader.sees({"entity": "a/b", "by": "reader"}, "reader")
+    assert not reader.sees({"entity": "a/b", "by": "somebody"}, "somebody")
+
+
+def test_a_key_of_the_namespace_does_not_see_jobs_of_an_entitys_key_of_its_name(broker: ApiBroker) -> None:
+    reader = listed(broker, "reader", "a")
+    assert not reader.sees({"entity": "a", "by": "reader"}, "a reader")
+    assert not reader.sees({"entity": "a", "by": "reader"}, "https://issuer.example reader")

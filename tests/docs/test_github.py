@@ -81,6 +81,16 @@ def test_a_release_is_published_by_its_tag_without_a_password() -> None:
     assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
 
 
+def test_a_release_has_the_wheel_for_any_platform_beside_compiled_ones() -> None:
+    """pip takes the first where none of the others fits."""
+    jobs = _read(ROOT / ".github/workflows/release.yml")["jobs"]
+    assert jobs["publish"]["needs"] == ["build", "wheels"]
+    assert [step["run"] for step in jobs["wheels"]["steps"] if "run" in step] == ["./run wheels"]
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
+    supported = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert built["build"] == [f"cp{version.replace('.', '')}-*" for version in supported]
+
+
 @each_template
 def test_each_issue_template_has_named_fields(path: Path) -> None:
     template = _read(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright
 
 ARGUMENTS = (
@@ -23,7 +25,7 @@ def launch(playwright: Playwright, executable: str) -> Browser:
     return playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS))
 
 
-def watch(page: Page, faults: list[str], expected: tuple[str, ...] = ()) -> None:
+def watch(page: Page, faults: list[str], expected: Sequence[str] = ()) -> None:
     """Note each error of a page in `faults`, but those with a text of `expected` in them."""
 
     def note(text: str) -> None:

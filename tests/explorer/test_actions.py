@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
 from tests.explorer.signing import connection_string
 from tests.kept_keys import KeptKeys
 
@@ -86,9 +86,9 @@ def confirm(dialog: Locator) -> None:
     dialog.locator("button[type=submit]").click()
 
 
-def test_chosen_messages_are_completed(queue: Queue, open_page: OpenPage) -> None:
+def test_chosen_messages_are_completed(queue: Queue, visit: Visit) -> None:
     numbers = queue.fill(5)
-    page = open_page(queue.broker.at(f"entities/{queue.name}/messages"))
+    page = visit(queue.broker.at(f"entities/{queue.name}/messages"))
     choose(page, numbers[:3])
     dialog = begin(page, "Complete")
     expect(dialog).to_contain_text("3 messages")
@@ -100,9 +100,9 @@ def test_chosen_messages_are_completed(queue: Queue, open_page: OpenPage) -> Non
     expect(row(page, numbers[0])).to_contain_text("completed")
 
 
-def test_chosen_messages_are_dead_lettered(queue: Queue, open_page: OpenPage) -> None:
+def test_chosen_messages_are_dead_lettered(queue: Queue, visit: Visit) -> None:
     numbers = queue.fill(3)
-    page = open_page(queue.broker.at(f"entities/{queue.name}/messages"))
+    page = visit(queue.broker.at(f"entities/{queue.name}/messages"))
     choose(page, numbers[:2])
     dialog = begin(page, "Dead-letter")
     dialog.get_by_label("Reason").fill("Broken")
@@ -115,9 +115,9 @@ def test_chosen_messages_are_dead_lettered(queue: Queue, open_page: OpenPage) ->
     assert properties == {"DeadLetterReason": "Broken", "DeadLetterErrorDescription": "twice"}
 
 
-def test_messages_are_deferred_received_and_completed(queue: Queue, open_page: OpenPage) -> None:
+def test_messages_are_deferred_received_and_completed(queue: Queue, visit: Visit) -> None:
     first, second, third = queue.fill(3)
-    page = open_page(queue.broker.at(f"entities/{queue.name}/messages"))
+    page = visit(queue.broker.at(f"entities/{queue.name}/messages"))
     choose(page, [first, second])
     dialog = begin(page, "Defer")
     confirm(dialog)
@@ -167,9 +167,9 @@ def test_chosen_messages_are_downloaded(queue: Queue, open_page: OpenPage) -> No
     assert lines[0]["properties"] == {"large": 2**60}
 
 
-def test_others_who_were_faster_are_told_of(queue: Queue, open_page: OpenPage) -> None:
+def test_others_who_were_faster_are_told_of(queue: Queue, visit: Visit) -> None:
     numbers = queue.fill(4)
-    page = open_page(queue.broker.at(f"entities/{queue.name}/messages"), expected=REFUSED)
+    page = visit(queue.broker.at(f"entities/{queue.name}/messages"), expected=REFUSED)
     choose(page, numbers)
     dialog = begin(page, "Complete")
     [locked] = queue.lock(1)
@@ -182,13 +182,9 @@ def test_others_who_were_faster_are_told_of(queue: Queue, open_page: OpenPage) -
     assert [*queue.held()] == [locked]
 
 
-def test_a_restart_in_mid_action_is_shown_and_nothing_is_done_twice(
-    queue: Queue, open_page: OpenPage
-) -> None:
+def test_a_restart_in_mid_action_is_shown_and_nothing_is_done_twice(queue: Queue, visit: Visit) -> None:
     numbers = queue.fill(3)
-    page = open_page(
-        queue.broker.at(f"entities/{queue.name}/messages"), expected=("net::ERR", "503", *REFUSED)
-    )
+    page = visit(queue.broker.at(f"entities/{queue.name}/messages"), expected=("net::ERR", "503", *REFUSED))
     choose(page, numbers[:2])
     dialog = begin(page, "Complete")
     queue.broker.kill()
@@ -270,9 +266,9 @@ def test_a_topic_offers_what_can_be_done_to_its_schedule(
         expect(page.locator(".table-rows")).to_contain_text("2089")
 
 
-def test_the_actions_of_one_message_have_keys(queue: Queue, open_page: OpenPage) -> None:
+def test_the_actions_of_one_message_have_keys(queue: Queue, visit: Visit) -> None:
     first, second = queue.fill(2)
-    page = open_page(queue.broker.at(f"entities/{queue.name}/messages/{first}"), expected=REFUSED)
+    page = visit(queue.broker.at(f"entities/{queue.name}/messages/{first}"), expected=REFUSED)
     expect(page.get_by_role("heading", name=f"Message {first}", exact=True)).to_be_visible()
     page.keyboard.press("d")
     page.get_by_label("Reason").fill("by keyboard")

@@ -11,13 +11,13 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
 
 pytestmark = pytest.mark.page
 
 
-def test_the_key_is_hidden_until_asked_for(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("connect"))
+def test_the_key_is_hidden_until_asked_for(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("connect"))
     shown = page.get_by_test_id("connection-string")
     shown.wait_for()
     assert "SAS_KEY_VALUE" not in page.content()
@@ -50,16 +50,16 @@ def test_the_program_in_python_runs(broker: ExploredBroker, open_page: OpenPage,
     assert (result.returncode, result.stdout) == (0, "a coffee, please\n"), result.stderr
 
 
-def test_an_empty_line_is_as_high_as_the_others(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("connect"))
+def test_an_empty_line_is_as_high_as_the_others(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("connect"))
     lines = page.get_by_role("region", name="Program in Python").locator(".code-line")
     expect(lines.nth(1)).to_have_text("")
     heights = {round(box["height"]) for line in lines.all() if (box := line.bounding_box())}
     assert heights == {20}
 
 
-def test_each_language_has_its_program(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("connect"))
+def test_each_language_has_its_program(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("connect"))
     for language in ("Python", ".NET", "Java", "JavaScript", "Go"):
         page.get_by_role("tab", name=language, exact=True).click()
         text = page.get_by_role("region", name=f"Program in {language}").inner_text()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
 from tests.explorer.places import faults_in_both_themes
 
 pytestmark = pytest.mark.page
@@ -33,6 +34,20 @@ def counts_of(broker: ExploredBroker, name: str) -> tuple[int, int]:
     return counts["active"], counts["deadLetter"]
 
 
+def wait_for_counts(broker: ExploredBroker, names: set[str]) -> None:
+    """Wait until the counts, which may be 2 s old, have the dead letters of some queues.
+
+    The view of all dead letters reads those that have some when it is opened.
+    """
+    ends_at = time.monotonic() + 30
+    while True:
+        listed = broker.api("GET", "counts")["entities"]
+        if names <= {one["name"] for one in listed if one.get("deadLetter")}:
+            return
+        assert time.monotonic() < ends_at
+        time.sleep(0.1)
+
+
 def groups(page: Page) -> Locator:
     return page.get_by_role("grid", name="Groups")
 
@@ -42,10 +57,10 @@ def jobs_of(broker: ExploredBroker, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_group_is_looked_at_and_sent_back_and_what_fails_again_is_counted(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
     name = with_dead_letters(broker, "returns", {"Late": 3, HOSTILE: 2})
-    page = open_page(broker.at(f"entities/{name}/dead-letters"))
+    page = visit(broker.at(f"entities/{name}/dead-letters"))
     row = groups(page).get_by_role("row").filter(has_text="Late")
     expect(row).to_contain_text("3")
     expect(groups(page).get_by_role("row").filter(has_text="onmouseover")).to_contain_text("\\u202e")
@@ -69,12 +84,10 @@ def test_a_group_is_looked_at_and_sent_back_and_what_fails_again_is_counted(
     assert "run" not in page.title()
 
 
-def test_groups_by_a_json_path_are_deleted_and_moved_elsewhere(
-    broker: ExploredBroker, open_page: OpenPage
-) -> None:
+def test_groups_by_a_json_path_are_deleted_and_moved_elsewhere(broker: ExploredBroker, visit: Visit) -> None:
     name = with_dead_letters(broker, "drops", {"Late": 5})
     broker.api("PUT", "entities/elsewhere", {"kind": "queue"})
-    page = open_page(broker.at(f"entities/{name}/dead-letters"))
+    page = visit(broker.at(f"entities/{name}/dead-letters"))
     page.get_by_role("button", name="JSON path").click()
     page.get_by_label("JSON path").fill("$.kind")
     expect(groups(page)).to_contain_text("k1")
@@ -98,8 +111,10 @@ def test_all_dead_letters_are_shown_by_reason_with_their_entities(
     broker: ExploredBroker, open_page: OpenPage
 ) -> None:
     name = with_dead_letters(broker, "one-more", {"PaymentRefused": 2})
+    wait_for_counts(broker, {name, "orders"})
     page = open_page(broker.at("dead-letters"))
     row = page.get_by_role("grid", name="Reasons").get_by_role("row").filter(has_text="PaymentRefused")
+    expect(page.get_by_role("status").filter(has_text="dead letters in")).to_be_visible()
     expect(row).to_contain_text("8")
     row.click(position={"x": 10, "y": 10})
     page.get_by_role("dialog").get_by_role("link", name=name).click()
@@ -107,13 +122,45 @@ def test_all_dead_letters_are_shown_by_reason_with_their_entities(
     expect(page.get_by_role("navigation", name="Main").locator("[aria-current]")).to_have_count(0)
 
 
-def test_a_job_is_stopped_resumed_interrupted_by_a_restart_and_forgotten(
+def test_a_row_that_moves_under_the_mouse_is_the_one_that_is_clicked(
     broker: ExploredBroker, open_page: OpenPage
+) -> None:
+    with_dead_letters(broker, "few", {"First": 20})
+    with_dead_letters(broker, "many", {"Second": 30})
+    wait_for_counts(broker, {"few", "many"})
+    page = open_page("about:blank")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "many/" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.fallback()
+
+    page.route("**/groups", hold)
+    page.goto(broker.at("dead-letters"))
+    grid = page.get_by_role("grid", name="Reasons")
+    row = grid.get_by_role("row").filter(has_text="First")
+    expect(page.get_by_text("Reading the reasons, entity by entity")).to_be_visible()
+    expect(row).to_contain_text("20")
+    place = row.bounding_box()
+    assert place is not None
+    page.mouse.move(place["x"] + 10, place["y"] + 10)
+    page.mouse.down()
+    held[0].fallback()
+    expect(grid.get_by_role("row").filter(has_text="Second")).to_be_visible()
+    expect(page.get_by_text("Reading the reasons, entity by entity")).to_be_hidden()
+    page.mouse.up()
+    expect(page.get_by_role("dialog")).to_contain_text("20 messages")
+
+
+def test_a_job_is_stopped_resumed_interrupted_by_a_restart_and_forgotten(
+    broker: ExploredBroker, visit: Visit
 ) -> None:
     name = with_dead_letters(broker, "long-work", {"Late": 12})
     order = {"work": "resubmit", "entity": f"{name}/$deadletterqueue", "rate": 4}
     job = broker.api("POST", "jobs", order)["id"]
-    page = open_page(broker.at("jobs"), expected=("ERR_", "503"))
+    page = visit(broker.at("jobs"), expected=("ERR_", "503"))
     row = page.get_by_role("grid", name="Jobs").get_by_role("row").filter(has_text=name)
     expect(row).to_contain_text("at work")
     row.click()
@@ -138,8 +185,8 @@ def test_a_job_is_stopped_resumed_interrupted_by_a_restart_and_forgotten(
     assert jobs_of(broker, name) == []
 
 
-def test_each_rule_says_why_it_did_or_did_not_match(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("entities/events/match"))
+def test_each_rule_says_why_it_did_or_did_not_match(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("entities/events/match"))
     page.get_by_label("Name of the property").fill("amount")
     page.get_by_label("Type of the property").select_option("number")
     page.get_by_label("Value of the property").fill("5")
@@ -154,10 +201,10 @@ def test_each_rule_says_why_it_did_or_did_not_match(broker: ExploredBroker, open
 
 
 def test_a_message_that_is_somewhere_is_checked_against_the_rules(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
     [message] = broker.api("GET", "entities/events%2Fsubscriptions%2Fbilling/messages?limit=1")["messages"]
-    page = open_page(broker.at("entities/events/match"), expected=("404",))
+    page = visit(broker.at("entities/events/match"), expected=("404",))
     page.get_by_role("button", name="A message that is somewhere").click()
     page.get_by_label("Entity", exact=True).fill("events/subscriptions/billing")
     page.get_by_label("Sequence number").fill("999999")

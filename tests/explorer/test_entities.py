@@ -10,7 +10,7 @@ from azure.servicebus.management import CorrelationRuleFilter, ServiceBusAdminis
 from playwright.sync_api import Page, expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
 from tests.explorer.places import faults_in_both_themes
 
 pytestmark = pytest.mark.page
@@ -35,14 +35,14 @@ def rules_of(broker: ExploredBroker, entity: str) -> dict[str, dict[str, object]
     }
 
 
-def open_rules(open_page: OpenPage, broker: ExploredBroker, entity: str = BILLING) -> Page:
-    return open_page(broker.at(f"{path_of(entity)}/rules"))
+def open_rules(visit: Visit, broker: ExploredBroker, entity: str = BILLING) -> Page:
+    return visit(broker.at(f"{path_of(entity)}/rules"))
 
 
 def test_a_rule_is_checked_while_it_is_typed_and_decides_once_it_is_added(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
-    page = open_rules(open_page, broker)
+    page = open_rules(visit, broker)
     page.get_by_role("button", name="New rule").click()
     page.get_by_label("Name of the rule").fill("north")
     page.get_by_role("button", name="SQL filter").click()
@@ -102,9 +102,9 @@ def test_a_rule_becomes_a_correlation_filter_with_values_of_other_types(
 
 
 def test_a_rule_of_somebody_who_was_faster_is_not_replaced_unseen(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
-    page = open_rules(open_page, broker)
+    page = open_rules(visit, broker)
     page.get_by_role("button", name="New rule").click()
     page.get_by_label("Name of the rule").fill("both")
     expect(page.get_by_text("the rule is good")).to_be_visible()
@@ -125,9 +125,9 @@ def test_a_rule_of_somebody_who_was_faster_is_not_replaced_unseen(
     assert rules_of(broker, BILLING)["both"] == {"filter": {"sql": "mine = 1"}}
 
 
-def test_the_last_rule_is_deleted_with_a_warning(broker: ExploredBroker, open_page: OpenPage) -> None:
+def test_the_last_rule_is_deleted_with_a_warning(broker: ExploredBroker, visit: Visit) -> None:
     broker.api("PUT", path_of("alerts/subscriptions/once"), {"kind": "subscription"})
-    page = open_rules(open_page, broker, "alerts/subscriptions/once")
+    page = open_rules(visit, broker, "alerts/subscriptions/once")
     page.get_by_role("region", name="Rule $Default").get_by_role("button", name="Delete").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("It is the last rule")
@@ -136,8 +136,8 @@ def test_the_last_rule_is_deleted_with_a_warning(broker: ExploredBroker, open_pa
     assert rules_of(broker, "alerts/subscriptions/once") == {}
 
 
-def test_a_rule_is_added_with_the_keyboard_alone(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_rules(open_page, broker, "alerts/subscriptions/on-call")
+def test_a_rule_is_added_with_the_keyboard_alone(broker: ExploredBroker, visit: Visit) -> None:
+    page = open_rules(visit, broker, "alerts/subscriptions/on-call")
     expect(page.get_by_role("button", name="New rule")).to_be_visible()
     page.keyboard.press("n")
     expect(page.get_by_label("Name of the rule")).to_be_focused()
@@ -156,9 +156,9 @@ def test_a_rule_is_added_with_the_keyboard_alone(broker: ExploredBroker, open_pa
 
 
 def test_a_queue_is_made_with_its_settings_and_deleted_by_its_name(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
-    page = open_page(broker.at("create"))
+    page = visit(broker.at("create"))
     page.get_by_label("Name", exact=True).fill("made/here")
     page.get_by_label("Lock duration", exact=True).fill("30")
     page.get_by_label("Unit of Lock duration").select_option("1")
@@ -197,9 +197,9 @@ def test_a_queue_is_made_with_its_settings_and_deleted_by_its_name(
 
 
 def test_a_name_that_is_taken_is_refused_and_leads_to_its_entity(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
-    page = open_page(broker.at("create"), expected=("409",))
+    page = visit(broker.at("create"), expected=("409",))
     page.get_by_role("button", name="Topic Each").click()
     page.get_by_label("Name", exact=True).fill("orders")
     page.get_by_role("button", name="Create the topic").click()
@@ -208,8 +208,8 @@ def test_a_name_that_is_taken_is_refused_and_leads_to_its_entity(
     expect(page.locator("h1")).to_contain_text("orders")
 
 
-def test_a_subscription_is_made_with_its_first_rule(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("entities/events/subscriptions"))
+def test_a_subscription_is_made_with_its_first_rule(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("entities/events/subscriptions"))
     page.get_by_role("link", name="New subscription").click()
     page.get_by_label("Name", exact=True).fill("large")
     page.get_by_role("button", name="SQL filter").click()
@@ -227,8 +227,8 @@ def test_a_subscription_is_made_with_its_first_rule(broker: ExploredBroker, open
     expect(page.get_by_role("grid", name="Subscriptions")).to_contain_text("large")
 
 
-def test_a_setting_is_changed_and_who_was_faster_is_told(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("entities/letters/settings"), expected=("400",))
+def test_a_setting_is_changed_and_who_was_faster_is_told(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("entities/letters/settings"), expected=("400",))
     count = page.get_by_label("Maximum delivery count")
     count.fill("7")
     expect(page.get_by_role("group", name="Changes")).to_contain_text("Maximum delivery count 10 → 7")
@@ -278,11 +278,11 @@ def test_the_sessions_show_what_they_have_and_hostile_ids_as_text(
 
 
 def test_a_state_is_set_by_who_has_seen_the_last_one_and_cleared(
-    broker: ExploredBroker, open_page: OpenPage
+    broker: ExploredBroker, visit: Visit
 ) -> None:
     path = "entities/invoices/sessions/invoice-4"
     broker.api("PUT", f"{path}/state", {"state": "one"})
-    page = open_page(broker.at("entities/invoices/sessions?session=invoice-4"))
+    page = visit(broker.at("entities/invoices/sessions?session=invoice-4"))
     state = page.get_by_role("region", name="State", exact=True).first
     state.get_by_role("button", name="Edit").click()
     dialog = page.get_by_role("dialog")
@@ -304,8 +304,8 @@ def test_a_state_is_set_by_who_has_seen_the_last_one_and_cleared(
     assert "state" not in broker.api("GET", path)
 
 
-def test_a_form_outlives_a_restart_of_the_broker(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("entities/reminders/settings"), expected=("ERR_", "503", "Failed to load"))
+def test_a_form_outlives_a_restart_of_the_broker(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("entities/reminders/settings"), expected=("ERR_", "503", "Failed to load"))
     page.get_by_label("Maximum delivery count").fill("4")
     broker.kill()
     page.get_by_role("button", name="Save").click()
@@ -316,8 +316,8 @@ def test_a_form_outlives_a_restart_of_the_broker(broker: ExploredBroker, open_pa
     assert settings_of(broker, "reminders")["maxDeliveryCount"] == 4
 
 
-def test_the_dialogs_are_for_everybody(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_rules(open_page, broker)
+def test_the_dialogs_are_for_everybody(broker: ExploredBroker, visit: Visit) -> None:
+    page = open_rules(visit, broker)
     page.get_by_role("button", name="New rule").click()
     page.get_by_role("button", name="Correlation filter").click()
     page.get_by_role("button", name="Add a property").click()

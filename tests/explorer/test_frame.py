@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
 
 pytestmark = pytest.mark.page
 
@@ -82,18 +82,18 @@ def test_the_menu_of_a_narrow_window_opens_and_closes(broker: ExploredBroker, op
     item.wait_for(state="hidden")
 
 
-def test_a_place_that_is_not_there_says_so(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("nowhere/at/all"))
+def test_a_place_that_is_not_there_says_so(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("nowhere/at/all"))
     page.wait_for_selector("text=There is no such page")
 
 
-def test_an_entity_that_is_not_there_says_so(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.at("entities/none"), expected=("404",))
+def test_an_entity_that_is_not_there_says_so(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.at("entities/none"), expected=("404",))
     page.wait_for_selector(".refusal:has-text('none')")
 
 
-def test_hostile_text_is_shown_for_what_it_is(broker: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(broker.url)
+def test_hostile_text_is_shown_for_what_it_is(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(broker.url)
     page.wait_for_selector("h1")
     found = page.evaluate(
         "async (text) => {"
@@ -104,6 +104,7 @@ def test_hostile_text_is_shown_for_what_it_is(broker: ExploredBroker, open_page:
         "  render(html`<p id=text><${Text} value=${text} /></p>"
         "    <div id=code><${Code} text=${text} noCopy /></div>`, box);"
         "  const counted = box.querySelectorAll('img').length;"
+        "  box.remove();"
         "  return [box.querySelector('#text').textContent, box.querySelector('#code').textContent, counted];"
         "}",
         HOSTILE,
@@ -126,17 +127,17 @@ def test_hostile_text_is_shown_for_what_it_is(broker: ExploredBroker, open_page:
     ],
 )
 def test_json_is_indented_and_stays_what_it_is(
-    broker: ExploredBroker, open_page: OpenPage, text: str, indented: str
+    broker: ExploredBroker, visit: Visit, text: str, indented: str
 ) -> None:
     """Numbers beyond 2**53 and repeated names too, which parsing would change."""
-    page = open_page(broker.url)
+    page = visit(broker.url)
     indent = "async (text) => (await import('./$explorer/ui/code.js')).indentJson(text)"
     assert page.evaluate(indent, text) == indented
 
 
-def test_figures_are_written_as_intl_does(broker: ExploredBroker, open_page: OpenPage) -> None:
+def test_figures_are_written_as_intl_does(broker: ExploredBroker, visit: Visit) -> None:
     """Which the page does without: its first use takes long."""
-    page = open_page(broker.url)
+    page = visit(broker.url)
     both = """async (values) => {
       const { number } = await import('./$explorer/format.js');
       const intl = new Intl.NumberFormat("en");
@@ -156,10 +157,10 @@ def test_figures_are_written_as_intl_does(broker: ExploredBroker, open_page: Ope
     ],
 )
 def test_no_body_takes_an_indentation_long(
-    broker: ExploredBroker, open_page: OpenPage, text: str, module: str, function: str, size: int
+    broker: ExploredBroker, visit: Visit, text: str, module: str, function: str, size: int
 ) -> None:
     """A quadratic one would hang the page of an operator for a minute."""
-    page = open_page(broker.url)
+    page = visit(broker.url)
     measure = """async ([text, module, name]) => {
       const indent = (await import(`./$explorer/${module}`))[name];
       const begun = performance.now();

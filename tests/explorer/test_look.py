@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
 from tests.explorer.places import VIEWS, faults_in_both_themes, shown
 
 pytestmark = pytest.mark.page
@@ -14,8 +14,8 @@ FIRST_VIEW_BYTES_MAX = 150 * 1024
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_view_is_for_everybody(broker: ExploredBroker, open_page: OpenPage, name: str) -> None:
-    page = shown(open_page(broker.at(VIEWS[name])))
+def test_a_view_is_for_everybody(broker: ExploredBroker, visit: Visit, name: str) -> None:
+    page = shown(visit(broker.at(VIEWS[name])))
     assert faults_in_both_themes(page) == []
     page.set_viewport_size({"width": 320, "height": 640})
     for element in ("documentElement", "querySelector('main')"):
@@ -42,8 +42,8 @@ def test_the_current_tab_is_in_sight_and_the_page_at_its_top(
 
 
 @pytest.mark.parametrize("shortcut", ["Control+k", "?"])
-def test_a_dialog_is_for_everybody(broker: ExploredBroker, open_page: OpenPage, shortcut: str) -> None:
-    page = shown(open_page(broker.url))
+def test_a_dialog_is_for_everybody(broker: ExploredBroker, visit: Visit, shortcut: str) -> None:
+    page = shown(visit(broker.url))
     page.keyboard.press(shortcut)
     page.wait_for_selector("dialog[open]")
     assert faults_in_both_themes(page) == []

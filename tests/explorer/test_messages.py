@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
 
 pytestmark = pytest.mark.page
 
@@ -55,10 +55,8 @@ def settle(
         broker.api(method, f"{path}/{delivery['lock']['token']}", outcome)
 
 
-def test_a_long_queue_is_read_page_by_page_and_from_any_number(
-    queues: ExploredBroker, open_page: OpenPage
-) -> None:
-    page = open_page(queues.at("entities/long/messages"))
+def test_a_long_queue_is_read_page_by_page_and_from_any_number(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.at("entities/long/messages"))
     expect(row(page, 1)).to_be_visible()
     assert len(numbers(page)) < 60
     held: list[Route] = []
@@ -77,8 +75,8 @@ def test_a_long_queue_is_read_page_by_page_and_from_any_number(
     expect(row(page, MANY)).to_be_visible()
 
 
-def test_new_messages_are_appended_and_the_place_is_kept(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.at("entities/live/messages"))
+def test_new_messages_are_appended_and_the_place_is_kept(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.at("entities/live/messages"))
     expect(page.get_by_text("No messages", exact=True)).to_be_visible()
     queues.send("live", [{"body": f"{n}"} for n in range(100)])
     expect(row(page, 1)).to_be_visible()
@@ -94,10 +92,10 @@ def test_new_messages_are_appended_and_the_place_is_kept(queues: ExploredBroker,
     expect(row(page, 104)).to_be_in_viewport()
 
 
-def test_what_left_stays_in_grey_until_it_is_hidden(queues: ExploredBroker, open_page: OpenPage) -> None:
+def test_what_left_stays_in_grey_until_it_is_hidden(queues: ExploredBroker, visit: Visit) -> None:
     queues.send("mixed", [{"body": f"{n}"} for n in range(4)])
     settle(queues, "mixed")
-    page = open_page(queues.at("entities/mixed/messages"))
+    page = visit(queues.at("entities/mixed/messages"))
     expect(row(page, 2)).to_be_visible()
     expect(row(page, 1)).to_be_hidden()
     settle(queues, "mixed")
@@ -127,8 +125,8 @@ def test_what_left_stays_in_grey_until_it_is_hidden(queues: ExploredBroker, open
     expect(row(page, 5)).to_contain_text("AlsoOld")
 
 
-def test_a_session_and_scheduled_messages_are_listed(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.at("entities/invoices/messages"))
+def test_a_session_and_scheduled_messages_are_listed(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.at("entities/invoices/messages"))
     page.get_by_label("Session").fill("invoice-2")
     expect(page.locator(".table-foot")).to_contain_text("4 listed")
     expect(row(page, 3)).to_contain_text("invoice-2")
@@ -138,8 +136,8 @@ def test_a_session_and_scheduled_messages_are_listed(queues: ExploredBroker, ope
     expect(row(page, number)).to_contain_text("scheduled")
 
 
-def test_the_keyboard_is_enough(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.at("entities/long/messages"))
+def test_the_keyboard_is_enough(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.at("entities/long/messages"))
     expect(row(page, 1)).to_be_visible()
     for key in ("j", "j", "x", "j", "x"):
         page.keyboard.press(key)
@@ -161,14 +159,14 @@ def test_the_keyboard_is_enough(queues: ExploredBroker, open_page: OpenPage) -> 
     expect(row(page, 3)).to_be_visible()
 
 
-def test_what_left_keeps_what_was_shown_of_it(queues: ExploredBroker, open_page: OpenPage) -> None:
+def test_what_left_keeps_what_was_shown_of_it(queues: ExploredBroker, visit: Visit) -> None:
     """After a restart the history has no subject of a message that is only in the store."""
     queues.api("PUT", "entities/kept", {"kind": "queue"})
     (number,) = queues.send("kept", [{"body": "one", "subject": "a subject", "messageId": "an id"}])
     queues.api("PATCH", f"entities/kept/messages/{number}", {"to": "deferred"})
     queues.kill()
     queues.start()
-    page = open_page(queues.at("entities/kept/messages"))
+    page = visit(queues.at("entities/kept/messages"))
     expect(row(page, number)).to_contain_text("deferred")
     received = queues.api("POST", "entities/kept/locks", {"sequenceNumbers": [number]})["deliveries"]
     queues.api("DELETE", f"entities/kept/locks/{received[0]['lock']['token']}")
@@ -186,8 +184,8 @@ def test_times_say_their_zone(queues: ExploredBroker, open_page: OpenPage, zone:
     expect(page.get_by_role("dialog")).to_contain_text(f"In your zone, {offset}.")
 
 
-def test_a_choice_moves_nothing(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.at("entities/long/messages"))
+def test_a_choice_moves_nothing(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.at("entities/long/messages"))
     expect(row(page, 1)).to_be_visible()
     places = (row(page, 3), page.locator(".table-scroll"), page.locator(".table-foot"))
     before = [place.bounding_box() for place in places]
@@ -196,9 +194,9 @@ def test_a_choice_moves_nothing(queues: ExploredBroker, open_page: OpenPage) -> 
     assert [place.bounding_box() for place in places] == before
 
 
-def test_a_key_acts_on_what_the_key_before_it_chose(queues: ExploredBroker, open_page: OpenPage) -> None:
+def test_a_key_acts_on_what_the_key_before_it_chose(queues: ExploredBroker, visit: Visit) -> None:
     """However fast they come: the next one does not wait until the page is painted."""
-    page = open_page(queues.at("entities/long/messages"))
+    page = visit(queues.at("entities/long/messages"))
     expect(row(page, 1)).to_be_visible()
     page.evaluate(
         "async () => {"
@@ -216,10 +214,8 @@ def test_a_key_acts_on_what_the_key_before_it_chose(queues: ExploredBroker, open
     expect(page.get_by_role("dialog", name="Complete")).to_contain_text("1 message")
 
 
-def test_the_list_goes_on_after_a_restart(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(
-        queues.at("entities/live/messages"), expected=("ERR_CONNECTION_REFUSED", "ERR_EMPTY", "503")
-    )
+def test_the_list_goes_on_after_a_restart(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.at("entities/live/messages"), expected=("ERR_CONNECTION_REFUSED", "ERR_EMPTY", "503"))
     expect(row(page, 1)).to_be_visible()
     queues.kill()
     expect(page.get_by_role("alert").first).to_contain_text("does not answer")

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.explorer.brokers import CONFIG, ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import Visit
 
 pytestmark = pytest.mark.page
 
@@ -43,8 +43,8 @@ def first_names(page: Page, count: int) -> list[str]:
     return [text.strip() for text in names.all_inner_texts()[:count]]
 
 
-def test_ten_thousand_entities_are_searched_and_sorted(crowded: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(crowded.url)
+def test_ten_thousand_entities_are_searched_and_sorted(crowded: ExploredBroker, visit: Visit) -> None:
+    page = visit(crowded.url)
     page.wait_for_selector(".table-rows .row:nth-child(1):has-text('queue-07777')")  # counts may be 2 s old
     assert first_names(page, 3) == ["queue-07777", "alerts", "alerts / on-call"]
     assert page.locator(".table-rows .row").count() < 60
@@ -63,8 +63,8 @@ def test_ten_thousand_entities_are_searched_and_sorted(crowded: ExploredBroker, 
     assert page.locator(".table-rows .count.bad").inner_text() == "1"
 
 
-def test_keys_move_through_the_table(crowded: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(crowded.url)
+def test_keys_move_through_the_table(crowded: ExploredBroker, visit: Visit) -> None:
+    page = visit(crowded.url)
     first_names(page, 1)
     for key in "jjjjk":
         page.keyboard.press(key)
@@ -77,8 +77,8 @@ def test_keys_move_through_the_table(crowded: ExploredBroker, open_page: OpenPag
     page.wait_for_selector("h1:has-text('queue-07777')")
 
 
-def test_a_count_changes_while_it_is_shown(crowded: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(crowded.url)
+def test_a_count_changes_while_it_is_shown(crowded: ExploredBroker, visit: Visit) -> None:
+    page = visit(crowded.url)
     page.get_by_role("button", name="Active").click()
     first_names(page, 1)
     crowded.send("queue-00042", [{"body": "x"}] * 41)
@@ -86,8 +86,8 @@ def test_a_count_changes_while_it_is_shown(crowded: ExploredBroker, open_page: O
     assert first_names(page, 1) == ["queue-00042"]
 
 
-def test_the_palette_goes_to_any_of_them(crowded: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(crowded.at("connect"))
+def test_the_palette_goes_to_any_of_them(crowded: ExploredBroker, visit: Visit) -> None:
+    page = visit(crowded.at("connect"))
     page.wait_for_selector("h1:has-text('Connect')")
     page.keyboard.press("Control+k")
     page.get_by_role("combobox").fill("4321")
@@ -99,8 +99,8 @@ def test_the_palette_goes_to_any_of_them(crowded: ExploredBroker, open_page: Ope
     page.wait_for_selector("h1:has-text('Overview')")
 
 
-def test_a_broker_that_comes_back_is_shown_again(crowded: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(crowded.url, expected=("ERR_CONNECTION", "ERR_EMPTY", "ERR_SOCKET", "503"))
+def test_a_broker_that_comes_back_is_shown_again(crowded: ExploredBroker, visit: Visit) -> None:
+    page = visit(crowded.url, expected=("ERR_CONNECTION", "ERR_EMPTY", "ERR_SOCKET", "503"))
     first_names(page, 1)
     crowded.kill()
     page.wait_for_selector(".refusal:has-text('does not answer')")

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
 
 pytestmark = pytest.mark.page
 
@@ -65,8 +65,8 @@ CRITERIA = (
 """What is typed, and how many messages it finds."""
 
 
-def test_each_criterion_finds_what_it_should(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.url)
+def test_each_criterion_finds_what_it_should(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.url)
     for fields, found in CRITERIA:
         page.goto(queues.url)
         search(page, queues.at("entities/long/search"), **fields)
@@ -76,10 +76,8 @@ def test_each_criterion_finds_what_it_should(queues: ExploredBroker, open_page: 
     expect(page.locator(".table-foot")).to_have_text("0 messages found in 1,500")
 
 
-def test_all_entities_are_searched_with_their_dead_letters(
-    queues: ExploredBroker, open_page: OpenPage
-) -> None:
-    page = open_page(queues.url)
+def test_all_entities_are_searched_with_their_dead_letters(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.url)
     search(page, queues.at("search"), Body_contains='"order": 3')
     expect(page.locator(".table-rows > .row").first).to_be_visible()
     expect(page.get_by_text("orders/$deadletterqueue")).to_have_count(1)
@@ -89,8 +87,8 @@ def test_all_entities_are_searched_with_their_dead_letters(
     expect(page.locator(".table-rows > .row").first).to_be_visible()
 
 
-def test_what_is_wrong_with_a_search_is_said(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.at("entities/long/search"), expected=("400 (Bad Request)",))
+def test_what_is_wrong_with_a_search_is_said(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.at("entities/long/search"), expected=("400 (Bad Request)",))
     below = page.get_by_label("Body contains")
     place = below.bounding_box()
     page.get_by_label("Filter").fill("n >")
@@ -112,15 +110,15 @@ def test_what_is_wrong_with_a_search_is_said(queues: ExploredBroker, open_page: 
     expect(page.locator(".refusal")).to_contain_text("regex")
 
 
-def test_a_search_is_stopped(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.url)
+def test_a_search_is_stopped(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.url)
     search(page, queues.at("entities/long/search"), Regular_expression="(L|Li|Lin)+e [0-9]+")
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("button", name="Search", exact=True)).to_be_visible()
 
 
-def test_what_is_found_is_downloaded_as_lines(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = open_page(queues.url)
+def test_what_is_found_is_downloaded_as_lines(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.url)
     search(page, queues.at("entities/long/search"), Filter="n >= 1498")
     with page.expect_download() as begun:
         page.get_by_role("button", name="Download all").click()
@@ -151,9 +149,9 @@ def test_messages_that_match_are_moved_by_a_job_that_outlives_the_tab(
     assert count(queues, "long") == MANY - 200
 
 
-def test_chosen_messages_are_moved(queues: ExploredBroker, open_page: OpenPage) -> None:
+def test_chosen_messages_are_moved(queues: ExploredBroker, visit: Visit) -> None:
     numbers = queues.send("kept", [{"body": f"{n}"} for n in range(3)])
-    page = open_page(queues.at("entities/kept/messages"))
+    page = visit(queues.at("entities/kept/messages"))
     page.get_by_label("Follow").uncheck()
     for number in numbers[:2]:
         link = page.get_by_role("link", name=str(number), exact=True)
@@ -170,10 +168,10 @@ def test_chosen_messages_are_moved(queues: ExploredBroker, open_page: OpenPage) 
     expect(page.locator(".table-foot")).to_contain_text("1 listed · 2 left")
 
 
-def test_found_messages_that_are_moved_are_shown_as_left(queues: ExploredBroker, open_page: OpenPage) -> None:
+def test_found_messages_that_are_moved_are_shown_as_left(queues: ExploredBroker, visit: Visit) -> None:
     queues.api("PUT", "entities/found", {"kind": "queue"})
     queues.send("found", [{"body": f"{n}"} for n in range(3)])
-    page = open_page(queues.at("entities/found/search?text=1"))
+    page = visit(queues.at("entities/found/search?text=1"))
     row = page.locator(".table-rows > .row")
     row.get_by_role("checkbox").check()
     page.get_by_role("toolbar", name="Chosen messages").get_by_role("button", name="Move").click()
@@ -187,11 +185,11 @@ def test_found_messages_that_are_moved_are_shown_as_left(queues: ExploredBroker,
 
 
 def test_a_list_is_read_anew_when_a_job_ends_whose_dialog_is_closed(
-    queues: ExploredBroker, open_page: OpenPage
+    queues: ExploredBroker, visit: Visit
 ) -> None:
     queues.api("PUT", "entities/slow", {"kind": "queue"})
     queues.send("slow", [{"body": f"{n}"} for n in range(4)])
-    page = open_page(queues.at("entities/slow/messages"))
+    page = visit(queues.at("entities/slow/messages"))
     page.get_by_label("Follow").uncheck()
     page.get_by_role("button", name="Move…").click()
     dialog = page.get_by_role("dialog")
@@ -204,9 +202,9 @@ def test_a_list_is_read_anew_when_a_job_ends_whose_dialog_is_closed(
     expect(page.get_by_text("No messages", exact=True)).to_be_visible()
 
 
-def test_messages_that_match_are_deleted_after_a_preview(queues: ExploredBroker, open_page: OpenPage) -> None:
+def test_messages_that_match_are_deleted_after_a_preview(queues: ExploredBroker, visit: Visit) -> None:
     queues.send("trash", [{"body": f"{n}", "properties": {"n": n}} for n in range(30)])
-    page = open_page(queues.at("entities/trash/messages"))
+    page = visit(queues.at("entities/trash/messages"))
     page.get_by_role("button", name="Delete…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Filter").fill("n >= 10")
@@ -242,9 +240,9 @@ def test_scheduled_messages_that_match_are_moved_in_time_and_cancelled(
     assert queues.api("GET", "entities/shelf")["counts"]["scheduled"] == 0
 
 
-def test_dead_letters_are_sent_back(queues: ExploredBroker, open_page: OpenPage) -> None:
+def test_dead_letters_are_sent_back(queues: ExploredBroker, visit: Visit) -> None:
     before = count(queues, "orders")
-    page = open_page(queues.at("entities/orders%2F$deadletterqueue/messages"))
+    page = visit(queues.at("entities/orders%2F$deadletterqueue/messages"))
     page.get_by_label("Follow").uncheck()
     page.get_by_role("button", name="Send back…").click()
     dialog = page.get_by_role("dialog")

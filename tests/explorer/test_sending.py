@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import OpenPage
+from tests.explorer.conftest import OpenPage, Visit
+from tests.explorer.places import faults_in_both_themes
 
 pytestmark = pytest.mark.page
 
@@ -57,8 +57,8 @@ def queues(broker: ExploredBroker) -> ExploredBroker:
     return broker
 
 
-def test_a_message_is_sent_with_all_its_properties(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = opened(open_page(queues.url), queues.at("entities/all/messages"))
+def test_a_message_is_sent_with_all_its_properties(queues: ExploredBroker, visit: Visit) -> None:
+    page = opened(visit(queues.url), queues.at("entities/all/messages"))
     page.get_by_role("textbox", name="Body", exact=True).fill("the body")
     for label, (_, value) in FIELDS.items():
         page.locator(".form-grid").get_by_label(label, exact=True).fill(str(value))
@@ -90,33 +90,25 @@ def test_a_message_is_sent_with_all_its_properties(queues: ExploredBroker, open_
     expect(page.locator(".message-number").first).to_have_text(str(message["sequenceNumber"]))
 
 
-def test_axe_finds_nothing_in_the_dialogs(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = opened(open_page(queues.url), queues.at("entities/orders/messages"))
+def test_axe_finds_nothing_in_the_dialogs(queues: ExploredBroker, visit: Visit) -> None:
+    page = opened(visit(queues.url), queues.at("entities/orders/messages"))
     page.get_by_role("button", name="Add a property").click()
     for tab in ("A message", "From a file"):
         page.get_by_role("tab", name=tab).click()
-        check(page)
+        assert faults_in_both_themes(page) == []
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Move…").click()
     page.get_by_label("To", exact=True).fill("letters")
     expect(page.get_by_role("dialog")).to_contain_text("will be moved")
-    check(page)
+    assert faults_in_both_themes(page) == []
     page.keyboard.press("Escape")
     page.locator(".table-rows > .row").first.get_by_role("checkbox").check()
     page.get_by_role("toolbar", name="Chosen messages").get_by_role("button", name="Dead-letter").click()
-    check(page)
+    assert faults_in_both_themes(page) == []
 
 
-def check(page: Page) -> None:
-    """Run axe in both themes."""
-    for scheme in ("dark", "light"):
-        page.emulate_media(color_scheme=scheme)
-        faults = Axe().run(page).response["violations"]
-        assert [(fault["id"], [node["html"] for node in fault["nodes"]]) for fault in faults] == []
-
-
-def test_what_is_wrong_is_said_and_nothing_is_sent(queues: ExploredBroker, open_page: OpenPage) -> None:
-    page = opened(open_page(queues.url), queues.at("entities/limited/messages"))
+def test_what_is_wrong_is_said_and_nothing_is_sent(queues: ExploredBroker, visit: Visit) -> None:
+    page = opened(visit(queues.url), queues.at("entities/limited/messages"))
     page.get_by_role("textbox", name="Body", exact=True).fill("{'no': 'json'}")
     page.get_by_label("sent as").select_option("JSON")
     expect(page.get_by_role("alert")).to_contain_text("This is not JSON")
@@ -145,7 +137,7 @@ def test_copies_are_scheduled_with_ids_of_their_own(queues: ExploredBroker, open
 
 
 def test_a_file_of_lines_is_sent_but_what_is_no_message(
-    queues: ExploredBroker, open_page: OpenPage, tmp_path: Path
+    queues: ExploredBroker, visit: Visit, tmp_path: Path
 ) -> None:
     lines = [
         '{"body": "first", "properties": {"rate": 5.0, "large": 9007199254740993}, "sequenceNumber": 77}',
@@ -155,7 +147,7 @@ def test_a_file_of_lines_is_sent_but_what_is_no_message(
     ]
     file = tmp_path / "messages.jsonl"
     file.write_text("\n".join(lines + [json.dumps({"body": "x" * 3000})] * 500))
-    page = opened(open_page(queues.url), queues.at("entities/lines/messages"))
+    page = opened(visit(queues.url), queues.at("entities/lines/messages"))
     page.get_by_role("tab", name="From a file").click()
     page.get_by_label("File with messages").set_input_files(file)
     expect(page.get_by_role("dialog")).to_contain_text("502 messages will be sent")
@@ -188,11 +180,11 @@ def test_templates_are_kept_in_the_tab_and_in_a_file(queues: ExploredBroker, ope
     expect(page.get_by_text("The file is not read")).to_be_visible()
 
 
-def test_a_message_is_edited_and_sent_again(queues: ExploredBroker, open_page: OpenPage) -> None:
+def test_a_message_is_edited_and_sent_again(queues: ExploredBroker, visit: Visit) -> None:
     properties = {"DeadLetterReason": "not kept", "large": 2**60, "n": 1}
     message = {"body": "before", "subject": "s", "messageId": "m", "properties": properties}
     (number,) = queues.send("again", [message])
-    page = open_page(queues.at(f"entities/again/messages/{number}"))
+    page = visit(queues.at(f"entities/again/messages/{number}"))
     page.get_by_role("button", name="Edit and send").click()
     page.get_by_role("textbox", name="Body", exact=True).fill("after")
     send(page)
@@ -203,11 +195,9 @@ def test_a_message_is_edited_and_sent_again(queues: ExploredBroker, open_page: O
     assert second["properties"] == {"large": 2**60, "n": 1}
 
 
-def test_a_send_that_is_refused_is_shown_and_can_be_tried_again(
-    queues: ExploredBroker, open_page: OpenPage
-) -> None:
+def test_a_send_that_is_refused_is_shown_and_can_be_tried_again(queues: ExploredBroker, visit: Visit) -> None:
     queues.api("PATCH", "entities/limited", {"settings": {"status": "SendDisabled"}})
-    page = opened(open_page(queues.url, expected=("409",)), queues.at("entities/limited/messages"))
+    page = opened(visit(queues.url, expected=("409",)), queues.at("entities/limited/messages"))
     page.get_by_role("textbox", name="Body", exact=True).fill("refused, then sent")
     page.get_by_role("dialog").locator("button[type=submit]").click()
     expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("isabled")

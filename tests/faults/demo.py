@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from peeklock.demo.broker import BrokerFailed, program
@@ -90,9 +90,8 @@ class Demo:
             )
         self._wait_for_more()
 
-    def _fault(self, title: str, cause: object) -> None:
+    def _fault(self, title: str, cause: Callable[[], object]) -> None:
         """Cause a fault after some load, and tell what clients saw of it."""
-        assert callable(cause)
         time.sleep(LOAD_S)
         self.say(f"{self._book.count():,} sends and completions are acknowledged; now: {title}")
         at_s = time.monotonic()

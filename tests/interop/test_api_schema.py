@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from peeklock.api import operator_pages
+from peeklock.api import cluster_pages, operator_pages
 from peeklock.api.api import TABLE
 from peeklock.api.openapi import document
 from peeklock.demo.broker import BrokerProcess
@@ -55,8 +55,9 @@ DATA_PLANE_CHECKS = [not_a_server_error, status_code_conformance]
 
 SCHEMA = schemathesis.openapi.from_dict(document(TABLE))
 FOUND: list[Any] = list(SCHEMA.get_all_operations())
+OF_SERVER = {*operator_pages.PATHS, *cluster_pages.PATHS}
 OPERATIONS = {  # an error has no `ok`; a page of connections takes a second
-    found.ok().label: found.ok() for found in FOUND if found.ok().path not in operator_pages.PATHS
+    found.ok().label: found.ok() for found in FOUND if found.ok().path not in OF_SERVER
 }
 
 

@@ -51,7 +51,7 @@ class TooManyElements(DecodeError):
     """The value contains more values than `elements_max`."""
 
 
-_U32 = struct.Struct(">I").unpack_from
+_U32: Final = struct.Struct(">I").unpack_from
 
 _DESCRIBED: Final = 0x00
 _LIST0: Final = 0x45
@@ -402,7 +402,7 @@ def _within(buf: bytes, end: int) -> int:
 
 
 # constructor: (reader of the plain value, type of an array's elements). Source: AMQP 1.6.1-1.6.24.
-_SCALARS: dict[int, tuple[Scalar, type]] = {
+_SCALARS: Final[dict[int, tuple[Scalar, type]]] = {
     0x40: (_constant(None), type(None)),
     0x41: (_constant(True), bool),
     0x42: (_constant(False), bool),
@@ -440,13 +440,13 @@ _SCALARS: dict[int, tuple[Scalar, type]] = {
 _KEPT_AS_READ: Final = (
     type(None), bool, float, bytes, str, Symbol, Timestamp, uuid.UUID, list, Decimal32, Decimal64, Decimal128
 )  # fmt: skip
-_ELEMENT_TYPES: dict[int, type] = {code: kind for code, (_, kind) in _SCALARS.items()}
+_ELEMENT_TYPES: Final[dict[int, type]] = {code: kind for code, (_, kind) in _SCALARS.items()}
 _ELEMENT_TYPES.update({0xC0: list, 0xD0: list, 0xC1: dict, 0xD1: dict, 0xE0: Array, 0xF0: Array})
 _CODES: Final = frozenset(_ELEMENT_TYPES)
 _FIXED_WIDTHS: Final = {0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 
-_PLAIN: list[Scalar | None] = [None] * 256
-_TYPED: list[Scalar | None] = [None] * 256
+_PLAIN: Final[list[Scalar | None]] = [None] * 256
+_TYPED: Final[list[Scalar | None]] = [None] * 256
 for _code, (_reader, _kind) in _SCALARS.items():
     _PLAIN[_code] = _reader
     _TYPED[_code] = _reader if _kind in _KEPT_AS_READ else _wrapped(_kind, _reader)

@@ -44,13 +44,13 @@ from .sessions import Sessions
 from .states import SessionState
 from .types import Encoded, Role
 
-_HEAD = struct.Struct(">IHHI").unpack_from
+_HEAD: Final = struct.Struct(">IHHI").unpack_from
 """Frame size, data offset and type, channel, and the first four bytes of the body."""
 _SASL: Final = ConnectionState.SASL
 _CLOSED: Final = ConnectionState.CLOSED
 _END_SENT: Final = SessionState.END_SENT
 """For the hot path, as `types.SENDER` is."""
-_FRAME_HEADER = struct.Struct(">IBBH").unpack_from
+_FRAME_HEADER: Final = struct.Struct(">IBBH").unpack_from
 UNLIMITED_UNITS: Final = sys.maxsize
 
 FRAME_UNITS: Final = 8

@@ -75,13 +75,13 @@ def compound8_or_32(out: bytearray, code8: int, code32: int, count: int, body: b
     out += body
 
 
-_PACK_U32 = struct.Struct(">I").pack
-_PACK_2U32 = struct.Struct(">II").pack
-_PACK_CODE_U8 = struct.Struct(">BB").pack
-_PACK_CODE_U32 = struct.Struct(">BI").pack
-_PACK_CODE_U64 = struct.Struct(">BQ").pack
-_PACK_CODE_I8 = struct.Struct(">Bb").pack
-_PACK_CODE_I32 = struct.Struct(">Bi").pack
+_PACK_U32: Final = struct.Struct(">I").pack
+_PACK_2U32: Final = struct.Struct(">II").pack
+_PACK_CODE_U8: Final = struct.Struct(">BB").pack
+_PACK_CODE_U32: Final = struct.Struct(">BI").pack
+_PACK_CODE_U64: Final = struct.Struct(">BQ").pack
+_PACK_CODE_I8: Final = struct.Struct(">Bb").pack
+_PACK_CODE_I32: Final = struct.Struct(">Bi").pack
 
 
 def _number(code: int, layout: str) -> Encoder:

@@ -21,7 +21,7 @@ FRAME_SIZE_MIN: Final = 512
 
 UINT_MAX: Final = 0xFFFFFFFF
 
-_HEADER_PACK = struct.Struct(">IBBH").pack
+_HEADER_PACK: Final = struct.Struct(">IBBH").pack
 
 
 @dataclass(slots=True, frozen=True)

@@ -27,8 +27,8 @@ from .types import RECEIVER, SENDER, Role
 
 _NULL: Final = 0x40
 _LIST8: Final = 0xC0
-_U32 = struct.Struct(">I").unpack_from
-_LIST32 = struct.Struct(">II").unpack_from
+_U32: Final = struct.Struct(">I").unpack_from
+_LIST32: Final = struct.Struct(">II").unpack_from
 """Size and count of a list32, after its constructor."""
 
 TAIL_BYTES_MAX: Final = 64

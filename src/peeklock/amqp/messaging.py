@@ -33,8 +33,8 @@ FOOTER: Final = 0x78
 Span = tuple[int, int]
 """Start of a section (its descriptor) and its end."""
 
-_U32 = struct.Struct(">I").unpack_from
-_SHORT = struct.Struct(">IB").unpack_from
+_U32: Final = struct.Struct(">I").unpack_from
+_SHORT: Final = struct.Struct(">IB").unpack_from
 """Descriptor and constructor of a section, and its size in the short form."""
 
 _SHORT_HEADER: Final = 0x005370C0

@@ -25,14 +25,14 @@ from .performatives import ACCEPTED, ACCEPTED_BYTES, DeliveryState, encode_dispo
 from .serial import HALF, MASK, distance
 from .types import RECEIVER, TAG_BYTES_MAX, Role
 
-_HEAD = struct.Struct(">I16sI").pack
+_HEAD: Final = struct.Struct(">I16sI").pack
 """Frame size, the link's prefix, delivery-id."""
 
-_PREFIX = struct.Struct(">HHIBBBIB").pack
+_PREFIX: Final = struct.Struct(">HHIBBBIB").pack
 """Rest of the frame header, 00 53 14 c0, list size, number of fields, handle, constructor of the id."""
 
-_CONTINUATION = struct.Struct(">IHHIBBBIBBBBB").pack
-_DISPOSITION = struct.Struct(">IHHIBBBBIBIB").pack
+_CONTINUATION: Final = struct.Struct(">IHHIBBBIBBBBB").pack
+_DISPOSITION: Final = struct.Struct(">IHHIBBBBIBIB").pack
 
 _TRANSFER_LIST8: Final = 0x005314C0
 _DISPOSITION_LIST8: Final = 0x005315C0

@@ -6,10 +6,10 @@ Source: RFC 1982; OASIS AMQP 1.0 sections 2.5.6 and 2.8.10 (sequence-no).
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sized
-from typing import Protocol
+from typing import Final, Protocol
 
-MASK = 0xFFFFFFFF
-HALF = 0x80000000
+MASK: Final = 0xFFFFFFFF
+HALF: Final = 0x80000000
 
 
 class KnownIds(Sized, Container[int], Protocol):

@@ -32,6 +32,7 @@ problems        statuses and names of problems
 openapi         the OpenAPI document
 access          who may see a page of the operator
 connections     connections as JSON
+cluster_pages   the pages of a node of a cluster in the OpenAPI document
 operator_pages  the operator's pages in the OpenAPI document
 data_plane      the data plane in that document
 """

@@ -120,8 +120,9 @@ class Steer:
 
     exchange: ApiExchange
     do: Literal["start", "list", "show", "stop", "resume", "forget"]
-    sees: Callable[[Mapping[str, Any]], bool]
-    """Whether a job, as JSON, may be seen."""
+    sees: Callable[[Mapping[str, Any], str], bool]
+    """Whether a job, as JSON, may be seen; the second argument is who started or resumed it last, see
+    `Grant.identity`."""
     job_id: str = ""
     order: Mapping[str, Any] | None = None
     """Of a job to start: `shown`, its members as JSON, and `work`, for the child."""

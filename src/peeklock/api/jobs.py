@@ -162,7 +162,7 @@ def start(call: Call) -> Answer:
     return _ordered(
         call,
         lambda order, source, grants: Steer(
-            exchange, "start", lambda job: True, order=order, grants=lambda job: grants, by=by
+            exchange, "start", lambda job, owner: True, order=order, grants=lambda job: grants, by=by
         ),
     )
 
@@ -313,11 +313,10 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
     def handle(call: Call) -> Answer:
         exchange = call.exchange
         grant = exchange.own_grant()
-        by = grant.name
         asked = node_of(call.given["entity"]).path if "entity" in call.given else ""
 
-        def sees(job: Mapping[str, Any]) -> bool:
-            is_own = Right.MANAGE in grant.rights or job["by"] == by
+        def sees(job: Mapping[str, Any], owner: str) -> bool:
+            is_own = Right.MANAGE in grant.rights or owner == grant.identity
             entity = job["entity"].lower()
             return is_own and grant.covers(entity) and within(entity, asked)
 
@@ -327,7 +326,7 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
                 return (exchange.grant(Right.SEND, source.path),)
             return _grants(exchange, source, node_of(job["to"]) if "to" in job else None)
 
-        return Steer(exchange, do, sees, call.given.get("job", ""), grants=grants, by=by)
+        return Steer(exchange, do, sees, call.given.get("job", ""), grants=grants, by=grant.name)
 
     return handle
 
@@ -335,7 +334,8 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
 _ENTITY = Parameter(
     "entity", PATH_PARAMETERS["entity"].schema, "Only jobs of this entity, or of one below its path."
 )
-_OWN = "Manage sees all jobs of what the token is for; any other right sees those of the same key."
+_OWN = "Manage sees all jobs of what the token is for; any other right sees those of the same key. One "
+"that is made under the name of a removed key is another key."
 
 
 def _operation(name: str, method: str, path: str, summary: str, do: str, **more: Any) -> Operation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peeklock import __version__
-from peeklock.api import operator_pages
+from peeklock.api import cluster_pages, operator_pages
 from peeklock.api.data_plane import PATHS, REFUSED_AT_ONCE
 from peeklock.api.exchange import EVENTS, JSON, LINES, PROBLEM
 from peeklock.api.schema import Schema, ref
@@ -63,7 +63,7 @@ def document(table: Table) -> dict[str, Any]:
             "Service Bus's REST data plane.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": {**paths, **operator_pages.PATHS, **PATHS},
+        "paths": {**paths, **operator_pages.PATHS, **cluster_pages.PATHS, **PATHS},
         "components": {
             "schemas": {**table.named, "Problem": PROBLEM_SCHEMA},
             "securitySchemes": {

@@ -22,7 +22,7 @@ _STATUS: Schema = {
     "properties": {"status": {"type": "string"}},
     "additionalProperties": True,
 }
-_KEYS: list[dict[str, list[str]]] = [{"token": []}, {"basic": []}]
+KEYS: list[dict[str, list[str]]] = [{"token": []}, {"basic": []}]
 SECURITY = {
     "basic": {
         "type": "http",
@@ -32,7 +32,7 @@ SECURITY = {
 }
 
 
-def _answer(text: str, schema: Schema | None = None) -> dict[str, Any]:
+def answer(text: str, schema: Schema | None = None) -> dict[str, Any]:
     return {"description": text, **({} if schema is None else {"content": {JSON: {"schema": schema}}})}
 
 
@@ -42,13 +42,13 @@ def _probe(operation_id: str, summary: str, good: str, bad: str, description: st
             "operationId": operation_id,
             "summary": summary,
             "description": description,
-            "security": [{}, *_KEYS],
-            "responses": {"200": _answer(good, _STATUS), "503": _answer(bad, _STATUS)},
+            "security": [{}, *KEYS],
+            "responses": {"200": answer(good, _STATUS), "503": answer(bad, _STATUS)},
         }
     }
 
 
-def _refusals(*statuses: int) -> dict[str, Any]:
+def refusals(*statuses: int) -> dict[str, Any]:
     return {
         str(status): {
             "description": _MEANINGS[status],
@@ -65,33 +65,33 @@ def _metrics(operation_id: str, summary: str, parameters: list[dict[str, Any]]) 
             "operationId": operation_id,
             "summary": summary,
             "description": "Needs a key with any right on the namespace. Answers OpenMetrics if asked.",
-            "security": _KEYS,
+            "security": KEYS,
             "parameters": parameters,
             "responses": {
                 "200": {"description": "The series, in Prometheus's text.", "content": text},
-                **_refusals(401, 403, 421),
+                **refusals(401, 403, 421),
             },
         }
     }
 
 
-_TEXT: Schema = {"type": "string"}
-_TEXTS: Schema = {"type": "array", "items": _TEXT}
-_RULE = record({"name": _TEXT, "rights": _TEXTS, "primaryKey": _TEXT, "secondaryKey": _TEXT})
+TEXT: Schema = {"type": "string"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+_RULE = record({"name": TEXT, "rights": TEXTS, "primaryKey": TEXT, "secondaryKey": TEXT})
 
 
-def _named(
+def named(
     operation_id: str,
     summary: str,
     description: str,
     answers: dict[str, Any],
     *statuses: int,
-    security: list[dict[str, list[str]]] = _KEYS,
+    security: list[dict[str, list[str]]] = KEYS,
     parameters: tuple[dict[str, Any], ...] = (),
     body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return an operation on what `{name}` in its path names; `statuses`: of further refusals."""
-    name = {"name": "name", "in": "path", "required": True, "schema": _TEXT}
+    name = {"name": "name", "in": "path", "required": True, "schema": TEXT}
     return {
         "operationId": operation_id,
         "summary": summary,
@@ -99,29 +99,29 @@ def _named(
         "security": security,
         "parameters": [name, *parameters],
         **({} if body is None else {"requestBody": body}),
-        "responses": {**answers, **_refusals(*sorted((401, 403, 421, *statuses)))},
+        "responses": {**answers, **refusals(*sorted((401, 403, 421, *statuses)))},
     }
 
 
 _NAMESPACE = record(
     {
-        "name": _TEXT,
+        "name": TEXT,
         "kind": {"type": "string", "enum": ["default", "configured", "dropped", "created", "throw-away"]},
-        "durability": _TEXT,
+        "durability": TEXT,
         "connections": {
             "type": ["integer", "null"],
             "description": "In a cluster null for a namespace that another node owns.",
         },
-        "tier": _TEXT,
+        "tier": TEXT,
         "properties": {"type": "object", "additionalProperties": True},
-        "lease": _TEXT,
-        "connectionString": _TEXT,
+        "lease": TEXT,
+        "connectionString": TEXT,
     },
     ["name", "kind", "durability", "connections", "tier", "properties"],
 )
 
 
-_OPEN = [{}, *_KEYS]
+OPEN = [{}, *KEYS]
 """In development mode no key is asked for."""
 
 
@@ -129,8 +129,8 @@ def _body(schema: Schema, *, required: bool) -> dict[str, Any]:
     return {"required": required, "content": {JSON: {"schema": schema}}}
 
 
-_QUERY_LEASE = {"name": "lease", "in": "query", "description": "Such as PT10M.", "schema": _TEXT}
-_QUERY_NAME = {"name": "name", "in": "query", "description": "Default: a GUID.", "schema": _TEXT}
+_QUERY_LEASE = {"name": "lease", "in": "query", "description": "Such as PT10M.", "schema": TEXT}
+_QUERY_NAME = {"name": "name", "in": "query", "description": "Default: a GUID.", "schema": TEXT}
 _OBJECT: Schema = {"type": "object", "additionalProperties": True}
 
 PATHS: dict[str, dict[str, Any]] = {
@@ -139,12 +139,12 @@ PATHS: dict[str, dict[str, Any]] = {
             "operationId": "listNamespaces",
             "summary": "List the namespaces of the process",
             "description": "Needs Manage. A namespace other than the default one shows itself alone.",
-            "security": _OPEN,
+            "security": OPEN,
             "responses": {
-                "200": _answer(
+                "200": answer(
                     "The namespaces.", record({"namespaces": {"type": "array", "items": _NAMESPACE}})
                 ),
-                **_refusals(401, 403, 421),
+                **refusals(401, 403, 421),
             },
         },
         "post": {
@@ -153,74 +153,74 @@ PATHS: dict[str, dict[str, Any]] = {
             "description": "In development mode anybody may; else it needs Manage on the default namespace, "
             "and `--throw-away`. It is in memory, and ends when nobody has used it for its lease. The body "
             "may be a Config.json, of which the first namespace counts.",
-            "security": _OPEN,
+            "security": OPEN,
             "parameters": [_QUERY_NAME, _QUERY_LEASE],
             "requestBody": _body(_OBJECT, required=False),
             "responses": {
-                "201": _answer("The namespace, with its connection string.", _NAMESPACE),
-                **_refusals(400, 401, 403, 409, 421),
+                "201": answer("The namespace, with its connection string.", _NAMESPACE),
+                **refusals(400, 401, 403, 409, 421),
             },
         },
     },
     "/$api/v1/namespaces/{name}": {
-        "get": _named(
+        "get": named(
             "showNamespace",
             "Show a namespace",
             "Needs Manage.",
-            {"200": _answer("The namespace.", _NAMESPACE)},
+            {"200": answer("The namespace.", _NAMESPACE)},
             404,
-            security=_OPEN,
+            security=OPEN,
         ),
-        "put": _named(
+        "put": named(
             "createNamespace",
             "Create a namespace",
             "Needs Manage on the default namespace. It has a store and keys of its own, and is there after "
             "a restart. The body may be a Config.json, of which the first namespace counts, whatever its "
             "name.",
-            {"201": _answer("The namespace, with its connection string.", _NAMESPACE)},
+            {"201": answer("The namespace, with its connection string.", _NAMESPACE)},
             400,
             409,
-            security=_OPEN,
+            security=OPEN,
             body=_body(_OBJECT, required=False),
         ),
-        "delete": _named(
+        "delete": named(
             "deleteNamespace",
             "Delete a namespace with all that is in it",
             "Needs Manage on the default namespace; for a throw-away one, Manage on it is enough. Its "
             "clients are told. One that the configuration file names cannot be deleted.",
-            {"204": _answer("It is gone.")},
+            {"204": answer("It is gone.")},
             404,
             409,
-            security=_OPEN,
+            security=OPEN,
         ),
     },
     "/$api/v1/namespaces/{name}/reset": {
-        "post": _named(
+        "post": named(
             "resetNamespace",
             "Reset a namespace between two tests",
             "In development mode, and for throw-away namespaces. Messages, session states, schedules and ids "
             "for duplicate detection go. Entities and rules become what they were when it was made, unless "
             "`keep=entities`. Links stay, held locks are lost, sequence numbers go on.",
-            {"204": _answer("It is reset.")},
+            {"204": answer("It is reset.")},
             400,
             404,
             409,
-            security=_OPEN,
+            security=OPEN,
             parameters=({"name": "keep", "in": "query", "schema": {"type": "string", "enum": ["entities"]}},),
         )
     },
     "/$api/v1/namespaces/{name}/clock": {
-        "post": _named(
+        "post": named(
             "moveClock",
             "Move the clock of a namespace forwards",
             "In development mode, and for throw-away namespaces. What falls due happens in order: locks "
             "lapse, scheduled messages are enqueued, messages expire. Tokens keep the real time.",
-            {"200": _answer("The new time.", record({"nowMs": {"type": "integer"}}))},
+            {"200": answer("The new time.", record({"nowMs": {"type": "integer"}}))},
             400,
             404,
             409,
-            security=_OPEN,
-            body=_body(record({"advance": _TEXT}), required=True),
+            security=OPEN,
+            body=_body(record({"advance": TEXT}), required=True),
         )
     },
     "/live": _probe(
@@ -262,12 +262,12 @@ PATHS: dict[str, dict[str, Any]] = {
             "operationId": "listConnections",
             "summary": "List the open AMQP connections",
             "description": "Needs Manage on the namespace. Takes a second: the rates are of that second.",
-            "security": _KEYS,
+            "security": KEYS,
             "responses": {
-                "200": _answer(
+                "200": answer(
                     "The connections.", record({"connections": {"type": "array", "items": CONNECTION}})
                 ),
-                **_refusals(401, 403, 421),
+                **refusals(401, 403, 421),
             },
         }
     },
@@ -276,12 +276,12 @@ PATHS: dict[str, dict[str, Any]] = {
             "operationId": "showConfig",
             "summary": "Show the entities and rules as a Config.json",
             "description": "Needs Manage on the namespace. `warnings` say what the file lacks.",
-            "security": _KEYS,
+            "security": KEYS,
             "responses": {
-                "200": _answer(
-                    "The file, as text.", record({"config": _TEXT, "warnings": _TEXTS, "tier": _TEXT})
+                "200": answer(
+                    "The file, as text.", record({"config": TEXT, "warnings": TEXTS, "tier": TEXT})
                 ),
-                **_refusals(401, 403, 421),
+                **refusals(401, 403, 421),
             },
         }
     },
@@ -291,10 +291,10 @@ PATHS: dict[str, dict[str, Any]] = {
             "summary": "Show a connection string of the namespace",
             "description": "Needs Manage on the namespace. It has a key with Manage, and the host that the "
             "broker listens on.",
-            "security": _KEYS,
+            "security": KEYS,
             "responses": {
-                "200": _answer("The connection string.", record({"connectionString": _TEXT})),
-                **_refusals(401, 403, 409, 421),
+                "200": answer("The connection string.", record({"connectionString": TEXT})),
+                **refusals(401, 403, 409, 421),
             },
         }
     },
@@ -303,42 +303,42 @@ PATHS: dict[str, dict[str, Any]] = {
             "operationId": "listKeys",
             "summary": "List the shared access keys of the namespace",
             "description": "Needs Manage on the namespace.",
-            "security": _KEYS,
+            "security": KEYS,
             "responses": {
-                "200": _answer(
+                "200": answer(
                     "The rules and their keys.", record({"keys": {"type": "array", "items": _RULE}})
                 ),
-                **_refusals(401, 403, 409, 421),
+                **refusals(401, 403, 409, 421),
             },
         }
     },
     "/$api/v1/keys/{name}": {
-        "put": _named(
+        "put": named(
             "addKey",
             "Add a rule with two new keys",
             "Needs Manage on the namespace. `rights` are Send, Listen or Manage, separated by commas.",
-            {"201": _answer("The new rule.", _RULE)},
+            {"201": answer("The new rule.", _RULE)},
             400,
             409,
-            parameters=({"name": "rights", "in": "query", "required": True, "schema": _TEXT},),
+            parameters=({"name": "rights", "in": "query", "required": True, "schema": TEXT},),
         ),
-        "post": _named(
+        "post": named(
             "rotateKey",
             "Give a rule a new primary key",
             "Needs Manage on the namespace. The old primary key becomes the secondary key; with `revoke` "
             "both are new.",
-            {"200": _answer("The rule with its new keys.", _RULE)},
+            {"200": answer("The rule with its new keys.", _RULE)},
             400,
             409,
             parameters=({"name": "revoke", "in": "query", "schema": {"type": "boolean"}},),
         ),
-        "delete": _named(
+        "delete": named(
             "removeKey",
             "Remove a rule",
             "Needs Manage on the namespace. Links that its keys have opened are detached.",
             {
-                "200": _answer(
-                    "What was removed.", record({"removed": _TEXT, "lastWithManage": {"type": "boolean"}})
+                "200": answer(
+                    "What was removed.", record({"removed": TEXT, "lastWithManage": {"type": "boolean"}})
                 )
             },
             400,
@@ -351,9 +351,9 @@ PATHS: dict[str, dict[str, Any]] = {
             "summary": "Close a connection",
             "description": "Needs Manage on the namespace. The client gets `amqp:connection:forced`, and may "
             "connect again.",
-            "security": _KEYS,
+            "security": KEYS,
             "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}}],
-            "responses": {"204": _answer("It is being closed."), **_refusals(401, 403, 404, 421)},
+            "responses": {"204": answer("It is being closed."), **refusals(401, 403, 404, 421)},
         }
     },
 }

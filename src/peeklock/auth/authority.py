@@ -18,6 +18,7 @@ from peeklock.auth.rights import (
     SasRule,
     TokenProof,
     belongs,
+    identity_of,
     implied,
     normal_path,
     scopes,
@@ -88,8 +89,11 @@ class Authority:
         """The grant of a client without token or key; None = no rights."""
         return None
 
-    def set_rules(self, path: str, rules: Iterable[SasRule]) -> None:
-        """Replace the rules of one path: of an entity, in any case; empty = the namespace."""
+    def set_rules(self, path: str, rules: Iterable[SasRule]) -> frozenset[str]:
+        """Replace the rules of one path: of an entity, in any case; empty = the namespace.
+
+        Returns whose grants have no rule any more, see `Grant.identity`.
+        """
         path = normal_path(path)
         before = {name: self._rules[name].pop(path) for name in self._names.pop(path, ())}
         for rule in rules:
@@ -103,6 +107,8 @@ class Authority:
                 self.version += 1
             if not self._rules[name]:
                 del self._rules[name]
+        now_there = {*self._names.get(path, ())}
+        return frozenset(identity_of(path, old.name) for name, old in before.items() if name not in now_there)
 
     def has_rule(self, name: str) -> bool:
         """Return whether the namespace or an entity has a rule of this name."""

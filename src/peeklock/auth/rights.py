@@ -86,7 +86,9 @@ class Grant:
     @property
     def identity(self) -> str:
         """Whose it is: the key, by the entity of its rule and its name, or the roles; empty = anybody."""
-        return self.name if self.proof is None else f"{self.proof.path} {self.name}".strip()
+        if isinstance(self.proof, TokenProof):
+            return f"{self.proof.issuer} {self.name}"
+        return self.name if self.proof is None else identity_of(self.proof.path, self.name)
 
     def covers(self, path: str) -> bool:
         """Whether a path (lower case, no outer slashes) is this grant's or below it."""
@@ -97,6 +99,11 @@ class Grant:
     def valid_at(self, now_ms: int) -> bool:
         """Whether the grant is valid at `now_ms`."""
         return self.expires_at_ms is None or now_ms < self.expires_at_ms
+
+
+def identity_of(path: str, name: str) -> str:
+    """Return whose the grants of a rule are; `path` as in grants. No issuer of roles has its form."""
+    return f"{path} {name}".strip()
 
 
 def within(path: str, scope: str) -> bool:

@@ -7,10 +7,14 @@ A store stays with its owner. One without a live owner goes to the node that has
 to make the numbers even: when a node joins, it gets its share from those that have the most, so that none has
 more than `ceil(stores / nodes)`. An operator may choose the node of a store, which has it while it is fit.
 How busy a store is does not count.
+
+While nodes of several releases run, only those of the newest one take stores: an older one keeps what it has,
+and may not read what a newer one writes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -46,6 +50,19 @@ def is_cut_off(node: ClusterNode, live: Iterable[ClusterNode]) -> bool:
     return len(others) >= WITNESSES_MIN and all(node.name in other.unreached for other in others)
 
 
+def takers(view: View, names: Iterable[str]) -> list[str]:
+    """Return those of some nodes that have the newest release of them."""
+    release = {name: _release(view.nodes[name].version) for name in names}
+    newest = max(release.values(), default=())
+    return [name for name in release if release[name] == newest]
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return what orders releases: `0.3.0.dev1` comes before `0.3.0`."""
+    numbers, dev, _ = version.partition(".dev")
+    return (*map(int, re.findall(r"[0-9]+", numbers)), 0 if dev else 1)
+
+
 def place(view: View, stores: Iterable[str]) -> dict[str, str]:
     """Return the node that is to own each store, none if no node is fit."""
     names = fit_nodes(view)
@@ -53,13 +70,19 @@ def place(view: View, stores: Iterable[str]) -> dict[str, str]:
         return {}
     of: dict[str, str] = {}
     count = dict.fromkeys(names, 0)
+    newest = takers(view, names)
 
     def put(store: str, name: str) -> None:
         of[store] = name
         count[name] += 1
 
     wanted = sorted(set(stores))
-    chosen = {store for store in wanted if view.lease(store).place in count}
+    chosen = {
+        store
+        for store in wanted
+        if (lease := view.lease(store)).place in newest
+        or (lease.place in count and lease.place == lease.owner)
+    }
     homeless = []
     for store in wanted:
         lease = view.lease(store)
@@ -71,20 +94,20 @@ def place(view: View, stores: Iterable[str]) -> dict[str, str]:
         else:
             homeless.append(store)
     for store in homeless:
-        put(store, min(names, key=lambda name: (count[name], name)))
-    _even_out(of, count, chosen)
+        put(store, min(newest, key=lambda name: (count[name], name)))
+    _even_out(of, count, chosen, newest)
     return of
 
 
-def _even_out(of: dict[str, str], count: dict[str, int], chosen: set[str]) -> None:
-    """Move stores, but the chosen ones, from nodes with many to the node with the fewest."""
+def _even_out(of: dict[str, str], count: dict[str, int], chosen: set[str], newest: Iterable[str]) -> None:
+    """Move stores, but the chosen ones, from nodes with many to the one of `newest` with the fewest."""
     movable: dict[str, list[str]] = {name: [] for name in count}
     for store in sorted(of):
         if store not in chosen:
             movable[of[store]].append(store)
     while givers := [name for name in count if movable[name]]:
         most = max(givers, key=lambda name: (count[name], name))
-        fewest = min(count, key=lambda name: (count[name], name))
+        fewest = min(newest, key=lambda name: (count[name], name))
         if count[most] - count[fewest] < 2:
             return
         store = movable[most].pop()

@@ -27,9 +27,9 @@ connection waits for. All calls come from one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from peeklock.broker.content.overlay import is_bodiless
 from peeklock.broker.vocabulary.commands import (
@@ -52,7 +52,7 @@ WINDOW = 256
 READ_ROWS_MAX = 16
 """Body rows that one action reads: some 4 MB."""
 
-AHEAD_ROWS = 8
+AHEAD_ROWS: Final = 8
 """Rows read ahead of one that a deletion or a forward waits for: some 2 MB. Our choice: it raises
 receive-and-delete of a backlog of 100 KB messages from 950 to 1,400 a second."""
 
@@ -60,23 +60,23 @@ LOST_BODIES_MAX = 1000
 """Damaged bodies whose messages one process dead-letters. Our choice: with more, the disk is checked before a
 whole backlog is dead-lettered."""
 
-CLIENTS_WAIT_MS = 100
+CLIENTS_WAIT_MS: Final = 100
 """Clients count as active for so long after a command."""
 
-BESIDE_CLIENTS = 125
+BESIDE_CLIENTS: Final = 125
 """Messages of a purge's slice while clients are active: a send waits for the current slice and its commit, a
 millisecond in all. Our choice: 250 doubled or tripled the p99 of sends to other queues, 1,000 made it five
 times as long."""
 
-REST_FACTOR = 3
+REST_FACTOR: Final = 3
 """Rest of a purge, as a multiple of the time of a slice and its commit: clients have three quarters of the
 loop and of the disk. Our choice. Other timers wait for the rest too: a few milliseconds of the two seconds
 that they have."""
 
-REST_MS_MAX = 1000
+REST_MS_MAX: Final = 1000
 """Longest rest of a purge, even after a slow commit. Our choice."""
 
-NEVER = float("inf")
+NEVER: Final = float("inf")
 """End of the lease on a store without leases."""
 
 
@@ -294,7 +294,7 @@ class Driver:
             behind = max(rows) + 1
             self._read(rows | self._absent((behind,)))
 
-    def rows_read(self, found: dict[int, list[bytes]], now_ms: int) -> None:
+    def rows_read(self, found: Mapping[int, Sequence[bytes]], now_ms: int) -> None:
         """Add body rows that were read; waiting connections retry.
 
         Raises: StoreDamaged if more bodies are damaged than `LOST_BODIES_MAX`.
@@ -476,7 +476,7 @@ class Driver:
             for first in range(0, len(ordered), READ_ROWS_MAX)
         ]
 
-    def _lose(self, found: dict[int, list[bytes]], now_ms: int) -> None:
+    def _lose(self, found: Mapping[int, Sequence[bytes]], now_ms: int) -> None:
         """Dead-letter the messages with damaged bodies in rows that were read.
 
         The answer, `BodiesLost`, goes to `NOWHERE`: the adapter logs it.

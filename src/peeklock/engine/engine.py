@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Protocol
+from typing import Final, Protocol
 
 from peeklock.broker.content.overlay import is_bodiless
 from peeklock.broker.queue.timers import Timers
@@ -50,14 +50,14 @@ from peeklock.store.base import Batch, FrameKeys, Store
 ROW_BYTES_MAX = 256 * 1024
 """A body row is closed before it grows larger. Source: architecture, durable store."""
 
-RECORD_BYTES = 512
+RECORD_BYTES: Final = 512
 """Bytes of an uncommitted message besides its payload: record, change, effects. Our choice: without it a
 flood of tiny messages would count for nothing."""
 
-WAITING_A_TURN = 256
+WAITING_A_TURN: Final = 256
 """Waiting commands, and further messages of each, that one call applies: at 5 to 10 us each, 2.5 ms."""
 
-EVENT_ROWS_A_BATCH = 64
+EVENT_ROWS_A_BATCH: Final = 64
 """Exported event rows that one commit drops: a row may have 100 KB."""
 
 
@@ -407,7 +407,7 @@ class Engine:
         self.ledger.journal.forget_ids(keys.no)
         return changes
 
-    def needing(self, found: dict[int, list[bytes]]) -> list[Message]:
+    def needing(self, found: Mapping[int, Sequence[bytes]]) -> list[Message]:
         """Return the messages with damaged payloads in rows that were read, not dead letters without body."""
         return [
             message

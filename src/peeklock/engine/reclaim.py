@@ -59,7 +59,7 @@ LIST_ROWS_MAX = 1000
 class ReclaimFound:
     """Result of a `ReclaimRead`."""
 
-    rows: dict[int, list[bytes]] = field(default_factory=dict)
+    rows: dict[int, Sequence[bytes]] = field(default_factory=dict)
     head: list[FrameKeys] = field(default_factory=list)
     listed: list[tuple[int, int]] | None = None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from typing import Final
 
 from peeklock.amqp.codec import decode
 from peeklock.amqp.encoding import encode
@@ -29,7 +30,7 @@ from peeklock.gateway.rewriting import (
     with_expiry,
 )
 
-BROKER_OWNED = frozenset(
+BROKER_OWNED: Final = frozenset(
     {
         "x-opt-sequence-number",
         "x-opt-enqueue-sequence-number",
@@ -44,17 +45,17 @@ BROKER_OWNED = frozenset(
 )
 """Message annotations of the broker: a sender's values are overwritten."""
 
-_LOCK_TOKEN = "x-opt-lock-token"
+_LOCK_TOKEN: Final = "x-opt-lock-token"
 
-_LAYOUTS_MAX = 256
-_PREFIX_BYTES_MAX = 256
+_LAYOUTS_MAX: Final = 256
+_PREFIX_BYTES_MAX: Final = 256
 """Longer prefixes are unlikely to repeat, and get no kept layout."""
 
-_MICROSOFT_GUID = struct.Struct("<IHH8s").unpack
+_MICROSOFT_GUID: Final = struct.Struct("<IHH8s").unpack
 """A delivery tag is a GUID in .NET's order: unpacked little-endian, packed big-endian it is RFC order."""
 
-_TTL = struct.Struct(">I").pack
-_MS = struct.Struct(">q")
+_TTL: Final = struct.Struct(">I").pack
+_MS: Final = struct.Struct(">q")
 
 Pairs = tuple[bytes, ...]
 """Encoded key and value each."""
@@ -147,16 +148,17 @@ def _symbol(text: str) -> bytes:
     return b"\xa3" + bytes([len(text)]) + text.encode("ascii")
 
 
-_ENQUEUED_TIME = _symbol("x-opt-enqueued-time") + b"\x83"  # timestamp
-_SEQUENCE_NUMBER = _symbol("x-opt-sequence-number") + b"\x81"  # long in full: JavaScript reads 8 raw bytes
-_ENQUEUE_SEQUENCE_NUMBER = _symbol("x-opt-enqueue-sequence-number") + b"\x81"
-_MESSAGE_STATE = _symbol("x-opt-message-state") + b"\x54"  # smallint
-_LOCKED_UNTIL = _symbol("x-opt-locked-until") + b"\x83"
-_LOCKED_BY_ANOTHER_KEY = _symbol("x-opt-peeklock-locked-until") + b"\x83"
-_LOCKED_BY_ANOTHER: Pairs = (_LOCKED_BY_ANOTHER_KEY + bytes(8),)
+_ENQUEUED_TIME: Final = _symbol("x-opt-enqueued-time") + b"\x83"  # timestamp
+# Longs in full: JavaScript reads 8 raw bytes.
+_SEQUENCE_NUMBER: Final = _symbol("x-opt-sequence-number") + b"\x81"
+_ENQUEUE_SEQUENCE_NUMBER: Final = _symbol("x-opt-enqueue-sequence-number") + b"\x81"
+_MESSAGE_STATE: Final = _symbol("x-opt-message-state") + b"\x54"  # smallint
+_LOCKED_UNTIL: Final = _symbol("x-opt-locked-until") + b"\x83"
+_LOCKED_BY_ANOTHER_KEY: Final = _symbol("x-opt-peeklock-locked-until") + b"\x83"
+_LOCKED_BY_ANOTHER: Final[Pairs] = (_LOCKED_BY_ANOTHER_KEY + bytes(8),)
 """A lock as a peek shows it. The instant is filled in last, so that all share a layout."""
-_LOCKED_BY_A_SESSION: Pairs = (_LOCKED_UNTIL + _MS.pack(INSTANT_MS_MAX),)
-_LOCK_TOKEN_KEY = _symbol(_LOCK_TOKEN) + b"\x98"  # uuid
+_LOCKED_BY_A_SESSION: Final[Pairs] = (_LOCKED_UNTIL + _MS.pack(INSTANT_MS_MAX),)
+_LOCK_TOKEN_KEY: Final = _symbol(_LOCK_TOKEN) + b"\x98"  # uuid
 
 
 @lru_cache(maxsize=256)

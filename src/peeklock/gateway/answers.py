@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from peeklock.broker.vocabulary import effects
 from peeklock.broker.vocabulary.commands import NO_LINK, ReplyTo
@@ -15,7 +15,7 @@ Answered = Callable[[effects.Effect, Payloads | None, int], bool]
 """Takes the effect that answers a request, payloads and now_ms. Returns False where a body is not in memory:
 it is called again later."""
 
-EFFECTS = (
+EFFECTS: Final = (
     effects.Claimed, effects.ClaimsLeft, effects.CursorsFound, effects.Done, effects.EntitiesFound,
     effects.EntityFound, effects.Failed, effects.LocksRenewed, effects.MessagesDeleted,
     effects.MessagesFound, effects.MessagesScheduled, effects.RulesFound, effects.SessionLockRenewed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw
 from peeklock.amqp.messaging import Sections, Span, in_order, scan
@@ -32,32 +32,32 @@ from peeklock.broker.vocabulary.message import Message
 from peeklock.gateway.errors import MessageMalformed
 from peeklock.gateway.rewriting import INSTANT_MS_MAX, TTL_MS_MAX
 
-BATCH_MESSAGES_MAX = 4_500
+BATCH_MESSAGES_MAX: Final = 4_500
 """Messages in one batch or one schedule. Source: Azure/azure-service-bus issue 397: the service takes no more
 in a batch; the .NET client holds itself to it."""
 
-PROPERTIES_BYTES_MAX = 65_536
+PROPERTIES_BYTES_MAX: Final = 65_536
 """Header, annotations, properties and application properties together. Source: wire contract 3.3, 10.1."""
 
-PROPERTY_BYTES_MAX = 32 * 1024
+PROPERTY_BYTES_MAX: Final = 32 * 1024
 """The value of one application property, without its type and length. Source: wire contract 10.1."""
 
-_LONG_VALUE_BYTES = 5
+_LONG_VALUE_BYTES: Final = 5
 """Constructor and length of a value that is longer than 255 bytes. Source: AMQP 1.6."""
 
-_STRING = (0xA1, 0xB1)
+_STRING: Final = (0xA1, 0xB1)
 
-_HEADER_BYTES_MAX = 64
+_HEADER_BYTES_MAX: Final = 64
 """Our choice: its five fields take 28 bytes in their longest legal forms."""
 
-_PREFIX_BYTES_MAX = 256
+_PREFIX_BYTES_MAX: Final = 256
 """Longer ones are unlikely to repeat, and are not cached."""
 
 _Prefix = tuple[int | None, int | None, str | None, str | None, tuple[int, ...]]
 """Time-to-live and scheduled enqueue time in ms, partition key, via partition key, and the offsets of
 annotation keys that are strings."""
 
-_ID_FREE_BYTES = ID_LENGTH_MAX + 7
+_ID_FREE_BYTES: Final = ID_LENGTH_MAX + 7
 """A properties section of so many bytes cannot hold an id that is too long: its constructors take 7."""
 
 
@@ -88,7 +88,7 @@ def take_in(payload: bytes, reads_routing: bool) -> tuple[Message, Sections]:
             raise MessageMalformed(f"The message could not be decoded: {error}.") from None
 
 
-_SLICE_BYTES = 65_536
+_SLICE_BYTES: Final = 65_536
 """A slice of a batch ends with the member that passes this; some footers take 150 ns a byte."""
 
 
@@ -203,7 +203,7 @@ def _read_annotations(prefix: bytes, header_end: int, annotations_start: int) ->
     return ttl_ms, at, key, via_key, string_keys
 
 
-_known_annotations = lru_cache(maxsize=1024)(_read_annotations)
+_known_annotations: Final = lru_cache(maxsize=1024)(_read_annotations)
 """Cached: a sender's prefixes are mostly the same few bytes."""
 
 

@@ -8,7 +8,7 @@ have a new link while effects for the old one are still under way. Source: wire 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from peeklock.amqp.events import (
     DeliveryOversized,
@@ -51,7 +51,7 @@ from peeklock.gateway.nodes.node_links import RequestNodes
 from peeklock.gateway.nodes.requests import ReplyLink, ReplyLinks, RequestLink
 from peeklock.gateway.transactions import Transactions
 
-_CLOSED_RECEIVERS_MAX = 256
+_CLOSED_RECEIVERS_MAX: Final = 256
 """Receivers remembered after their end. Our choice: their last deliveries come within a batch or two."""
 
 BrokerLink = SenderEndpoint | ReceiverEndpoint | CoordinatorLink

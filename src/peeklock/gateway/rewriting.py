@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import Final
 
 from peeklock.amqp.codec import DecodeError, decode, iter_map_raw, read_list_header, skip
 from peeklock.amqp.encoding import compound8_or_32, encode
@@ -16,13 +17,13 @@ from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 from peeklock.broker.vocabulary.message import NEVER_MS, MessageView
 
-TTL_MS_MAX = 0xFFFFFFFF
+TTL_MS_MAX: Final = 0xFFFFFFFF
 """The most that header.ttl can hold, 49.7 days; absolute-expiry-time holds more (wire contract 3.2)."""
 
-INSTANT_MS_MAX = 253_402_300_799_999
+INSTANT_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: the last instant of .NET's DateTime, and of the service."""
 
-_FIELDS = {
+_FIELDS: Final = {
     "message-id": 0,
     "to": 2,
     "subject": 3,
@@ -35,17 +36,17 @@ _FIELDS = {
 """Fields of the properties section that an overlay can change -> their places. Any other symbol in an overlay
 names an annotation. Source: AMQP 3.2.4."""
 
-_CONTENT_TYPE = 6
-_ABSOLUTE_EXPIRY_TIME = 8
-_CREATION_TIME = 9
-_FIELDS_MAX = 13
+_CONTENT_TYPE: Final = 6
+_ABSOLUTE_EXPIRY_TIME: Final = 8
+_CREATION_TIME: Final = 9
+_FIELDS_MAX: Final = 13
 
-_NULL = b"\x40"
-_STRING8 = 0xA1
-_STRING32 = 0xB1
+_NULL: Final = b"\x40"
+_STRING8: Final = 0xA1
+_STRING32: Final = 0xB1
 
-_TIMESTAMP = 0x83
-_MS = struct.Struct(">q")
+_TIMESTAMP: Final = 0x83
+_MS: Final = struct.Struct(">q")
 
 
 def overlaid(payload: bytes, bare_offset: int, overlay: bytes) -> tuple[bytes, bytes]:

@@ -66,6 +66,8 @@ class Figures:
     cursors: Sequence[CursorFigures]
     build: Mapping[str, str]
     """Labels of the metric of that name."""
+    has_namespace: bool = True
+    """False = of a process that does not serve the namespace: the gauges are all that there is."""
 
 
 def totals_page(shown: Mapping[str, Figures], form: Format) -> str:
@@ -92,6 +94,8 @@ def series_of(
     metric: Metric, figures: Figures
 ) -> Iterator[tuple[Mapping[str, str], float | int | Histogram]]:
     """Yield the series of a metric: its labels beside the namespace, and its value. There may be none."""
+    if not figures.has_namespace and metric not in figures.gauges:
+        return
     if metric is DEAD_LETTERED:
         for reason, count in sorted(figures.counters.dead_lettered.items()):
             yield {"reason": reason}, count

@@ -421,15 +421,18 @@ class Broker:
         with contextlib.suppress(TimeoutError):
             answers = (served.shard.answer() for served in self.registry)
             await asyncio.wait_for(asyncio.gather(*answers), ANSWERS_S_MAX)
-        await self.protocols.shut_down()
+        self.protocols.shut_down()
+        if self.node is None:
+            await self.protocols.until_closed()
         if self._telemetry is not None:
             await self._telemetry.stop()
         await self.protocols.throw_away.stop()
         await self.lifecycle.stop()
-        moves = self.node is not None
-        await asyncio.gather(*(served.stop(moves=moves) for served in self.registry))
-        if self.node is not None:
-            await self.node.member.end_logs()
+        if self.node is None:
+            await asyncio.gather(*(served.stop() for served in self.registry))
+        else:
+            await self.node.give_back()
+            await self.protocols.until_closed()
         await self._process.exporter.stop()
         await self._system.close()
         if self.node is not None:

@@ -78,6 +78,11 @@ class NodeParts:
         """Probe this node at the port of its clients, and others, for as long as it runs."""
         await Prober(self.member, self.relay.context, self._settings.host, port).run()
 
+    async def give_back(self) -> None:
+        """Give all namespaces back, whose clients were told, and have what is carried read."""
+        await self.member.give_all()
+        await asyncio.gather(self.member.end_logs(), self.relay.until_closed())
+
     def close(self) -> None:
         """Take no client any more, and cut those that are carried."""
         self._port.close()

@@ -246,7 +246,7 @@ class Store(Protocol):
         Raises (from the awaitable): StoreFailed.
         """
 
-    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
+    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, Sequence[bytes]]:
         """Return the payloads of body rows, by slot.
 
         `LOST_BODY` replaces a damaged payload, and each payload of a row that is missing or cannot be

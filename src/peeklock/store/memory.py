@@ -125,7 +125,7 @@ class MemoryStore:
         """Lose the staged batches, as a process that is killed."""
         self._staged.clear()
 
-    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
+    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, Sequence[bytes]]:
         return {row: body_rows.read_what_is_left(row, self._bodies.get(row))[0] for row in rows}
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:

@@ -68,7 +68,7 @@ class FaultyStore:
         fault = self.fault(batch)
         return _outcome(batch.no, None if fault is Fault.BEFORE else self._inner.commit(batch), fault)
 
-    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
+    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, Sequence[bytes]]:
         return await self._inner.read_body_rows(rows)
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:

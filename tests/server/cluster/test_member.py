@@ -18,6 +18,7 @@ from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.cli import main
 from peeklock.config.namespace_limits import NamespaceLimits
 from peeklock.server.app import Broker
+from peeklock.server.cluster.member import Member
 from peeklock.server.disk import SYSTEM, store_name
 from peeklock.server.keys.rules import new_rule
 from peeklock.server.settings import CaptureSettings, StartFailed
@@ -25,9 +26,12 @@ from peeklock.server.system.keys import NamespaceKeys, values_of
 from peeklock.server.system.namespaces import NamespaceRecord, NamespaceRecords
 from peeklock.server.system.store import read
 from peeklock.store.base import Batch
+from peeklock.store.postgres.format import FORMAT
 from peeklock.store.postgres.store import PostgresStore
 from tests.postgres_server import PostgresServer, database_of, require_postgres
+from tests.server.cluster.names import names as names  # a fixture
 from tests.server.cluster.nodes import Cluster, in_cluster, until_next_view
+from tests.server.cluster.test_relay import send
 from tests.server.waiting import SECONDS_MAX
 
 
@@ -313,8 +317,6 @@ def test_the_directory_is_made_again_for_changed_names_alone(url: str, tmp_path:
         await NamespaceRecords(system).put(NamespaceRecord("made"))
         await cluster.until_owned(a=["default", "namespace/made"])
 
-    in_cluster(check, url, tmp_path, ["main"])
-
 
 def test_all_nodes_write_their_event_logs_to_one_folder(url: str, tmp_path: Path) -> None:
     """Its path may differ from machine to machine."""
@@ -334,3 +336,58 @@ def test_all_nodes_write_their_event_logs_to_one_folder(url: str, tmp_path: Path
             await cluster.start("b", capture=CaptureSettings(tmp_path / "log"))
 
     in_cluster(check, url, tmp_path, ["main"])
+
+
+def member_of(cluster: Cluster, name: str) -> Member:
+    node = cluster.brokers[name].node
+    assert node is not None
+    return node.member
+
+
+def test_a_node_of_an_older_release_works_on_and_takes_nothing(
+    url: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """A newer one has upgraded the tables; nobody of an older release may start or take a store now."""
+    database = url.rpartition("/")[2]
+
+    def write_format(number: int) -> None:
+        texts = f"CASE k WHEN 'format' THEN '{number}' ELSE '9.9' END"
+        postgres.execute(f"UPDATE peeklock.meta SET v = {texts} WHERE k IN ('format', 'release')", database)
+
+    async def check(cluster: Cluster) -> None:
+        await cluster.start("a")
+        await cluster.start("b")
+        await cluster.until_owned(a=["default"], b=["namespace/one"])
+        write_format(FORMAT + 1)
+        with pytest.raises(StartFailed, match=r"has format \d+, written by release 9\.9; .*: start release"):
+            await cluster.start("c")
+        await asyncio.to_thread(send, cluster.brokers["a"], "one", "as before")
+        assert await cluster.stop("b") == 0
+        member = member_of(cluster, "a")
+        until_s = time.monotonic() + SECONDS_MAX
+        while not member._failed_at_s and time.monotonic() < until_s:  # noqa: ASYNC110  # no event tells
+            await asyncio.sleep(0.02)
+        assert cluster.owned() == {"a": ["default"]}
+        write_format(FORMAT)
+        member._failed_at_s.clear()
+        await cluster.until_owned(a=["default", "namespace/one"])
+
+    in_cluster(check, url, tmp_path, ["main", "one"])
+
+
+def test_namespaces_go_to_the_node_of_the_newest_release(
+    url: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    async def check(cluster: Cluster) -> None:
+        for name in "abc":
+            await cluster.start(name)
+        await cluster.until_owned(a=["default"], b=["namespace/one"], c=["namespace/two"])
+        renamed = "UPDATE peeklock.node SET version = '9.9' WHERE name = 'b'"
+        await asyncio.to_thread(postgres.execute, renamed, url.rpartition("/")[2])
+        member, until_s = member_of(cluster, "a"), time.monotonic() + SECONDS_MAX
+        while member.view.nodes["b"].version != "9.9" and time.monotonic() < until_s:  # noqa: ASYNC110  # as above
+            await asyncio.sleep(0.02)
+        assert await cluster.stop("c") == 0
+        await cluster.until_owned(a=["default"], b=["namespace/one", "namespace/two"])
+
+    in_cluster(check, url, tmp_path, ["main", "one", "two"])

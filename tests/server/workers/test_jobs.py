@@ -270,6 +270,10 @@ def test_a_job_ends_with_its_key_and_is_resumed_with_another(tmp_path: Path) -> 
             "the job with one that has Listen on 'orders' and Send on 'repaired'."
         )
         assert worker.ask("GET", "/jobs")[0] == 401
+        other_key = root.ask("PUT", "/keys/worker?rights=Send,Listen")[1]
+        other = Client(broker, "worker", other_key["primaryKey"])
+        assert other.ask("GET", "/jobs")[1] == {"jobs": []}
+        assert other.ask("POST", f"/jobs/{job['id']}/resume")[0] == 404
         assert root.ask("POST", f"/jobs/{job['id']}/resume")[0] == 202
         done = wait(root, job)
         assert (done["state"], done["done"]) == ("done", 200), done

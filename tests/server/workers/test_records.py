@@ -79,7 +79,9 @@ class Steered:
     async def do(self, do: Any, job_id: str = "", by: str = "root") -> Response:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         order = ORDER if do == "start" else None
-        asked = Steer(self._exchange, do, lambda job: True, job_id, order, lambda job: (grant_of(by),), by)
+        asked = Steer(
+            self._exchange, do, lambda job, owner: True, job_id, order, lambda job: (grant_of(by),), by
+        )
         self.jobs.steer(asked, answer.set_result)
         return await answer
 

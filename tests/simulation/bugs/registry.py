@@ -197,7 +197,7 @@ class WrappedStore:
     def commit(self, batch: Batch) -> Awaitable[int]:
         return self._inner.commit(self._batch(batch))
 
-    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
+    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, Sequence[bytes]]:
         return await self._inner.read_body_rows(rows)
 
     async def list_body_rows(self, after: int, count_max: int) -> list[tuple[int, int]]:

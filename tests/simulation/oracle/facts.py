@@ -6,7 +6,7 @@ structures, or why a change was made: `Judge`, which the checker implements, kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -541,7 +541,7 @@ class Facts:
             raise Violation(f"the store returns other rules: {rules} for {self.rules}")
         self.cursors.compare(found)
 
-    def compare(self, frames: Iterable[Frame], bodies: dict[int, list[bytes]]) -> None:
+    def compare(self, frames: Iterable[Frame], bodies: Mapping[int, Sequence[bytes]]) -> None:
         """Check that the store returns at a restart what was committed. Raises: Violation."""
         live: dict[Key, Record] = {}
         numbers: dict[int, NumbersIssued] = {}

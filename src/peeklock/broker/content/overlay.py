@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp import codec
 from peeklock.amqp.encoding import EncodeError, compound8_or_32
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from peeklock.broker.vocabulary.message import Message
     from peeklock.rules.compiled import ActionResult
 
-DEAD_LETTER_REASON = "DeadLetterReason"
-STORE_DAMAGED = "StoreDamaged"
+DEAD_LETTER_REASON: Final = "DeadLetterReason"
+STORE_DAMAGED: Final = "StoreDamaged"
 """DeadLetterReason of a message whose body is damaged on the disk. Our choice."""
-_STORE_DAMAGED = STORE_DAMAGED.encode()
-DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
+_STORE_DAMAGED: Final = STORE_DAMAGED.encode()
+DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
 
-_REASON_KEY = codec.encode(DEAD_LETTER_REASON)
+_REASON_KEY: Final = codec.encode(DEAD_LETTER_REASON)
 
-RULE_NAME = "RuleName"
+RULE_NAME: Final = "RuleName"
 """Property of a copy that a rule's action changed. Source: wire contract 9.1."""
 
-_SCHEDULED_TIME = codec.encode(Symbol("x-opt-scheduled-enqueue-time"))
+_SCHEDULED_TIME: Final = codec.encode(Symbol("x-opt-scheduled-enqueue-time"))
 
-_FIELDS = {name: field for field, name in OVERLAID_FIELDS.items()}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_INT64_MAX = (1 << 63) - 1
+_FIELDS: Final = {name: field for field, name in OVERLAID_FIELDS.items()}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INT64_MAX: Final = (1 << 63) - 1
 
-OVERLAY_BYTES_MAX = 64 * 1024
+OVERLAY_BYTES_MAX: Final = 64 * 1024
 """Source: wire contract 3.3, "properties/annotations > 64 KiB total". The sender's own properties do not
 count, since the core does not read bodies (our choice), so the sum can be twice as large."""
 

@@ -11,7 +11,7 @@ from binascii import hexlify
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from peeklock.amqp.codec import DecodeError, decode, decode_typed, iter_map_raw, read_list_header, skip
 from peeklock.amqp.encoding import compound8_or_32, encode
@@ -20,36 +20,36 @@ from peeklock.amqp.types import Symbol
 from peeklock.broker.vocabulary.errors import ArgumentInvalid, InvalidOperation
 from peeklock.broker.vocabulary.message import Routing
 
-ID_LENGTH_MAX = 128
+ID_LENGTH_MAX: Final = 128
 """Characters of message-id, group-id and partition key. Source: wire contract 3.3, 10.1."""
 
-PARTITION_KEY = "x-opt-partition-key"
-VIA_PARTITION_KEY = "x-opt-via-partition-key"
+PARTITION_KEY: Final = "x-opt-partition-key"
+VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 
-_GROUP_ID = 10
+_GROUP_ID: Final = 10
 """Index in the properties section (AMQP 3.2.4); message-id is the first."""
 
-_FIELDS_MAX = 13
-_NULL = b"\x40"
+_FIELDS_MAX: Final = 13
+_NULL: Final = b"\x40"
 
-_NULLS_BETWEEN = b"\x40" * (_GROUP_ID - 1)
+_NULLS_BETWEEN: Final = b"\x40" * (_GROUP_ID - 1)
 """The usual fields between message-id and group-id: all null."""
 
-_STR8 = 0xA1
-_SHORT_TEXT = frozenset((_STR8, 0xA3))
-_TIMESTAMP = 0x83
-_STRING = frozenset((_STR8, 0xB1))
-_ONE_FORM = frozenset((_STR8, 0xA0, 0x98))
+_STR8: Final = 0xA1
+_SHORT_TEXT: Final = frozenset((_STR8, 0xA3))
+_TIMESTAMP: Final = 0x83
+_STRING: Final = frozenset((_STR8, 0xB1))
+_ONE_FORM: Final = frozenset((_STR8, 0xA0, 0x98))
 """A short string, short binary or uuid has a single encoding here."""
 
-_PROPERTIES = bytes((0x00, 0x53, PROPERTIES))
+_PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES))
 _LIST8, _LIST32 = 0xC0, 0xD0
 
-_DIGITS = b"\xa1\x20"
+_DIGITS: Final = b"\xa1\x20"
 """Head of an encoded string of 32 characters."""
 
-_ID_BYTES = 34
-_ONLY_AN_ID = _PROPERTIES + bytes((_LIST8, 1 + _ID_BYTES, 1))
+_ID_BYTES: Final = 34
+_ONLY_AN_ID: Final = _PROPERTIES + bytes((_LIST8, 1 + _ID_BYTES, 1))
 
 
 def read_routing(sections: Sections, overlay: bytes | None = None) -> Routing:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from peeklock.amqp import codec
 from peeklock.broker.content import overlay as overlays
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from peeklock.broker.entities.entity import Entity
     from peeklock.broker.queue.shared import Shared
 
-EVALUATION_FAILED = "FilterEvaluationException"
+EVALUATION_FAILED: Final = "FilterEvaluationException"
 """DeadLetterReason. Our choice: the service documents none."""
 
-OVERLAYS_BYTES_MAX = 4 * 1024 * 1024
+OVERLAYS_BYTES_MAX: Final = 4 * 1024 * 1024
 """Changed properties of all copies of one message, in memory. Our choice: without it a thousand rules can
 make 64 MB of a small message."""
 

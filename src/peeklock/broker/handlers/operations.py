@@ -7,7 +7,7 @@ Commands that a transaction can hold are also available in two steps, `check` an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from peeklock.amqp.messaging import Sections
@@ -46,7 +46,7 @@ from peeklock.broker.vocabulary.extension_commands import ShiftScheduled
 from peeklock.broker.vocabulary.message import Message
 from peeklock.broker.vocabulary.quotas import DEFERRED_BYTES_MAX
 
-_LOCK_LOST = (
+_LOCK_LOST: Final = (
     "The lock supplied is invalid. "
     "Either the lock expired, or the message has already been removed from the queue"
 )
@@ -475,7 +475,7 @@ class Operations:
         out.effects.append(do.MessagesDeleted(command.reply_to, len(found)))
 
 
-_DISPOSITIONS: dict[type, Disposition] = {
+_DISPOSITIONS: Final[dict[type, Disposition]] = {
     ask.Complete: Disposition.COMPLETED,
     ask.Abandon: Disposition.ABANDONED,
     ask.Defer: Disposition.DEFERRED,

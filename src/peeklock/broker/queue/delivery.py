@@ -8,7 +8,7 @@ has one per session. The lowest available position is always next, so messages t
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from peeklock.broker.queue.links import Receivers
 from peeklock.broker.queue.outcome import Outcome
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PASS_OVER_MAX = 10_000
 """Expired or removed messages that one delivery skips, before others have a turn: about 5 ms."""
 
-EXHAUSTED_MAX = 256
+EXHAUSTED_MAX: Final = 256
 """Messages that one delivery dead-letters for their MaxDeliveryCount: at 10 to 25 us each 6 ms at most."""
 
 

@@ -18,30 +18,31 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from hashlib import blake2b
 from operator import attrgetter
+from typing import Final
 
 from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.changes import MessageIdSeen
 from peeklock.broker.vocabulary.quotas import DUPLICATE_IDS_MAX
 
-DIGEST_BYTES = 16
+DIGEST_BYTES: Final = 16
 """64 bits of collision resistance without knowledge of the key."""
 
-PURGE_EVERY_MS = 1_000
+PURGE_EVERY_MS: Final = 1_000
 """A lookup compares the exact time; the purge only frees memory, and needs no timer per id."""
 
-_SWEEPS_A_WINDOW = 16
+_SWEEPS_A_WINDOW: Final = 16
 """Sweeps in a window: an id is in memory for a sixteenth of it too long."""
 
-_ONE_SHARD_MAX = 16_384
+_ONE_SHARD_MAX: Final = 16_384
 """Ids in one dict: to divide them takes 2 ms."""
 
-_SHARDS = 256
+_SHARDS: Final = 256
 
-_FREED = 0
+_FREED: Final = 0
 """`MessageIdSeen.seen_at_ms` of an id that is free again."""
 
-_NUMBER_BITS = 63
-_NUMBER_MAX = (1 << _NUMBER_BITS) - 1
+_NUMBER_BITS: Final = 63
+_NUMBER_MAX: Final = (1 << _NUMBER_BITS) - 1
 
 
 class Duplicates:

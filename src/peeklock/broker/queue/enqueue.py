@@ -6,7 +6,7 @@ Source: semantics S-01 to S-07, D-01, E-01, F-01.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.content import overlay as overlays
@@ -31,7 +31,7 @@ FORWARDED_COPIES_MAX = 1_000
 """Copies and forwards in one call, 3 to 5 ms, after which no forward begins: the message is pending in its
 subscription or topic. The last forward may become as many copies as a topic has subscriptions."""
 
-ACTIVATION_LAG_MS = 1_000
+ACTIVATION_LAG_MS: Final = 1_000
 """A message that is activated so late is enqueued at that time, not at the scheduled one (S-07)."""
 
 

@@ -19,7 +19,7 @@ and `numbers` finds messages by the key of theirs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.content import overlay as overlays
 from peeklock.broker.queue import delivery, enqueue
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.cursors import Cursors
     from peeklock.broker.vocabulary.addresses import LockToken, SequenceNumber
 
-FORWARDS_MAX = 4
+FORWARDS_MAX: Final = 4
 """Items of due work that a forwarded message counts: it makes as many hops at most (wire contract 10.1)."""
 
-DEFERRED = MessageState.DEFERRED
-SCHEDULED = MessageState.SCHEDULED
+DEFERRED: Final = MessageState.DEFERRED
+SCHEDULED: Final = MessageState.SCHEDULED
 
 
 class MessageQueue:

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 COMPACT_MIN = 64
 """Stale positions that a session may have before it is compacted."""
 
-COMPACT_STEP = 4
+COMPACT_STEP: Final = 4
 """Positions compacted for each removed message: all at once would take 0.3 s a million, and sessions in
 similar use would be due together."""
 
-_NOWHERE = -1
+_NOWHERE: Final = -1
 """In place of a position that was moved or dropped."""
 
-NO_RECEIVERS = Receivers()
+NO_RECEIVERS: Final = Receivers()
 """Of all sessions that are not held, as most are: an empty one takes 700 bytes."""
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.queue import delivery
 from peeklock.broker.queue.lapsed_sessions import LapsedSession, LapsedSessions
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from peeklock.broker.queue.cursor import Cursor
     from peeklock.broker.queue.message_queue import MessageQueue
 
-WAIT_ENDS_SPARE = 64
+WAIT_ENDS_SPARE: Final = 64
 """Entries of cancelled waits, beyond as many as receivers wait, before the heap is cleared."""
 
 

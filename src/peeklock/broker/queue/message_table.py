@@ -9,30 +9,30 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from typing import final
+from typing import Final, final
 
 from peeklock.broker.vocabulary.message import Message
 
-CHUNK_BITS = 8
-CHUNK_SIZE = 1 << CHUNK_BITS
-_PLACE = CHUNK_SIZE - 1
+CHUNK_BITS: Final = 8
+CHUNK_SIZE: Final = 1 << CHUNK_BITS
+_PLACE: Final = CHUNK_SIZE - 1
 
-SPARSE_MAX = 40
+SPARSE_MAX: Final = 40
 """Entries of a dict chunk: with one more, its table (2272 bytes) exceeds a list of 256 places (2104)."""
-DENSE_MIN = 12
+DENSE_MIN: Final = 12
 """Entries of a list chunk; far below SPARSE_MAX, so that a chunk does not change back and forth."""
 
 
 @final
-class _Dense(list["Message | None"]):
-    """A list of 256 places, with the number of those taken."""
+class _Dense:
+    """256 places, and the number of those taken."""
 
-    __slots__ = ("taken",)
+    __slots__ = ("places", "taken")
 
     def __init__(self, sparse: dict[int, Message]) -> None:
-        super().__init__([None] * CHUNK_SIZE)
+        self.places: list[Message | None] = [None] * CHUNK_SIZE
         for position, message in sparse.items():
-            self[position & _PLACE] = message
+            self.places[position & _PLACE] = message
         self.taken = len(sparse)
 
 
@@ -58,7 +58,7 @@ class MessageTable:
         if chunk is None:
             return None
         if type(chunk) is _Dense:
-            return chunk[position & _PLACE]
+            return chunk.places[position & _PLACE]
         return chunk.get(position)
 
     def put(self, position: int, message: Message) -> None:
@@ -74,7 +74,7 @@ class MessageTable:
             else:
                 insort(ids, chunk_id)
         elif type(chunk) is _Dense:
-            chunk[position & _PLACE] = message
+            chunk.places[position & _PLACE] = message
             chunk.taken += 1
         else:
             chunk[position] = message
@@ -88,15 +88,16 @@ class MessageTable:
         if chunk is None:
             return None
         if type(chunk) is _Dense:
-            message = chunk[position & _PLACE]
+            places = chunk.places
+            message = places[position & _PLACE]
             if message is None:
                 return None
-            chunk[position & _PLACE] = None
+            places[position & _PLACE] = None
             chunk.taken -= 1
             if chunk.taken < DENSE_MIN:
                 base = chunk_id << CHUNK_BITS
                 self._chunks[chunk_id] = {
-                    base + place: kept for place, kept in enumerate(chunk) if kept is not None
+                    base + place: kept for place, kept in enumerate(places) if kept is not None
                 }
         else:
             message = chunk.pop(position, None)
@@ -125,7 +126,8 @@ class MessageTable:
                     if found >= position:
                         yield chunk[found]
             else:
-                for message in chunk[position & _PLACE :] if ids[index] == first_id else chunk:
+                first = position & _PLACE if ids[index] == first_id else 0
+                for message in chunk.places[first:]:
                     if message is not None:
                         yield message
 
@@ -141,7 +143,7 @@ class MessageTable:
             return []
         if isinstance(chunk, dict):
             return [chunk[position] for position in sorted(chunk)]
-        return [message for message in chunk if message is not None]
+        return [message for message in chunk.places if message is not None]
 
     def has_chunk(self, chunk_id: int) -> bool:
         return chunk_id in self._chunks
@@ -173,8 +175,8 @@ class MessageTable:
                 assert all(position >> CHUNK_BITS == chunk_id for position in chunk)
                 count += len(chunk)
             else:
-                assert len(chunk) == CHUNK_SIZE
-                assert chunk.taken == sum(message is not None for message in chunk) >= DENSE_MIN
+                assert len(chunk.places) == CHUNK_SIZE
+                assert chunk.taken == sum(message is not None for message in chunk.places) >= DENSE_MIN
                 count += chunk.taken
         assert count == self._count
 

@@ -11,19 +11,20 @@ Source: semantics S-01, S-02, S-03.
 
 from __future__ import annotations
 
+from typing import Final
 from zlib import crc32
 
 from peeklock.broker.vocabulary.addresses import SequenceNumber
 
-SEQUENCE_NUMBER_MAX = (1 << 63) - 1
-_EPOCH = 1 << 63
+SEQUENCE_NUMBER_MAX: Final = (1 << 63) - 1
+_EPOCH: Final = 1 << 63
 
-PARTITION_COUNT = 16
+PARTITION_COUNT: Final = 16
 """Source: Learn "Partitioned queues and topics"."""
 
-_PARTITION_SHIFT = 48
-_PARTITION_EPOCH = 1 << _PARTITION_SHIFT
-_ORDER_BITS = 80
+_PARTITION_SHIFT: Final = 48
+_PARTITION_EPOCH: Final = 1 << _PARTITION_SHIFT
+_ORDER_BITS: Final = 80
 """Of an order in a key: 2^32 roll-overs of a partition."""
 
 

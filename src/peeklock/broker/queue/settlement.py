@@ -7,7 +7,7 @@ limit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from peeklock.broker.content import overlay as overlays
 from peeklock.broker.queue.outcome import Outcome
@@ -15,7 +15,7 @@ from peeklock.broker.queue.peek_lock import Lock
 from peeklock.broker.vocabulary.errors import InvalidOperation
 from peeklock.broker.vocabulary.events import EventType
 
-_TOO_LARGE = b"too large"
+_TOO_LARGE: Final = b"too large"
 """In place of an overlay over the limit; compared by identity."""
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import Final, Protocol
 
 from peeklock.broker.queue.message_table import CHUNK_BITS, MessageTable
 from peeklock.broker.queue.outcome import Outcome
 from peeklock.broker.vocabulary.descriptions import UNLIMITED_MS
 from peeklock.broker.vocabulary.message import NEVER_MS, Message
 
-FAR_MS = 1 << 62
+FAR_MS: Final = 1 << 62
 """Later than any instant: larger than every time span plus every time of day."""
 
 

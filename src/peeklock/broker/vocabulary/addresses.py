@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
-OWN_CONNECTION_ID = 0
+OWN_CONNECTION_ID: Final = 0
 """Connection id of the process's own commands; those of peers begin at 1."""
 
-NO_LINK = 0
+NO_LINK: Final = 0
 """Link number of a request without a link of the broker; those of links begin at 1."""
 
 
@@ -31,13 +31,13 @@ class ReplyTo(NamedTuple):
     """Of the request on its link: the delivery id; without a link the requester's own number."""
 
 
-NOWHERE = ReplyTo(OWN_CONNECTION_ID, NO_LINK, 0)
+NOWHERE: Final = ReplyTo(OWN_CONNECTION_ID, NO_LINK, 0)
 """Placeholder until the caller sets where the answer goes, or for a command without an answer."""
 
 SequenceNumber = NewType("SequenceNumber", int)
 """Names a message in its queue. Its position there is another number."""
 
-NOT_NUMBERED = SequenceNumber(0)
+NOT_NUMBERED: Final = SequenceNumber(0)
 """Placeholder until the broker numbers a message, or where there is no message."""
 
 LockToken = NewType("LockToken", bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from peeklock.amqp.messaging import Sections
 from peeklock.broker.vocabulary.addresses import NO_LINK as NO_LINK
@@ -43,7 +43,7 @@ from peeklock.broker.vocabulary.extension_commands import TakeCursor as TakeCurs
 from peeklock.broker.vocabulary.message import Disposition as Disposition
 from peeklock.broker.vocabulary.message import Message
 
-DELIVERY_BYTES = 256
+DELIVERY_BYTES: Final = 256
 """What a delivery counts besides its message: about its cost in memory and on the wire. Without it a quarter
 of a million of the smallest messages go out at once, which takes a second. Our choice."""
 
@@ -128,7 +128,7 @@ class DropConnection:
     """Queue ids and lock tokens of messages that were not sent: available again, not counted (L-16)."""
 
 
-RUN_MAX = 64
+RUN_MAX: Final = 64
 """Messages of one `Send` or `Complete`: half a millisecond of work. Our choice."""
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from peeklock.rules.filters import Filter, SqlAction, TrueFilter
 
-UNLIMITED_MS = 922_337_203_685_477
+UNLIMITED_MS: Final = 922_337_203_685_477
 """The largest time span, P10675199DT2H48M5.4775807S, in whole ms: means "never"."""
 
 
@@ -39,7 +39,7 @@ class AuthorizationRule:
     modified_at_ms: int = 0
 
 
-RIGHTS = ("Manage", "Send", "Listen")
+RIGHTS: Final = ("Manage", "Send", "Listen")
 """Rights of a rule; Manage includes the others. Source: wire contract 7.3."""
 
 
@@ -138,7 +138,7 @@ class SubscriptionDescription:
         return subscription_path(self.topic_name, self.subscription_name)
 
 
-GIVEN_FORWARDS = {
+GIVEN_FORWARDS: Final = {
     "forward_to": "forward_to_given",
     "forward_dead_lettered_to": "forward_dead_lettered_to_given",
 }
@@ -153,14 +153,14 @@ class EntityKind(Enum):
     SUBSCRIPTION = "subscription"
 
 
-KINDS: dict[type, EntityKind] = {
+KINDS: Final[dict[type, EntityKind]] = {
     QueueDescription: EntityKind.QUEUE,
     TopicDescription: EntityKind.TOPIC,
     SubscriptionDescription: EntityKind.SUBSCRIPTION,
 }
 
 
-SUBSCRIPTIONS = "/Subscriptions/"
+SUBSCRIPTIONS: Final = "/Subscriptions/"
 """Part of a subscription's path and of no other entity's, in any case."""
 
 
@@ -178,9 +178,9 @@ def shown_source(name: str) -> str:
     return name if SUBSCRIPTIONS in name else name.lower()
 
 
-DEFAULT_RULE_NAME = "$Default"
+DEFAULT_RULE_NAME: Final = "$Default"
 
-_ALL_MESSAGES = TrueFilter()
+_ALL_MESSAGES: Final = TrueFilter()
 
 
 @dataclass(frozen=True, slots=True)

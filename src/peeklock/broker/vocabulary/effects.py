@@ -6,13 +6,13 @@ They leave in order, never before the batch that caused them is durable (see `en
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from peeklock.broker.vocabulary.addresses import Address, LinkId, ReplyTo, SequenceNumber
+from peeklock.broker.vocabulary.addresses import Address, LinkId, LockToken, ReplyTo, SequenceNumber
 from peeklock.broker.vocabulary.descriptions import Description, RuleDescription
 from peeklock.broker.vocabulary.errors import ServiceBusError
 from peeklock.broker.vocabulary.extension_commands import SearchCursor
-from peeklock.broker.vocabulary.message import Message, MessageView
+from peeklock.broker.vocabulary.message import Message, MessageState, MessageView
 
 
 @dataclass(slots=True)
@@ -77,12 +77,39 @@ class Rejected:
     error: ServiceBusError
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Deliver(MessageView):
     """Transfer a message over a receiver link. `lock_token` is the delivery tag in both modes, new each time.
     In a session `locked_until_ms` is 0: the lock is the session's."""
 
     link: LinkId
+
+    def __init__(  # written for the compiled form: each delivery makes one, and it inherits
+        self,
+        message: Message,
+        lock_token: LockToken | None,
+        locked_until_ms: int,
+        delivery_count: int,
+        ttl_ms: int | None,
+        state: MessageState,
+        overlay: bytes | None,
+        link: LinkId,
+    ) -> None:
+        self.message = message
+        self.lock_token = lock_token
+        self.locked_until_ms = locked_until_ms
+        self.delivery_count = delivery_count
+        self.ttl_ms = ttl_ms
+        self.state = state
+        self.overlay = overlay
+        self.link = link
+        self.cursor = None
+        self.of_session = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        lock = self.lock_token, self.locked_until_ms
+        others = self.delivery_count, self.ttl_ms, self.state, self.overlay, self.link
+        return Deliver, (self.message, *lock, *others)
 
 
 @dataclass(slots=True)
@@ -373,7 +400,7 @@ Effect: TypeAlias = (
     MessagesMatched | MatchingDeleted | ScheduledShifted
 )  # fmt: skip
 
-BY_LINK = frozenset(
+BY_LINK: Final = frozenset(
     {
         CoordinatorOpened,
         DetachLink,

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from peeklock.broker.vocabulary.addresses import NOT_NUMBERED, LockToken
 
-NEVER_MS = 0
+NEVER_MS: Final = 0
 """`expires_at_ms` of a message without its own time-to-live: the entity's default applies."""
 COPIES_FOLLOWING_MAX = 10_000
 """Copies that topics may make from one accepted message. Our choice (C15): a topic with k subscriptions that

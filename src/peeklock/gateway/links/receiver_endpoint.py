@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Final
 
 from peeklock.amqp.events import LinkAttached, LinkFlow
 from peeklock.amqp.performatives import ACCEPTED, DeliveryState, Rejected, TransactionalState
@@ -34,7 +35,7 @@ from peeklock.gateway.context import Context, Output
 from peeklock.gateway.links.attach import LinkKind, accepted_properties, accepted_source
 from peeklock.gateway.transactions import Transactions
 
-SHARE_BYTES_MIN = 16_384
+SHARE_BYTES_MIN: Final = 16_384
 """Output that each receiver of a connection may fill, however many there are. Our choice: less, and a link
 with small messages would ask the broker for more after every few of them."""
 

@@ -6,6 +6,7 @@ Transfers become commands, outcomes become dispositions. Source: wire contract 3
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from peeklock.amqp.events import DeliveryOversized, DeliveryReceived, LinkAttached
 from peeklock.amqp.messaging import BATCH_FORMAT, iter_batch
@@ -30,16 +31,16 @@ from peeklock.gateway.links.attach import LinkKind
 from peeklock.gateway.links.incoming_link import MESSAGE_OVERHEAD_BYTES, IncomingLink
 from peeklock.gateway.transactions import Transactions
 
-_BATCH_SIZE_MAX = Symbol("com.microsoft:max-message-batch-size")
+_BATCH_SIZE_MAX: Final = Symbol("com.microsoft:max-message-batch-size")
 
-BATCH_BYTES_MAX = 1024 * 1024
+BATCH_BYTES_MAX: Final = 1024 * 1024
 """The largest batch on any tier. Source: Learn "Service Bus quotas"."""
 
-BATCH_ENVELOPE_BYTES = 1024
+BATCH_ENVELOPE_BYTES: Final = 1024
 """For what clients do not count when they fill a batch: the Python client adds up its members, and sends
 header, annotations and properties of the first one around them, with ids of up to 128 characters."""
 
-_ELSEWHERE = (
+_ELSEWHERE: Final = (
     "The commit stores the message in its destination. Azure transfers it afterwards from the transaction's "
     "entity, and dead-letters it there if the destination refuses it."
 )

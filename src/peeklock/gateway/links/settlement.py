@@ -9,7 +9,7 @@ before, and the client may settle it again. Source: wire contract 4.2, 4.3, 6; A
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from peeklock.amqp.events import DispositionReceived
 from peeklock.amqp.performatives import (
@@ -45,8 +45,8 @@ from peeklock.gateway.context import Context
 from peeklock.gateway.links.receiver_endpoint import Unsettled
 from peeklock.gateway.transactions import Transactions
 
-REASON = "DeadLetterReason"
-DESCRIPTION = "DeadLetterErrorDescription"
+REASON: Final = "DeadLetterReason"
+DESCRIPTION: Final = "DeadLetterErrorDescription"
 
 EnlistedSettlement = Complete | Abandon | Defer | DeadLetter
 Settlement = EnlistedSettlement | Release
@@ -244,12 +244,12 @@ def _take_text(properties: dict[str, Any], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-_ENLISTABLE: dict[type, Callable[[int, LockToken, Any, ReplyTo | None], EnlistedSettlement]] = {
+_ENLISTABLE: Final[dict[type, Callable[[int, LockToken, Any, ReplyTo | None], EnlistedSettlement]]] = {
     Accepted: _complete,
     Modified: _modify,
     Rejected: _dead_letter,
 }
-_SETTLERS: dict[type, Callable[[int, LockToken, Any, ReplyTo | None], Settlement]] = {
+_SETTLERS: Final[dict[type, Callable[[int, LockToken, Any, ReplyTo | None], Settlement]]] = {
     **_ENLISTABLE,
     Released: _release,
 }

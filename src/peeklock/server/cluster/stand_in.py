@@ -15,7 +15,9 @@ from peeklock.server.system.keys import NamespaceKeys
 def stand_in(name: str, process: Process) -> ServedNamespace:
     """Return it, not open yet. Raises: KeysRefused."""
     settings = replace(process.settings, durability="memory", data=None, store=None, capture=None)
-    return ServedNamespace(name, process, settings, "default")
+    made = ServedNamespace(name, process, settings, "default")
+    made.stands_in = True
+    return made
 
 
 def follow_keys(served: ServedNamespace) -> None:

@@ -54,6 +54,8 @@ class AuthorityManager:
         self.asks_for_secret = authority is not None or bool(modes & _SECRETS)
         """Whether clients need a secret: without one, any web page could use the broker."""
         self.on_rules: Callable[[], None] = lambda: None
+        self.on_gone: Callable[[frozenset[str]], None] = lambda identities: None
+        """Takes whose keys were removed, see `Grant.identity`."""
         """Is called when rules have come or gone."""
         self.connection_string_key = ""
         """The part of a connection string that names a key, if it may be shown."""
@@ -79,8 +81,7 @@ class AuthorityManager:
 
     def set_rules(self, rules: Sequence[SasRule]) -> None:
         """Replace the keys of the namespace."""
-        self.authority.set_rules("", rules)
-        self.on_rules()
+        self._replace("", rules)
 
     def begin(self, entities: Iterable[EntityView]) -> None:
         """Add the rules of these entities."""
@@ -93,8 +94,7 @@ class AuthorityManager:
             if isinstance(change, EntityStored):
                 self._set(change.entity_id, change.description)
             elif isinstance(change, EntityRemoved) and change.entity_id in self._paths:
-                self.authority.set_rules(self._paths.pop(change.entity_id), ())
-                self.on_rules()
+                self._replace(self._paths.pop(change.entity_id), ())
 
     async def look(self, at_once: bool) -> Outcome:
         """Follow the file of the keys; one with a fault changes nothing. It is always whole."""
@@ -120,8 +120,13 @@ class AuthorityManager:
             SasRule(rule.name, rule.primary_key, rule.secondary_key, frozenset(map(Right, rule.rights)))
             for rule in description.authorization_rules
         ]
-        self.authority.set_rules(description.name, rules)
+        self._replace(description.name, rules)
+
+    def _replace(self, path: str, rules: Sequence[SasRule]) -> None:
+        gone = self.authority.set_rules(path, rules)
         self.on_rules()
+        if gone:
+            self.on_gone(gone)
 
 
 def is_loopback(host: str) -> bool:

@@ -66,6 +66,10 @@ CLIENTS_S_MAX = 5.0
 """How long clients may take to read that their namespace has ended. Our choice, as for one connection."""
 
 
+ABORT_LOOK_S = 0.005
+"""Between two looks whether connections that were aborted have ended."""
+
+
 class Tokens:
     """Random 16-byte lock tokens, drawn in bulk."""
 
@@ -126,6 +130,8 @@ class ServedNamespace:
         self.settings = settings = replace(settings, tier=self.limits.tier or settings.tier)
         self.kind = kind
         self.is_default = kind == "default"
+        self.stands_in = False
+        """Whether another node serves it, and this one stands in for the pages of the process."""
         self._process = process
         is_for_tests = settings.is_development or authority is not None
         self.clock = MovableClock(process.clock.now_ms) if is_for_tests else None
@@ -286,13 +292,17 @@ class ServedNamespace:
     async def retire(self, clients_s: float = CLIENTS_S_MAX, *, moves: bool = False) -> None:
         """Stop while other namespaces go on; its clients were told, and have a moment to read it.
 
-        `moves`: as of `stop`.
+        `moves`: as of `stop`; what was sent to clients that take longer is left to be read meanwhile.
         """
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.deserted.wait(), clients_s)
-        for connection in list(self.connections.values()):
-            connection.abort()
-        await self.deserted.wait()
+        connections = list(self.connections.values())
+        left = [connection for connection in connections if moves and connection.part()]
+        for connection in connections:
+            if connection not in left:
+                connection.abort()
+        while len(self.connections) > len(left):  # noqa: ASYNC110  # the ends come within a turn or two
+            await asyncio.sleep(ABORT_LOOK_S)
         await self.stop(moves=moves)
 
     def _make_keys(self) -> NamespaceKeys | GivenKeyFile | None:

@@ -48,6 +48,10 @@ STRANGER_WRITE_BUFFER_BYTES_HIGH = 32 * 1024
 has some 150 bytes."""
 
 
+RELAYED = "relayed"
+"""Information of a transport: another node has handed the connection on."""
+
+
 class Buffered:
     """Bytes in the buffers of all connections, as counted at their last ticks."""
 
@@ -104,6 +108,8 @@ class AmqpConnection(asyncio.Protocol):
         self._stopping = False
         """Nothing more is taken from the peer: the broker stops."""
         self._ending = False
+        self._has_parted = False
+        """Nothing more is asked of the shard: its store is another node's."""
         self._end_timers: list[asyncio.TimerHandle] = []
 
     @property
@@ -181,7 +187,8 @@ class AmqpConnection(asyncio.Protocol):
             data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
             self._commands = gateway.receive(data, now, SLICE_UNITS)
         self._working = more
-        self._shard.close_batch()  # effects handed out by it may let a link continue
+        if not self._has_parted:
+            self._shard.close_batch()  # effects handed out by it may let a link continue
         if self._eof and not self._working:
             self._finish(now)
         else:
@@ -214,6 +221,8 @@ class AmqpConnection(asyncio.Protocol):
 
     def _offer(self, commands: Sequence[Command]) -> None:
         """Offer commands of the gateway, after those that wait."""
+        if self._has_parted:
+            return
         if self._commands:
             self._commands = [*self._commands, *commands]
         elif commands:
@@ -328,7 +337,8 @@ class AmqpConnection(asyncio.Protocol):
         self._end_timers.append(later(END_S_MAX, transport.abort))
         if not transport.can_write_eof():  # TLS: has no half-close
             transport.close()
-            self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
+            if not transport.get_extra_info(RELAYED):  # another node reads all, and answers
+                self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
             return
         if not end_output(transport):
             return
@@ -382,6 +392,14 @@ class AmqpConnection(asyncio.Protocol):
         """Close the connection as an operator says; the peer is told why."""
         self._gateway.shutdown(now_ms, why)
         self.flush(now_ms)
+
+    def part(self) -> bool:
+        """Ask nothing more of the shard; return whether the peer is left to read what was written.
+
+        If not, the connection has to be aborted. That which is left ends by itself.
+        """
+        self._has_parted = self._ending
+        return self._has_parted
 
     def abort(self) -> None:
         """Close the connection at once."""

@@ -128,7 +128,9 @@ class HttpEndpoint:
     def _make_jobs(self) -> Jobs:
         served, shared = self._served, self._protocols
         facts = NoFacts() if served.kind == "throw-away" else JobFacts(shared.process.system, served.name)
-        return Jobs(served.name, shared.children, partial(shared.attach, served), facts, shared.clock.wall_ms)
+        jobs = Jobs(served.name, shared.children, partial(shared.attach, served), facts, shared.clock.wall_ms)
+        served.authority_manager.on_gone = jobs.disown
+        return jobs
 
     def _identities_of(self, connection_id: int) -> list[str]:
         connection = self._served.connections.get(connection_id)

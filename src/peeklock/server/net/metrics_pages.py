@@ -13,7 +13,7 @@ from pathlib import Path
 
 from peeklock.admin.exchange import Response
 from peeklock.broker.handlers.figures import EntityFigures
-from peeklock.broker.handlers.totals import Reader
+from peeklock.broker.handlers.totals import Reader, Totals
 from peeklock.broker.vocabulary.errors import ArgumentInvalid
 from peeklock.metrics import table
 from peeklock.metrics.exposition import Format
@@ -46,6 +46,8 @@ class MetricsPages:
     others: Callable[[], Iterable[MetricsPages]] | None = None
     """Returns the pages of the other namespaces, which this one shows too, with the figures of the process;
     None = it shows its own namespace."""
+    stands_in: bool = False
+    """Whether another node serves the namespace: then the figures of the process are all."""
 
     def __post_init__(self) -> None:
         self._series = EntitySeries(self.namespace)
@@ -67,16 +69,7 @@ class MetricsPages:
         gauges = {
             **self.gauges(),
             **({} if self.others is None else _process(shard.lag_ms)),
-            table.SIZE: totals.size_bytes,
-            table.OLDEST: age_s(totals.oldest_enqueued_at_ms, now_ms),
-            table.DROPPED: totals.dropped_sends,
-            table.LOST: shard.lost_bodies,
-            table.LINKS: totals.links,
-            table.LOCKS: totals.locks,
-            table.SESSIONS: totals.sessions,
-            table.ENTITIES: totals.entities,
-            table.UNCOMMITTED: shard.uncommitted_bytes,
-            table.READY: int(shard.status() == "ok"),
+            **({} if self.stands_in else self._of_namespace(totals, now_ms)),
         }
         if shard.free_bytes is not None:
             gauges[table.FREE] = shard.free_bytes
@@ -97,7 +90,23 @@ class MetricsPages:
             },
             [_cursor(reader, now_ms) for reader in totals.readers],
             self.build,
+            has_namespace=not self.stands_in,
         )
+
+    def _of_namespace(self, totals: Totals, now_ms: int) -> dict[Metric, float | int]:
+        shard = self.shard
+        return {
+            table.SIZE: totals.size_bytes,
+            table.OLDEST: age_s(totals.oldest_enqueued_at_ms, now_ms),
+            table.DROPPED: totals.dropped_sends,
+            table.LOST: shard.lost_bodies,
+            table.LINKS: totals.links,
+            table.LOCKS: totals.locks,
+            table.SESSIONS: totals.sessions,
+            table.ENTITIES: totals.entities,
+            table.UNCOMMITTED: shard.uncommitted_bytes,
+            table.READY: int(shard.status() == "ok"),
+        }
 
     async def entities(self, request: PageRequest) -> Response:
         """Answer `/metrics/entities`."""

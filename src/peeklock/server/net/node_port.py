@@ -15,6 +15,7 @@ from peeklock.config.hosts import host_and_port_of
 from peeklock.server import log
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.namespaces.lifecycle import Wanted
+from peeklock.server.net.amqp import RELAYED
 from peeklock.server.net.handed_on import HandedOnTransport
 from peeklock.server.net.listener import ACCEPTS_PER_TURN_MAX
 from peeklock.server.net.relay import Relay
@@ -190,7 +191,7 @@ class _HandedOn(asyncio.Protocol):
             transport.abort()
             return
         transport.resume_reading()
-        client = {"peername": (hello.host, hello.port) if hello.host else None}
+        client = {"peername": (hello.host, hello.port) if hello.host else None, RELAYED: True}
         if not hello.has_tls:
             client["sslcontext"] = None
         handed_on = HandedOnTransport(transport, hello.answered, client, _mismatch)

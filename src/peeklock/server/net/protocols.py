@@ -306,6 +306,7 @@ class Protocols:
                 partial(self._gauges, served),
                 build,
                 self._others if served.is_default else None,
+                served.stands_in,
             )
         return found
 
@@ -315,11 +316,13 @@ class Protocols:
     def _gauges(self, served: ServedNamespace) -> dict[Metric, float | int]:
         from peeklock.metrics import table
 
-        gauges: dict[Metric, float | int] = {
-            table.CONNECTIONS: len(served.connections),
-            table.OPENED: served.opened,
-            table.CLOSED: served.opened - len(served.connections),
-        }
+        gauges: dict[Metric, float | int] = {}
+        if not served.stands_in:
+            gauges[table.CONNECTIONS] = len(served.connections)
+            gauges[table.OPENED] = served.opened
+            gauges[table.CLOSED] = served.opened - len(served.connections)
+        elif self.member is not None:
+            gauges[table.READY] = int(self.member.unreached_s() is None)
         if served.is_default:
             gauges[table.BUFFERED] = self._buffered.size_bytes
             gauges[table.DEFECTS] = self.defects.count
@@ -354,11 +357,14 @@ class Protocols:
         for endpoint in self._endpoints.values():
             endpoint.stop()
 
-    async def shut_down(self) -> None:
-        """Tell AMQP clients that the broker stops, and wait a moment for them to read it."""
+    def shut_down(self) -> None:
+        """Tell AMQP clients that the broker stops."""
         now_ms = self.clock.now_ms()
         for connection in list(self.connections.values()):
             connection.shut_down(now_ms)
+
+    async def until_closed(self) -> None:
+        """Wait a moment for AMQP clients to read what they were sent."""
         if self.connections:
             self._all_closed.clear()
             with contextlib.suppress(TimeoutError):

@@ -7,8 +7,9 @@ whether it takes the client. From then on bytes are carried both ways, and neith
 other one's output is full.
 
 While nobody owns the namespace, such as during a takeover, a caller is held: it is not read, and each change
-in the database lets it try again. When the process that owns the namespace changes, its sessions are cut at
-once, so that no client waits for an owner that is frozen or cut off.
+in the database lets it try again. When the process that owns the namespace changes, its sessions end: an
+owner that gave it back in order has closed its end by then, and the client reads all that was sent; so that
+no client waits for an owner that is frozen or cut off, that takes no longer than `OWNER_S_MAX`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,17 @@ CONNECT_S_MAX = 5.0
 RETRY_S = 0.25
 """Between two tries, without a change in the database."""
 
+OWNER_S_MAX = 0.25
+"""For an owner that is one no more to close its end. Our choice: it has done so before, if it can."""
+
+END_S_MAX = 30.0
+"""For a client to read the last that was carried; as for one of our own."""
+
+CLOSE_S_MAX = 2.0
+"""The same when this node stops. Our choice: two round trips on any path."""
+
+CLOSE_LOOK_S = 0.02
+
 BUFFER_BYTES_HIGH = 256 * 1024
 """Above so much unsent output of one end the other one is not read."""
 
@@ -70,6 +82,8 @@ class Relay:
         self._held: dict[Caller, None] = {}
         self._sessions: dict[str, dict[Caller, None]] = {}
         """By the name of the store."""
+        self.ending: dict[Caller, None] = {}
+        """Those that read the last that was carried."""
         member.on_view(self._look)
         protocols.local = self._local_http
         protocols.relayed = self._carried
@@ -96,8 +110,18 @@ class Relay:
         return sum(map(len, self._sessions.values()))
 
     def close(self) -> None:
-        """Close all callers: the node stops."""
-        for caller in [*self._held, *(one for some in self._sessions.values() for one in some)]:
+        """Close all callers: the node stops. What they are sent already is left to be read."""
+        for caller in list(self._held):
+            caller.cut()
+        for caller in [one for some in self._sessions.values() for one in some]:
+            caller.end_now()
+
+    async def until_closed(self) -> None:
+        """Wait a moment for callers to read what was carried, then cut them."""
+        until_s = asyncio.get_running_loop().time() + CLOSE_S_MAX
+        while self.ending and asyncio.get_running_loop().time() < until_s:  # noqa: ASYNC110  # the end of many
+            await asyncio.sleep(CLOSE_LOOK_S)
+        for caller in list(self.ending):
             caller.cut()
 
     # From callers
@@ -134,9 +158,15 @@ class Relay:
         """Remember a caller that is connected to an owner."""
         self._sessions.setdefault(store, {})[caller] = None
 
+    def ends(self, caller: Caller) -> None:
+        """Remember a caller that reads the last that was carried."""
+        self.left(caller)
+        self.ending[caller] = None
+
     def left(self, caller: Caller) -> None:
         """Forget a caller."""
         self._held.pop(caller, None)
+        self.ending.pop(caller, None)
         sessions = self._sessions.get(caller.store)
         if sessions is not None:
             sessions.pop(caller, None)
@@ -144,11 +174,11 @@ class Relay:
                 del self._sessions[caller.store]
 
     def _look(self) -> None:
-        """Follow the database: cut what has another owner now, and let those that are held try again."""
+        """Follow the database: end what has another owner now, and let those that are held try again."""
         for store, sessions in list(self._sessions.items()):
             session = self.member.view.lease(store).session
             for caller in [one for one in sessions if one.session != session]:
-                caller.cut()
+                caller.end()
         for caller in list(self._held):
             caller.try_again()
 
@@ -167,6 +197,7 @@ class Caller(asyncio.Protocol):
         self._connecting: asyncio.Task[None] | None = None
         self._owner: _ToOwner | None = None
         self._wanted: Wanted | None = None
+        self._ends_by_s = 0.0
         self.store = ""
         self.session: str | None = None
         """The process that it is connected to."""
@@ -290,8 +321,34 @@ class Caller(asyncio.Protocol):
 
     def owner_lost(self) -> None:
         """Close the connection after what the owner has written."""
-        if self._transport is not None:
-            self._transport.close()
+        transport = self._transport
+        if transport is not None and not transport.is_closing():  # asyncio's TLS breaks when closed twice
+            self._relay.ends(self)
+            transport.close()
+            self._set_timer(END_S_MAX)
+
+    def end(self) -> None:
+        """End the connection: its owner is another one now.
+
+        An owner that has given the namespace back closes its end after what it has sent, before others can
+        know of it. One that is frozen or cut off does not, and is not waited for.
+        """
+        if self._transport is not None and self not in self._relay.ending:
+            self._relay.ends(self)
+            self._ends_by_s = self._loop.time() + END_S_MAX
+            self._set_timer(OWNER_S_MAX, self._end_unclosed)
+
+    def _end_unclosed(self) -> None:
+        if self._owner is not None and self._owner.is_paused and self._loop.time() < self._ends_by_s:
+            self._set_timer(OWNER_S_MAX, self._end_unclosed)  # the client reads what is on its way
+        else:
+            self.end_now()
+
+    def end_now(self) -> None:
+        """Carry nothing more, and close the connection after what was carried."""
+        if self._owner is not None:
+            self._owner.abort()
+        self.owner_lost()
 
     def pause_reading(self) -> None:
         """Read no more from the client for now."""
@@ -310,10 +367,11 @@ class Caller(asyncio.Protocol):
         if self._owner is not None:
             self._owner.abort()
 
-    def _set_timer(self, seconds: float) -> None:
+    def _set_timer(self, seconds: float, then: Callable[[], None] | None = None) -> None:
+        """Cut the connection after some time, or do something else."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(seconds, self.cut)
+        self._timer = self._loop.call_later(seconds, then or self.cut)
 
     def _end(self) -> None:
         for timer in (self._timer, self._retry):
@@ -330,6 +388,8 @@ class _ToOwner(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._client: asyncio.Transport | None = None
         self._early = b""
+        self.is_paused = False
+        """Whether the client is to read first."""
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         """Whether the owner takes the client; empty = it was lost."""
 
@@ -376,10 +436,12 @@ class _ToOwner(asyncio.Protocol):
             self._transport.write(data)
 
     def pause_reading(self) -> None:
+        self.is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
+        self.is_paused = False
         if self._transport is not None:
             self._transport.resume_reading()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -40,6 +40,9 @@ DONE: Final = "done"
 FAILED: Final = "failed"
 
 _FORGETTABLE: Final = (DONE, FAILED)
+
+NOBODY: Final = " "
+"""The owner of a job whose key was removed: no identity."""
 
 _UNAUTHORIZED: Final = 401
 
@@ -71,7 +74,7 @@ class _Record:
     work: Mapping[str, Any]
     """For the child."""
     owner: str
-    """Who started or resumed it last, see `Grant.identity`."""
+    """Who started or resumed it last, see `Grant.identity`; `NOBODY` = a key that was removed."""
     checkpoint: Any = None
     child: Child | None = None
     is_stopping: bool = False
@@ -153,14 +156,28 @@ class Jobs:
             if record.child is not None:
                 record.child.kill()
 
+    def disown(self, identities: Collection[str]) -> None:
+        """Keep the jobs of removed keys from keys that are made later under their names."""
+        disowned = [record for record in self._records.values() if record.owner in identities]
+        for record in disowned:
+            record.owner = NOBODY
+
+        async def keep() -> None:
+            with self._logged("whose a job is cannot be kept"):
+                for record in disowned:
+                    await self._put(record)
+
+        if disowned:
+            in_background(keep())
+
     async def _steer(self, asked: Steer) -> Response:
         if asked.do == "list":
-            shown = [record.json() for record in self._records.values()]
-            return answer_json({"jobs": [job for job in reversed(shown) if asked.sees(job)]})
+            seen = [each for each in self._records.values() if asked.sees(each.shown, each.owner)]
+            return answer_json({"jobs": [record.json() for record in reversed(seen)]})
         if asked.do == "start":
             return await self._start(asked)
         record = self._records.get(asked.job_id)
-        if record is None or not asked.sees(record.shown):
+        if record is None or not asked.sees(record.shown, record.owner):
             raise NotHere(f"There is no job '{asked.job_id[:64]}'.")
         if asked.do == "stop":
             self._require(record, RUNNING, "it does not run")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from peeklock.broker.vocabulary.message import LOST_BODY
@@ -82,15 +82,24 @@ def read(row: int, data: bytes) -> tuple[list[bytes], list[int]]:
     return payloads, [slot for slot in range(count) if summed[slot] != stated[slot]]
 
 
-class LostRow(list[bytes]):
-    """A row that cannot be read: the number of its payloads is unknown, and all are lost."""
+class LostRow(Sequence[bytes]):
+    """A row that cannot be read: the number of its payloads is unknown, and all are lost.
+
+    No list: compiled code would read its places, which it does not have.
+    """
 
     def __getitem__(self, slot: Any) -> Any:
         """Return `LOST_BODY` for any slot."""
         return LOST_BODY
 
+    def __len__(self) -> int:
+        return 0
 
-def read_what_is_left(row: int, data: bytes | None) -> tuple[list[bytes], bool]:
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(())
+
+
+def read_what_is_left(row: int, data: bytes | None) -> tuple[Sequence[bytes], bool]:
     """Return the payloads of a row, `LOST_BODY` for damaged ones, and whether all are sound."""
     if data is None:
         return LostRow(), False

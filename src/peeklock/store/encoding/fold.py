@@ -12,13 +12,14 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 from itertools import repeat
+from typing import Final
 
 from peeklock.broker.vocabulary.changes import MessageIdSeen, MessageStored, NumbersIssued
 from peeklock.store.base import LiveFacts, StoreDamaged
 from peeklock.store.encoding import frames, records
 from peeklock.store.encoding.records import Texts
 
-PIECE_RECORDS = 5_000
+PIECE_RECORDS: Final = 5_000
 """Records decoded at a time after a fold: some 1 MB of objects beyond what lasts."""
 
 

@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter, itemgetter
+from typing import Final
 
 from peeklock.broker.vocabulary.changes import (
     Change,
@@ -40,45 +41,48 @@ from peeklock.store.base import Batch, Frame, FrameKeys, StoreDamaged
 from peeklock.store.encoding import definitions, records
 from peeklock.store.encoding.records import ABSENT, HAS_OVERLAY, HOPS_SHIFT, WAS_SCHEDULED, Texts
 
-FRAME_VERSION = 2
+FRAME_VERSION: Final = 2
 """Version that this release writes. It reads 1 up to this: version 2 came with format 6."""
 
-_HEAD = struct.Struct("<BIQ")  # version, checksum, number
-_CHECKED_FROM = 5  # the checksum covers the number and all that follows; the version is its starting value
-_CHAINED_HEAD = struct.Struct("<BIQI")  # the same, and the checksum of the frame before
+_HEAD: Final = struct.Struct("<BIQ")  # version, checksum, number
+# The checksum covers the number and all that follows; the version is its starting value.
+_CHECKED_FROM: Final = 5
+_CHAINED_HEAD: Final = struct.Struct("<BIQI")  # the same, and the checksum of the frame before
 _STATED, _CHECKED_HEAD = struct.Struct("<BI"), struct.Struct("<QI")  # its two halves
-_CHAINED_FROM = 2
-_HEAD_BYTES = {1: _HEAD.size, 2: _CHAINED_HEAD.size}  # by version
-_RUN = struct.Struct("<BQI")  # kind, queue id (0 where records name it themselves), count
-_COUNT = struct.Struct("<I")
+_CHAINED_FROM: Final = 2
+_HEAD_BYTES: Final = {1: _HEAD.size, 2: _CHAINED_HEAD.size}  # by version
+_RUN: Final = struct.Struct("<BQI")  # kind, queue id (0 where records name it themselves), count
+_COUNT: Final = struct.Struct("<I")
 
 STORED, REMOVED, NUMBERS, ID_SEEN, OVERLAYS, TEXTS, STORED_WITH_TEXTS, PARTITIONED_NUMBERS = range(1, 9)
-COPIES_LEFT = 9
+COPIES_LEFT: Final = 9
 """Kinds of runs. Those from `TEXTS` on came with format 2, `COPIES_LEFT` with format 6."""
 
-PARTITIONS = 16
+PARTITIONS: Final = 16
 """Of a partitioned queue."""
-_REMOVED_RECORD = struct.Struct("<Q")  # position
-_NUMBERS_RECORD = struct.Struct("<QQqQ")  # queue id, next position, next sequence number, last enqueued at
-_PARTITIONED_RECORD = struct.Struct(f"<QQqQ{PARTITIONS}Q")  # the same, and the next order of each partition
-_NUMBERS = (_NUMBERS_RECORD, _PARTITIONED_RECORD)
-_ID_RECORD = struct.Struct("<16sqq")  # digest, seen at, sequence number
-_OVERLAY_RECORD = struct.Struct("<QI")  # position, length; the bytes of all follow the last record of the run
-_COPIES_RECORD = struct.Struct("<QH")  # position, copies that may still follow from the message
-_TEXT_RECORD = struct.Struct("<I")  # length of its UTF-8; the bytes of all follow the last one
+_REMOVED_RECORD: Final = struct.Struct("<Q")  # position
+# Queue id, next position, next sequence number, last enqueued at; the next order of each partition.
+_NUMBERS_RECORD: Final = struct.Struct("<QQqQ")
+_PARTITIONED_RECORD: Final = struct.Struct(f"<QQqQ{PARTITIONS}Q")
+_NUMBERS: Final = (_NUMBERS_RECORD, _PARTITIONED_RECORD)
+_ID_RECORD: Final = struct.Struct("<16sqq")  # digest, seen at, sequence number
+# Position, length; the bytes of all follow the last record of the run.
+_OVERLAY_RECORD: Final = struct.Struct("<QI")
+_COPIES_RECORD: Final = struct.Struct("<QH")  # position, copies that may still follow from the message
+_TEXT_RECORD: Final = struct.Struct("<I")  # length of its UTF-8; the bytes of all follow the last one
 
-STORED_PAIRS = {
+STORED_PAIRS: Final = {
     STORED: struct.Struct(f"<Q{records.STORED_REST.size}s"),
     STORED_WITH_TEXTS: struct.Struct(f"<Q{records.WITH_TEXTS_REST.size}s"),
 }
 """The stored records as (position, rest), as a fold keeps them."""
 
-_POSITIONS = {
+_POSITIONS: Final = {
     STORED: struct.Struct(f"<Q{records.STORED_REST.size}x"),
     STORED_WITH_TEXTS: struct.Struct(f"<Q{records.WITH_TEXTS_REST.size}x"),
 }
 
-_RECORDS = {
+_RECORDS: Final = {
     STORED: records.STORED_RECORD,
     STORED_WITH_TEXTS: records.WITH_TEXTS_RECORD,
     REMOVED: _REMOVED_RECORD,
@@ -90,13 +94,13 @@ _RECORDS = {
     COPIES_LEFT: _COPIES_RECORD,
 }
 
-_LAST_KINDS = (NUMBERS, PARTITIONED_NUMBERS, ID_SEEN)
+_LAST_KINDS: Final = (NUMBERS, PARTITIONED_NUMBERS, ID_SEEN)
 """Kinds of the runs behind those of messages, in their order in a frame."""
 
-_place = itemgetter(0)
+_place: Final = itemgetter(0)
 
-_id_fields = attrgetter("digest", "seen_at_ms", "sequence_number")
-_counters = attrgetter("queue_id", "next_position", "next_sequence_number", "last_enqueued_at_ms")
+_id_fields: Final = attrgetter("digest", "seen_at_ms", "sequence_number")
+_counters: Final = attrgetter("queue_id", "next_position", "next_sequence_number", "last_enqueued_at_ms")
 
 
 def encode(batch: Batch, previous: int = 0) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, Final
 
 from peeklock import FORM
 from peeklock.broker.vocabulary.changes import MessageStored
@@ -18,25 +18,25 @@ from peeklock.store.base import StoreDamaged
 
 # sequence number, enqueued sequence number, enqueued at, expires at, ttl, scheduled at, body row, frame
 # number, body slot, size, bare offset, delivery count, flags; the position comes first.
-_FIELDS = "qqqqqqqqIIIIB"
-_TEXT_FIELDS = "II"  # places of session id and dead-letter source, after all others
-BODY_ROW = 7
+_FIELDS: Final = "qqqqqqqqIIIIB"
+_TEXT_FIELDS: Final = "II"  # places of session id and dead-letter source, after all others
+BODY_ROW: Final = 7
 """The place of the body row among the fields of a record, the position included."""
-PLACES = struct.Struct("<" + _TEXT_FIELDS)
-STORED_RECORD = struct.Struct("<Q" + _FIELDS)
-STORED_REST = struct.Struct("<" + _FIELDS)
-WITH_TEXTS_RECORD = struct.Struct("<Q" + _FIELDS + _TEXT_FIELDS)
-WITH_TEXTS_REST = struct.Struct("<" + _FIELDS + "8x")
-_PLACES_IN_REST = struct.Struct(f"<{STORED_REST.size}x" + _TEXT_FIELDS)
+PLACES: Final = struct.Struct("<" + _TEXT_FIELDS)
+STORED_RECORD: Final = struct.Struct("<Q" + _FIELDS)
+STORED_REST: Final = struct.Struct("<" + _FIELDS)
+WITH_TEXTS_RECORD: Final = struct.Struct("<Q" + _FIELDS + _TEXT_FIELDS)
+WITH_TEXTS_REST: Final = struct.Struct("<" + _FIELDS + "8x")
+_PLACES_IN_REST: Final = struct.Struct(f"<{STORED_REST.size}x" + _TEXT_FIELDS)
 
-ABSENT = -1  # None in times and durations, which are never negative
-_STATE_MASK = 0x03
-HOPS_SHIFT = 2
-_HOPS_MASK = 0x1C
-WAS_SCHEDULED = 0x20  # since format 6
-_UNKNOWN_FLAGS = 0x40
-HAS_OVERLAY = 0x80
-_STATES = tuple(MessageState)  # by number: 0, 1, 2
+ABSENT: Final = -1  # None in times and durations, which are never negative
+_STATE_MASK: Final = 0x03
+HOPS_SHIFT: Final = 2
+_HOPS_MASK: Final = 0x1C
+WAS_SCHEDULED: Final = 0x20  # since format 6
+_UNKNOWN_FLAGS: Final = 0x40
+HAS_OVERLAY: Final = 0x80
+_STATES: Final = tuple(MessageState)  # by number: 0, 1, 2
 
 Texts = Sequence["str | None"]
 """The texts of a frame by place; None at place 0."""

@@ -99,6 +99,12 @@ def make_tables(db: Db, shown: str) -> None:
         raise store_error(f"make the tables in {shown}", error) from error
 
 
+def require_format(db: Db, shown: str) -> None:
+    """Require that no newer release has upgraded the tables meanwhile. Raises: StoreTooNew, psycopg.Error."""
+    found = dict(db.execute("SELECT k, v FROM peeklock.meta WHERE k IN ('format', 'release')").fetchall())
+    _require_readable(int(found["format"]), found["release"], shown)
+
+
 def _make(db: Db) -> None:
     """Make the tables of format 1."""
     if not _has(db, "SELECT 1 FROM pg_namespace WHERE nspname = 'peeklock'"):
@@ -149,13 +155,17 @@ def _check(db: Db, shown: str) -> int:
     number, release = str(found.get("format", "")), found.get("release", "unknown")
     if not number.isdecimal():
         raise StoreDamaged(f"{shown} has a schema `peeklock` that is not ours: its format is {number!r}")
-    if int(number) > FORMAT:
+    _require_readable(int(number), release, shown)
+    return int(number)
+
+
+def _require_readable(number: int, release: str, shown: str) -> None:
+    if number > FORMAT:
         raise StoreTooNew(
             f"{shown} has format {number}, written by release {release}; this release, {__version__}, reads "
             f"up to {FORMAT}: start release {release} or a newer one, or restore a back-up that was made "
             "before the upgrade"
         )
-    return int(number)
 
 
 def _has(db: Db, sql: str) -> bool:

@@ -26,6 +26,7 @@ import psycopg
 from peeklock.store.base import StoreError, StoreFailed, StoreUnfinished
 from peeklock.store.postgres.connections import Connections, Link
 from peeklock.store.postgres.errors import store_errors
+from peeklock.store.postgres.format import require_format
 
 TTL_S = 5.0
 """How long a lease lasts. Our choice: 2 s worked too."""
@@ -46,6 +47,7 @@ _LOOK = (
     "SELECT is_whole, session, owner, instance = %s, extract(epoch FROM expires - clock_timestamp()) "
     "FROM peeklock.lease WHERE name = %s"
 )
+"""After the look at the format: a node of a newer release may have upgraded it since this process started."""
 _INSERT = (
     "INSERT INTO peeklock.lease(name, is_whole, epoch, batch_no, expires) "
     "VALUES (%s, true, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING"
@@ -150,13 +152,14 @@ class Leases:
     def take(self, name: str) -> Lease | Held:
         """Take the lease on a store, which is made if it is not there.
 
-        Raises: StoreUnfinished, StoreError.
+        Raises: StoreTooNew, StoreUnfinished, StoreError.
         """
         owner = self.owner
         with (
             self._connections.lent() as link,
             store_errors(f"take the store '{name}' in {self._connections.shown}"),
         ):
+            require_format(link.db, self._connections.shown)
             row = link.db.execute(_LOOK, (owner.instance, name)).fetchone()
             if row is None:
                 link.db.execute(_INSERT, (name,))

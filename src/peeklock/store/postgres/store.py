@@ -305,7 +305,7 @@ class PostgresStore:
         query = "SELECT no, meta FROM peeklock.journal WHERE shard = %s AND no > %s ORDER BY no LIMIT %s"
         return self._rows(query, self._held().shard, after, count)
 
-    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
+    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, Sequence[bytes]]:
         found = await self._read(partial(self._body_rows, rows))
         # Read again before acting on damage: the bytes may have changed on the way.
         damaged = [row for row in rows if not body_rows.read_what_is_left(row, found.get(row))[1]]

@@ -386,7 +386,7 @@ class SqliteStore:
                 chain.follow(no, meta)
         return fold.finish()
 
-    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, list[bytes]]:
+    async def read_body_rows(self, rows: Sequence[int]) -> dict[int, Sequence[bytes]]:
         assert self._reader is not None, "the store is not open"
         found = {}
         for row in rows:

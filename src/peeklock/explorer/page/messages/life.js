@@ -29,10 +29,11 @@ function Details({ event }) {
   `;
 }
 
-function Events({ life, onRefresh }) {
+function Events({ life, isLoading, onRefresh }) {
   const { events, asOf, isCut } = life;
   const until = asOf ? `The log has what happened until ${instant(asOf)}.` : "The log has nothing yet.";
-  if (events.length === 0) return html`<${Empty} title="The log has nothing of this message" icon="clock">${until} It is written in intervals. <button type="button" class="link" onClick=${onRefresh}>Look again</button><//>`;
+  const again = html`<button type="button" class="link" disabled=${isLoading} onClick=${onRefresh}>Look again</button>`; // another look would end the one under way
+  if (events.length === 0) return html`<${Empty} title="The log has nothing of this message" icon="clock">${until} It is written in intervals. ${again}<//>`;
   const began = Date.parse(events[0].time);
   return html`<ol class="life">
       ${events.map(
@@ -43,18 +44,18 @@ function Events({ life, onRefresh }) {
         </li>`,
       )}
     </ol>
-    <p class="faint">${isCut ? `The first ${plural(events.length, "event")} are shown. ` : ""}${until} <button type="button" class="link" onClick=${onRefresh}>Look again</button></p>`;
+    <p class="faint">${isCut ? `The first ${plural(events.length, "event")} are shown. ` : ""}${until} ${again}</p>`;
 }
 
 /** The life of a message; it is asked for when it is wanted, as a process of its own reads the log. */
 export function Life({ entity, number }) {
   const [isOpen, setOpen] = useState(false);
-  const { value, problem, reload } = useLoad((signal) => api.get(entityPath(entity, "messages", number, "life"), { signal }), [entity, number], { isOn: isOpen });
+  const { value, problem, isLoading, reload } = useLoad((signal) => api.get(entityPath(entity, "messages", number, "life"), { signal }), [entity, number], { isOn: isOpen });
   if (!session.value.me.has.eventLog) return null;
   let shown = html`<${Button} icon="clock" onClick=${() => setOpen(true)}>Show what happened to it<//>`;
   if (isOpen) {
     if (problem) shown = html`<${Refusal} problem=${problem} onRetry=${reload} />`;
-    else shown = value ? html`<${Events} life=${value} onRefresh=${reload} />` : html`<${Loading} text="Reading the event log" />`;
+    else shown = value ? html`<${Events} life=${value} isLoading=${isLoading} onRefresh=${reload} />` : html`<${Loading} text="Reading the event log" />`;
   }
   return html`<section class="card" aria-label="Life"><h2>Life</h2><div class="stack">${shown}</div></section>`;
 }
