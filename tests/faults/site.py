@@ -143,7 +143,10 @@ class Site:
             folder.mkdir()
             self.clocks[name] = FakedClock(folder)
         with self.clocks.get(name, nullcontext()):
-            self._start(name)
+            try:
+                self._start(name)
+            except BrokerFailed:  # not ready in time, beside other programs: once more
+                self._start(name)
 
     def _start(self, name: str) -> None:
         assert self.cluster is not None
