@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from peeklock.demo.broker import BrokerFailed, BrokerProcess
+from peeklock.store.postgres.leases import TTL_S
 from tests.kill.test_postgres import Sender, check_all
 from tests.postgres_server import PostgresServer, require_postgres
 from tests.server.cluster.processes import Cluster
