@@ -22,7 +22,7 @@ from pathlib import Path
 from bench.awaited import PATTERNS, drive_pattern
 from bench.disk import fsync_us
 from bench.loadgen import LoadFailed
-from bench.machine import interpreter
+from bench.machine import cpu_s, interpreter
 from bench.run import drive_queue, offer_1000, settle_options, warm_up
 from bench.systems import Peeklock, StartFailed
 
@@ -52,10 +52,14 @@ class Side:
     tree: Path
     python: Path
 
+    def on(self, folder: Path, *options: str) -> Peeklock:
+        """Return a broker of this side, on its own folder, which is not started."""
+        return Peeklock(folder, ("bench",), options=options, program=self.python.with_name("peeklock"))
+
     @contextmanager
     def broker(self, folder: Path, *options: str) -> Iterator[Peeklock]:
         """Run a warm broker of this side, on its own folder."""
-        broker = Peeklock(folder, ("bench",), options=options, program=self.python.with_name("peeklock"))
+        broker = self.on(folder, *options)
         broker.start()
         try:
             warm_up(broker, broker.warm_s)
@@ -123,11 +127,35 @@ def rate(side: Side, folder: Path, messages: int) -> Figures:
     return found
 
 
+def restart(side: Side, folder: Path, messages: int) -> Figures:
+    """Return the time and CPU from spawn to ready: with an empty store, and after a kill with a backlog.
+
+    The backlog is 33 times the messages, 1 million unless the run is quick.
+    """
+    found: Figures = {}
+    backlog = 33 * messages
+    broker = side.on(folder)
+
+    def add(state: str) -> None:
+        found[f"restart: {state}, s"] = broker.start()
+        found[f"restart: {state}, s of CPU"] = cpu_s(broker.endpoint().pid)
+
+    try:
+        add("empty")
+        drive_queue(broker, "send", backlog, timeout_s=300)
+        broker.kill()
+        add(f"backlog of {backlog:,}")
+    finally:
+        broker.stop()
+    return found
+
+
 MEASURES: dict[str, Callable[[Side, Path, int], Figures]] = {
     "stages": stages,
     "queue": queue,
     "awaited": awaited,
     "rate": rate,
+    "restart": restart,
 }
 """By name; each gets its own folder and the messages of the largest load."""
 
@@ -200,7 +228,7 @@ def compare_forms(folder: Path, names: Sequence[str], *, quick: bool) -> int:
             said = _run([str(side.python), "-c", "import peeklock; print(peeklock.FORM)"], folder, side.name)
             if said.strip() != form:
                 raise CannotCompare(f"{side.name} is {said.strip()}: is there a C compiler?")
-        table = _measure(sides, names, folder, quick=quick)
+        table = _measure(sides, names, folder, quick=quick, heads=("pure", "compiled"))
     except (CannotCompare, LoadFailed, StartFailed) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
@@ -208,7 +236,14 @@ def compare_forms(folder: Path, names: Sequence[str], *, quick: bool) -> int:
     return 0
 
 
-def _measure(sides: tuple[Side, Side], names: Sequence[str], folder: Path, *, quick: bool) -> str:
+def _measure(
+    sides: tuple[Side, Side],
+    names: Sequence[str],
+    folder: Path,
+    *,
+    quick: bool,
+    heads: tuple[str, str] = ("before", "after"),
+) -> str:
     # The installed package must run, on both sides.
     os.environ.pop("PYTHONPATH", None)
     names = names or list(MEASURES)
@@ -225,7 +260,7 @@ def _measure(sides: tuple[Side, Side], names: Sequence[str], folder: Path, *, qu
                 figures[side.name] |= MEASURES[name](side, data / name, messages)
         found.append((figures[sides[0].name], figures[sides[1].name]))
     lines = [f"{interpreter()}; median of {rounds} rounds", ""]
-    lines.append(f"{'':46}{'before':>10}{'after':>10}{'ratio':>8}")
+    lines.append(f"{'':46}{heads[0]:>10}{heads[1]:>10}{'ratio':>8}")
     for name, (before, after, ratio) in medians(found).items():
         lines.append(f"{name:46}{before:10,.2f}{after:10,.2f}{ratio:8.3f}")
     return "\n".join(lines)

@@ -51,6 +51,12 @@ def interpreter() -> str:
     return f"{version}, {platform.python_compiler()}, {build}"
 
 
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process since its start."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @dataclass(slots=True)
 class _Item:
     number: int

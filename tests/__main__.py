@@ -70,6 +70,9 @@ class Step:
     aim_s: int
 
 
+Lane = tuple[Step, ...]
+Lanes = tuple[Lane, ...]
+
 LOGS = "{logs}"
 """Placeholder in commands for a folder that the steps of a run share; it is removed at the end."""
 
@@ -106,6 +109,9 @@ COMPILED_FOLDERS = (
 )
 """Folders of tests of what is compiled, and of what stands on it."""
 
+COMPILED_FOLDERS_IN_CI = ("form", "amqp", "broker", "engine", "gateway", "client")
+"""Of these, in CI."""
+
 AUDITED = ("messages", "transactions", "topics")
 """Kill loops that write event logs; `http` does too, in the soak."""
 
@@ -121,6 +127,20 @@ def simulated(first: int, last: int, aim_s: int) -> Step:
     """Return the step that runs seeds from `first` to `last` while their brokers write event logs."""
     seeds = ("--seeds", f"{first}:{last + 1}", "--events", f"{LOGS}/simulation")
     return Step(f"simulation, seeds {first} to {last}", (*MODULE, "tests.simulation", *seeds), aim_s)
+
+
+def compiled(level: str, *steps: Step) -> Lane:
+    """Return steps over the core as the C compiler optimizes it at this level; the first one builds it.
+
+    Their event logs are apart from those of the pure form.
+    """
+    program = "import peeklock; assert peeklock.FORM == 'compiled'"
+    found = []
+    for step in (Step("the core builds and runs", (PYTHON, "-c", program), 60), *steps):
+        command = (part.replace(LOGS, f"{LOGS}/compiled") for part in step.command)
+        over = (*MODULE, "tests.compiled", level, *command)
+        found.append(Step(f"compiled -O{level}: {step.name}", over, step.aim_s))
+    return tuple(found)
 
 
 LINT = (
@@ -276,7 +296,6 @@ SOAK = (
 )
 
 COMPILED = (
-    Step("the compiled form runs", (PYTHON, "-c", "import peeklock; assert peeklock.FORM == 'compiled'"), 5),
     Step(
         "core tests", (*PYTEST, "-n", "2", "-m", CORE, *(f"tests/{name}" for name in COMPILED_FOLDERS)), 200
     ),
@@ -288,14 +307,23 @@ COMPILED = (
 """What runs over the compiled core. Planted bugs are classes above those of the core, and prove the checker:
 they stay with the pure form."""
 
-Lanes = tuple[tuple[Step, ...], ...]
+COMPILED_IN_CI = (
+    Step(
+        "core tests",
+        (*PYTEST, "-m", CORE, *(f"tests/{name}" for name in COMPILED_FOLDERS_IN_CI)),
+        100,
+    ),
+    simulated(0, 5, aim_s=10),
+    killed("messages", rounds=2, seed=1, aim_s=20),
+)
+"""What CI runs over the compiled core, of all that `COMPILED` has: two minutes of CPU with the build."""
 
 SUITES: dict[str, Lanes] = {
     "test": (OTHERS, DECISIONS, STARTS, PEERS),
-    "rest": (SPARK_QUERIES, (*AUDITS, *CLIENTS), LONG),
+    "rest": (SPARK_QUERIES, (*AUDITS, *CLIENTS), (*LONG, *compiled("0", *COMPILED_IN_CI))),
     "lint": (LINT,),
-    "compiled": (COMPILED,),
-    "soak": (SOAK,),
+    "compiled": (compiled("0", *COMPILED),),
+    "soak": ((*SOAK, *compiled("2", *COMPILED)),),
 }
 
 
@@ -451,10 +479,6 @@ def main(arguments: list[str]) -> int:
         return 2
     # Steps start hundreds of processes, which would each compile all modules again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    if arguments == ["compiled"]:
-        from hatch_build import kept_tree  # which needs the build backend
-
-        os.environ["PYTHONPATH"] = str(kept_tree("0"))  # before the sources, for all processes
     started = time.monotonic()
     results = asyncio.run(run_lanes(SUITES[arguments[0]]))
     *table, closing_line = closing_table(results)

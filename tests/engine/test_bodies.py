@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from peeklock.engine.bodies import PAYLOAD_OVERHEAD_BYTES, BodyCache
+from peeklock.broker.vocabulary.message import LOST_BODY
+from peeklock.engine.bodies import PAYLOAD_OVERHEAD_BYTES, BodyCache, has_lost
+from peeklock.store.encoding.body_rows import read_what_is_left
 
 ROW = [b"x" * 100]
 ROW_BYTES = 100 + PAYLOAD_OVERHEAD_BYTES
@@ -34,6 +36,16 @@ def test_the_budget_holds_at_its_limit_and_one_byte_past() -> None:
         cache = BodyCache(budget_bytes)
         committed(cache, 1, 2)
         assert held(cache, 1, 2) == expected
+
+
+def test_a_row_that_cannot_be_read_has_a_lost_body_at_each_slot() -> None:
+    row, is_sound = read_what_is_left(1, None)
+    assert not is_sound
+    assert has_lost(row)
+    cache = BodyCache()
+    cache.put(1, row)
+    assert cache.get(1, 70) is LOST_BODY
+    assert cache.size_bytes == 0
 
 
 def test_an_uncommitted_row_stays_beyond_any_budget() -> None:
