@@ -39,6 +39,9 @@ def table(rounds: Iterable[dict[str, Any]]) -> Iterator[str]:
     by_fault: dict[str, list[dict[str, Any]]] = {}
     for one in rounds:
         by_fault.setdefault(one["fault"], []).append(one)
+    if not by_fault:
+        yield "No rounds are recorded."
+        return
     total = sum(len(rows) for rows in by_fault.values())
     failed = sum("failed" in row for rows in by_fault.values() for row in rows)
     yield f"{total} rounds; {'none failed' if not failed else f'{failed} failed'}."

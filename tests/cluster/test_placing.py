@@ -159,7 +159,7 @@ def test_when_a_node_dies_only_its_stores_move(
 def test_while_nodes_are_upgraded_only_the_newest_take_stores() -> None:
     """Those of an older release keep what they have, also if an operator has chosen one."""
     of = {"a": "0.9.1", "b": "0.10.0.dev2", "c": "0.10.0", "d": "0.9.1"}
-    nodes = {name: Node(name, "", 0.0, version=version) for name, version in of.items()}
+    nodes = {name: ClusterNode(name, "", 0.0, version=version) for name, version in of.items()}
     view = View(nodes, {"x": held("a"), "y": held("gone"), "z": held("d", "d"), "w": held("gone", "a")})
     assert place(view, "wxyz") == {"x": "a", "y": "c", "z": "d", "w": "c"}
     assert place(View({name: nodes[name] for name in "ad"}), "xy") == {"x": "a", "y": "d"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.explorer.brokers import ExploredBroker
-from tests.explorer.conftest import Visit
+from tests.explorer.conftest import OpenPage, Visit
 from tests.explorer.places import faults_in_both_themes
 
 pytestmark = pytest.mark.page
@@ -31,6 +32,20 @@ def counts_of(broker: ExploredBroker, name: str) -> tuple[int, int]:
     """Return the active messages and the dead letters of a queue."""
     counts = broker.api("GET", f"entities/{name}")["counts"]
     return counts["active"], counts["deadLetter"]
+
+
+def wait_for_counts(broker: ExploredBroker, names: set[str]) -> None:
+    """Wait until the counts, which may be 2 s old, have the dead letters of some queues.
+
+    The view of all dead letters reads those that have some when it is opened.
+    """
+    ends_at = time.monotonic() + 30
+    while True:
+        listed = broker.api("GET", "counts")["entities"]
+        if names <= {one["name"] for one in listed if one.get("deadLetter")}:
+            return
+        assert time.monotonic() < ends_at
+        time.sleep(0.1)
 
 
 def groups(page: Page) -> Locator:
@@ -93,16 +108,50 @@ def test_groups_by_a_json_path_are_deleted_and_moved_elsewhere(broker: ExploredB
 
 
 def test_all_dead_letters_are_shown_by_reason_with_their_entities(
-    broker: ExploredBroker, visit: Visit
+    broker: ExploredBroker, open_page: OpenPage
 ) -> None:
     name = with_dead_letters(broker, "one-more", {"PaymentRefused": 2})
-    page = visit(broker.at("dead-letters"))
+    wait_for_counts(broker, {name, "orders"})
+    page = open_page(broker.at("dead-letters"))
     row = page.get_by_role("grid", name="Reasons").get_by_role("row").filter(has_text="PaymentRefused")
+    expect(page.get_by_role("status").filter(has_text="dead letters in")).to_be_visible()
     expect(row).to_contain_text("8")
     row.click(position={"x": 10, "y": 10})
     page.get_by_role("dialog").get_by_role("link", name=name).click()
     expect(page.locator("h1")).to_contain_text(name)
     expect(page.get_by_role("navigation", name="Main").locator("[aria-current]")).to_have_count(0)
+
+
+def test_a_row_that_moves_under_the_mouse_is_the_one_that_is_clicked(
+    broker: ExploredBroker, open_page: OpenPage
+) -> None:
+    with_dead_letters(broker, "few", {"First": 20})
+    with_dead_letters(broker, "many", {"Second": 30})
+    wait_for_counts(broker, {"few", "many"})
+    page = open_page("about:blank")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "many/" in (route.request.post_data or ""):
+            held.append(route)
+        else:
+            route.fallback()
+
+    page.route("**/groups", hold)
+    page.goto(broker.at("dead-letters"))
+    grid = page.get_by_role("grid", name="Reasons")
+    row = grid.get_by_role("row").filter(has_text="First")
+    expect(page.get_by_text("Reading the reasons, entity by entity")).to_be_visible()
+    expect(row).to_contain_text("20")
+    place = row.bounding_box()
+    assert place is not None
+    page.mouse.move(place["x"] + 10, place["y"] + 10)
+    page.mouse.down()
+    held[0].fallback()
+    expect(grid.get_by_role("row").filter(has_text="Second")).to_be_visible()
+    expect(page.get_by_text("Reading the reasons, entity by entity")).to_be_hidden()
+    page.mouse.up()
+    expect(page.get_by_role("dialog")).to_contain_text("20 messages")
 
 
 def test_a_job_is_stopped_resumed_interrupted_by_a_restart_and_forgotten(

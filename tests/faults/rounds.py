@@ -123,6 +123,7 @@ class Run:
             f"{done.completions_gap_s} s without a completion"
         )
         await asyncio.to_thread(mend, site)
+        site.require_no_defect()
 
     def _audit(self, site: Site) -> None:
         """Audit the event log against what clients learnt. Raises: Broken."""

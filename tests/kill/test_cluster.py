@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from peeklock.demo.broker import BrokerFailed, BrokerProcess
+from peeklock.store.postgres.leases import TTL_S
 from tests.kill.test_postgres import Sender, check_all
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, require_postgres
 from tests.server.cluster.processes import Cluster
 
 SECONDS = 2.0
@@ -76,3 +77,29 @@ def check_for_long(owner: BrokerProcess) -> None:
     for _ in range(600):
         owner.check()
         time.sleep(0.05)
+
+
+def test_an_outage_of_the_database_moves_nothing(tmp_path: Path) -> None:
+    """It is longer than a lease: when the database is back, each owner renews before another node takes.
+    Req: R-02"""
+    require_postgres()
+    server = PostgresServer()
+    cluster = Cluster(server.url(), tmp_path, ("main", "one", "two"))
+    try:
+        server.start()
+        for name in "abc":
+            cluster.start(name)
+        cluster.until(lambda: sorted(map(str, cluster.shown("a").values())) == ["a", "b", "c"])
+        leases = "SELECT name, epoch, session FROM peeklock.lease WHERE name <> 'system' ORDER BY name"
+        before = server.execute(leases)
+        for _ in range(2):
+            server.stop("immediate")
+            time.sleep(1.5 * TTL_S)
+            server.start()
+            time.sleep(1.5 * TTL_S)
+            assert server.execute(leases) == before
+        for node in cluster.nodes.values():
+            node.check()
+    finally:
+        cluster.kill()
+        server.remove()

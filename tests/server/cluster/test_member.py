@@ -18,6 +18,7 @@ from peeklock.broker.vocabulary.changes import FactStored
 from peeklock.cli import main
 from peeklock.config.namespace_limits import NamespaceLimits
 from peeklock.server.app import Broker
+from peeklock.server.cluster.member import Member
 from peeklock.server.disk import SYSTEM, store_name
 from peeklock.server.keys.rules import new_rule
 from peeklock.server.settings import CaptureSettings, StartFailed

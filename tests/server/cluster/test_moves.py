@@ -80,7 +80,8 @@ def number_of(payload: bytes) -> int:
 
 
 def send_all(broker: Broker) -> None:
-    with client_of(broker, "main") as client, client.get_queue_sender("orders") as sender:
+    """Send all messages, again where the broker is busy."""
+    with client_of(broker, "main", retries=5) as client, client.get_queue_sender("orders") as sender:
         for first in range(0, COUNT, 3):
             bodies = [f"number={n:03}".ljust(BODY_BYTES) for n in range(first, first + 3)]
             sender.send_messages([ServiceBusMessage(body) for body in bodies])

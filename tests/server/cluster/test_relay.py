@@ -30,13 +30,13 @@ def url(postgres: PostgresServer) -> str:
     return postgres.new_database(f"relay{uuid.uuid4().hex}")
 
 
-def client_of(broker: Broker, name: str) -> ServiceBusClient:
+def client_of(broker: Broker, name: str, *, retries: int = 0) -> ServiceBusClient:
     """Return a client of a namespace, which connects to this node."""
     text = (
         f"Endpoint=sb://{name}.localhost:{broker.amqp_port};SharedAccessKeyName=RootManageSharedAccessKey;"
         f"SharedAccessKey={DEVELOPMENT_KEY};UseDevelopmentEmulator=true;"
     )
-    return ServiceBusClient.from_connection_string(text, retry_total=0)
+    return ServiceBusClient.from_connection_string(text, retry_total=retries)
 
 
 def send(broker: Broker, name: str, body: str) -> None:

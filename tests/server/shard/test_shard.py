@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -62,6 +63,7 @@ from peeklock.broker.vocabulary.quotas import STANDARD
 from peeklock.engine.bodies import BUDGET_BYTES, BodyCache
 from peeklock.engine.driver import BESIDE_CLIENTS, CLIENTS_WAIT_MS, READ_ROWS_MAX, WINDOW
 from peeklock.engine.engine import RECORD_BYTES, Engine
+from peeklock.engine.reclaim import SETTLE_MS
 from peeklock.rules.filters import SqlFilter
 from peeklock.server.loop.clock import boottime_s
 from peeklock.server.loop.turns import Turns
@@ -71,6 +73,7 @@ from peeklock.server.shard.driver_loop import HAND_OUT_S
 from peeklock.server.shard.shard import Losses, Shard
 from peeklock.store.base import NEVER, Batch, Store
 from peeklock.store.memory import MemoryStore
+from peeklock.store.sqlite.store import SqliteStore
 from peeklock.testing.clock import ManualClock
 from peeklock.testing.faults import FaultyStore
 from tests.gateway.harness import message_bytes
@@ -378,6 +381,31 @@ def test_a_stop_waits_for_a_command_that_is_under_way() -> None:
         assert namespace.totals().active_messages == len(sent) + 1
         frames = [frame async for frame in shard._store.load()]
         assert sum(isinstance(change, MessageStored) for f in frames for change in f.changes) == len(sent) + 1
+
+    asyncio.run(test())
+
+
+def test_a_stop_waits_for_a_read_that_its_last_commit_has_begun(tmp_path: Path) -> None:
+    """A node gives a namespace back and goes on with others. Req: R-02"""
+
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        shard, _ = await started(inner=SqliteStore(tmp_path), now_ms=lambda: clock.now_ms)
+        await shard.submit(lambda to: CreateEntity(QueueDescription("others"), to))
+        orders, others = QUEUES_PER_ENTITY, 2 * QUEUES_PER_ENTITY
+        sends = [
+            Send(queue, Message(1000, bare_offset=0), Sections(b"p" * 1000), None)
+            for queue in (orders, orders, orders, others)
+        ]
+        shard.offer(sends)
+        await shard.submit(lambda to: PurgeMessages(Address("orders"), NOW_MS, to))
+        clock.now_ms += SETTLE_MS + 1
+        shard.offer(sends[-1:])
+        failures: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+        await shard.stop()
+        await asyncio.sleep(0)
+        assert not failures
 
     asyncio.run(test())
 

@@ -50,6 +50,14 @@ FREE_S_MAX = 10.0
 
 FREE_LOOK_S = 0.05
 
+AWAY_S = 2.5
+"""A view that comes so long after the one before says that the database, or this node, was away. Our
+choice: twice what a view takes at most when all is well."""
+
+GRACE_S = 3.0
+"""After that, until this node takes what others had: so long may they take to connect again and to renew
+their leases, which they try each 1.25 s. Our choice."""
+
 MOVED = "The namespace '{}' moves to another node of the cluster: connect again."
 
 
@@ -101,6 +109,8 @@ class Member:
         self._report = Report()
         self._loop = loop = asyncio.get_running_loop()
         self._viewed_s = loop.time()
+        self._patient_until_s = 0.0
+        """Until then nothing is taken: leases of others may have ended while the database was away."""
         self._watchers: list[Callable[[], None]] = []
         self._stops = False
         self._ending: set[asyncio.Task[None]] = set()
@@ -222,7 +232,10 @@ class Member:
     # From the watch
 
     def _take_view(self, view: View) -> None:
-        self.view, self._viewed_s = view, self._loop.time()
+        now_s = self._loop.time()
+        if now_s - self._viewed_s >= AWAY_S:
+            self._patient_until_s = now_s + GRACE_S
+        self.view, self._viewed_s = view, now_s
         self._seen.set()
         for watcher in self._watchers:
             watcher()
@@ -238,8 +251,9 @@ class Member:
             try:
                 await self._follow_facts()
                 wanted = self.directory.by_store
-                todo = plan(self.view, wanted, self.nodes.name, self.owned())
-                await self._do(todo, wanted)
+                if self._loop.time() >= self._patient_until_s:
+                    todo = plan(self.view, wanted, self.nodes.name, self.owned())
+                    await self._do(todo, wanted)
             except (StoreError, StartFailed) as failure:
                 log.error("the node cannot follow the cluster", {"reason": str(failure)})
 

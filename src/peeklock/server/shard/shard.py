@@ -302,6 +302,7 @@ class Shard:
     async def stop(self) -> None:
         """Commit what was offered, then close the store."""
         await self.rest()
+        await self._driving.store_calls.finish_reads()
         await self._store.close()
 
 

@@ -46,6 +46,7 @@ class StoreCalls:
         self._on_failure = on_failure
         self._measures = measures
         self._reads: set[asyncio.Task[None]] = set()
+        self._finishes = False
         self.between_commits = asyncio.Event()
         """Set while no batch is being committed."""
         self.between_commits.set()
@@ -98,6 +99,12 @@ class StoreCalls:
         """Wait until one of the reads under way is done."""
         await asyncio.wait(set(self._reads), return_when=asyncio.FIRST_COMPLETED)
 
+    async def finish_reads(self) -> None:
+        """Wait for the reads under way, before the store is closed; no action follows from them."""
+        self._finishes = True
+        while self._reads:
+            await self.wait_for_read()
+
     async def _read_rows(self, rows: list[int]) -> None:
         self._driver.rows_read(await self._store.read_body_rows(rows), self._now_ms())
 
@@ -115,5 +122,6 @@ class StoreCalls:
             await reading
         except StoreError as failure:
             self._on_failure(failure)
-        else:
+            return
+        if not self._finishes:
             self._on_read()

@@ -6,6 +6,7 @@ import { Icon } from "./icon.js";
 import { useShortcuts } from "./shortcuts.js";
 
 const ROW_PX = 34;
+const STILL_PX = 4; // a mouse that moves less while its button is down clicks
 const BEYOND = 8; // rows drawn above and below those in sight
 const ROW_PADDING_PX = 12; // both sides
 
@@ -148,11 +149,7 @@ function Head({ columns, template, sort, onSort, choice }) {
   </div>`;
 }
 
-function Row({ row, at, columns, template, tone, choice, isCurrent, isReached, onTake, onPress, onOpen }) {
-  const click = (event) => {
-    if (!onOpen || event.target.closest("a, button, input") || getSelection().toString()) return;
-    onOpen(row);
-  };
+function Row({ row, at, columns, template, tone, choice, isCurrent, isReached, onTake, onPress, onHold, onOpen }) {
   const isChosen = choice?.has(row);
   return html`<div
     role="row"
@@ -164,7 +161,7 @@ function Row({ row, at, columns, template, tone, choice, isCurrent, isReached, o
     style=${{ gridTemplateColumns: template, transform: `translateY(${at * ROW_PX}px)` }}
     onFocus=${(event) => event.target === event.currentTarget && onTake()}
     onKeyDown=${(event) => onPress(event, row)}
-    onClick=${click}
+    onMouseDown=${(event) => onHold(event, row)}
   >
     ${choice &&
     html`<div role="gridcell" class="cell">
@@ -213,6 +210,21 @@ export function Table(props) {
     [!!chosen],
   );
 
+  // Rows move while counts change: a click is for the row that was under the mouse when its button went down.
+  const held = useRef(null);
+  const hold = (event, row) => {
+    held.current = event.target.closest("a, button, input") ? null : { row, x: event.clientX, y: event.clientY };
+  };
+  const click = (event) => {
+    const down = held.current;
+    held.current = null;
+    if (!onOpen || event.target.closest("a, button, input") || getSelection().toString()) return;
+    const isStill = down && Math.hypot(event.clientX - down.x, event.clientY - down.y) < STILL_PX;
+    const under = event.target.closest("[role=row]");
+    const row = isStill ? down.row : sorted[under?.getAttribute("aria-rowindex") - 2];
+    if (row) onOpen(row);
+  };
+
   const press = (event, row) => {
     if (event.target !== event.currentTarget && /^(A|BUTTON|INPUT)$/.test(event.target.tagName)) return;
     row = sorted[places.get(wanted.current)] ?? row; // the focus may come later than the next key
@@ -236,7 +248,7 @@ export function Table(props) {
     const key = rowKey(row);
     const isCurrent = key === current;
     return html`<${Row} key=${key} ...${{ row, at, columns: shown, template, choice, isCurrent, onOpen }} tone=${rowTone?.(row) ?? ""}
-      isReached=${isCurrent || (!places.has(current) && at === 0)} onTake=${() => take(key)} onPress=${press} />`;
+      isReached=${isCurrent || (!places.has(current) && at === 0)} onTake=${() => take(key)} onPress=${press} onHold=${hold} />`;
   };
   return html`<div class="table" ref=${box}>
     <div
@@ -250,7 +262,7 @@ export function Table(props) {
       style=${height ? { height } : undefined}
     >
       <${Head} columns=${shown} template=${template} sort=${sort} onSort=${order} choice=${choice} />
-      <div role="rowgroup" class="table-rows" style=${{ height: `${sorted.length * ROW_PX}px` }}>
+      <div role="rowgroup" class="table-rows" onClick=${click} style=${{ height: `${sorted.length * ROW_PX}px` }}>
         ${sorted.slice(first, end).map((row, at) => drawRow(row, first + at))}
       </div>
       ${sorted.length === 0 && empty && html`<div role="rowgroup"><div role="row"><div role="gridcell">${empty}</div></div></div>`}
