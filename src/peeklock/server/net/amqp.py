@@ -165,6 +165,7 @@ class AmqpConnection(asyncio.Protocol):
         self._transport = None
         if self._end_of_output is not None:
             self._end_of_output.cancel()
+            self._end_of_output = None  # it knows the transport
         self._eof = True
         self._turns.take(self)
 
