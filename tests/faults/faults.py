@@ -184,6 +184,9 @@ FAULTS: dict[str, Callable[[Place], None]] = {
     "join": join,
 }
 
+IN_ORDER = ("stop-owner", "move", "join")
+"""Those with which all that an owner has sent arrives."""
+
 
 def mend(site: Site) -> None:
     """Start what does not run: nodes, also those that have ended by themselves, and a standby."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from peeklock.demo.broker import BrokerFailed, program
-from tests.faults.faults import FAULTS, LOADED, NAMESPACES, NODES, Place, mend
+from tests.faults.faults import FAULTS, IN_ORDER, LOADED, NAMESPACES, NODES, Place, mend
 from tests.faults.load import QUEUE, Load, gap_s
 from tests.faults.site import Site, tail
 from tests.faults.taking import TAKEN
@@ -90,7 +90,8 @@ class Run:
             await load.drain()
         finally:
             await load.stop()
-        return {**load.ledger.finish(), "lost on the way to a receiver that deletes": load.taken.judge()}
+        lost = load.taken.judge(in_order=self._fault in IN_ORDER)
+        return {**load.ledger.finish(), "lost on the way to a receiver that deletes": lost}
 
     def _entrance(self, owner: str) -> str:
         return self._random.choice([name for name in NODES if name != owner])

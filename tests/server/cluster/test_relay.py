@@ -17,6 +17,7 @@ from peeklock.auth import DEVELOPMENT_KEY
 from peeklock.cluster.hello import PING, TAKEN, Hello
 from peeklock.cluster.key import ClusterKey
 from peeklock.server.app import Broker
+from peeklock.server.net.amqp import AmqpConnection
 from peeklock.server.net.auth_throttle import PACE_S, REFUSALS_MAX, WAIT_S_MAX
 from peeklock.server.net.node_port import HELLO_S_MAX, SHAKING_MAX
 from peeklock.server.tls.between_nodes import node_contexts
@@ -244,6 +245,35 @@ def test_a_client_that_the_owner_turns_away_is_cut(url: str, tmp_path: Path) -> 
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), 1) == b""
         writer.close()
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_node_that_stops_knows_no_client_any_more(url: str, tmp_path: Path) -> None:
+    """Neither one at the door, nor one that the owner lets wait, nor one that comes for what it gives back."""
+
+    async def check(cluster: Cluster) -> None:
+        first, second = await two_nodes(cluster)
+        assert first.node is not None
+        silent, silent_writer = await asyncio.open_connection("127.0.0.1", first.amqp_port)
+        silent_writer.write(HANDSHAKE[:8])
+        await silent.readexactly(8)
+        show_bad_keys(first, round(2 / PACE_S))
+        paced, paced_writer = await opened(second.amqp_port, HANDSHAKE)
+        await paced.readexactly(8)
+        await asyncio.sleep(0.5)  # it waits at the owner
+        first.node.close()
+        for reader in (silent, paced):
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 1.0)
+        served = first.registry.default
+        served.retires = True
+        late = first.protocols.amqp_of(served)
+        assert not served.connections
+        assert not isinstance(late, AmqpConnection)
+        served.retires = False
+        silent_writer.close()
+        paced_writer.close()
 
     in_cluster(check, url, tmp_path, ["main"])
 
