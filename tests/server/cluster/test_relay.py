@@ -250,7 +250,7 @@ def test_a_client_that_the_owner_turns_away_is_cut(url: str, tmp_path: Path) -> 
 
 
 def test_a_node_that_stops_knows_no_client_any_more(url: str, tmp_path: Path) -> None:
-    """Neither one at the door, nor one that the owner lets wait, nor one that comes for what it gives back."""
+    """Neither one at the door, nor one that waits at its pace, nor one that comes for what it gives back."""
 
     async def check(cluster: Cluster) -> None:
         first, second = await two_nodes(cluster)
