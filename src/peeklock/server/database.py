@@ -115,8 +115,9 @@ class DatabaseStores:
 
         return PostgresStore(self._database, name, on_wait=waits)
 
-    def source(self, folder: Path, name: str) -> dict[str, str]:
-        return {"url": self._url, "name": name, "durability": self._survives}
+    def source(self, folder: Path, name: str) -> dict[str, str | int]:
+        epoch = self._database.leases.epoch(name)
+        return {"url": self._url, "name": name, "durability": self._survives, "epoch": epoch}
 
     def has(self, folder: Path, name: str) -> bool:
         return self._database.has(name)
