@@ -11,6 +11,7 @@ from peeklock.capture.exporter import Exporter, ExportOptions
 from peeklock.capture.folder import LogFolder
 from peeklock.capture.head import Head, LogTaken
 from peeklock.capture.source import FolderSource
+from peeklock.store.base import StoreFailed
 from tests.capture.stores import EPOCH, Told, enqueued, rows, segments, write_store
 
 
@@ -82,6 +83,26 @@ def finish(exporter: Exporter, now_s: float = 100.0) -> None:
 
 def numbers(log: Path) -> list[int]:
     return [row["sequence_number"] for row in rows(log) if row.get("sequence_number")]
+
+
+def test_a_listing_that_is_behind_is_read_again(
+    owner: Owner, data: Path, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of NFS, for half a minute: going on behind it would export rows twice. Req: X-04"""
+    first, _ = owner(1)
+    finish(first)
+    first.close()
+    write_store(data, [enqueued(2)])
+    second, _ = owner(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "glob", lambda path, pattern: iter(()))
+        with pytest.raises(StoreFailed, match=r"lacks event_date=.*\.parquet, which is there"):
+            finish(second)
+    second.close()
+    third, _ = owner(2)
+    finish(third)
+    assert numbers(log) == [1, 2]
+    assert len(segments(log)) == 2
 
 
 def test_an_earlier_owner_ends_once_a_later_one_has_its_log(owner: Owner, data: Path, log: Path) -> None:

@@ -29,6 +29,7 @@ from typing import Protocol
 from peeklock.capture.head import Head, Heads
 from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged
 from peeklock.capture.manifest_file import ManifestFile
+from peeklock.store.base import StoreFailed
 from peeklock.store.sqlite.folder import sync
 
 LOCK_NAME = "_capture.lock"
@@ -251,9 +252,11 @@ class LogFolder:
     def _read_segments(self) -> ManifestFile:
         """Find the segments, list those that are not in the manifest, and end a removal that was begun.
 
-        Raises: LogRefused, OSError.
+        Raises: LogRefused, StoreFailed, OSError.
         """
         self.segments = self._find_segments()
+        if self._head is not None:
+            self._require_listed(self._head)
         manifest = ManifestFile(self.path)
         try:
             manifest.open(self.segments, self.last_no + 1)
@@ -266,6 +269,17 @@ class LogFolder:
             self._unlink(self.segments.pop(0))
         self._manifest = manifest
         return manifest
+
+    def _require_listed(self, head: Head) -> None:
+        """Raise StoreFailed if the last segment was not found.
+
+        A network file system may list a folder as it was half a minute ago, although the file can be opened.
+        """
+        path = self.path / head.segment
+        if head.segment and all(segment.path != path for segment in self.segments):
+            raise StoreFailed(
+                f"the listing of {self.path} lacks {head.segment}, which is there: it is read again"
+            )
 
     def draft(self, first_no: int) -> Path:
         """Return the path of an unfinished segment."""
