@@ -238,11 +238,20 @@ def test_a_log_of_an_earlier_release_gets_a_head(url: str, log: Path, postgres: 
 
 
 def test_a_store_that_is_removed_has_no_heads(url: str, log: Path, postgres: PostgresServer) -> None:
+    """Also if the removal was interrupted."""
     write(url, [EPOCH], [enqueued(1)])
     export(url, log)
     count = "SELECT count(*) FROM peeklock.meta WHERE k LIKE 'event-log/%'"
     assert postgres.execute(count, url.rpartition("/")[2]) == [(1,)]
+    for statement in (
+        "CREATE FUNCTION fail() RETURNS trigger AS 'BEGIN RAISE EXCEPTION ''no''; END' LANGUAGE plpgsql",
+        "CREATE TRIGGER fails BEFORE DELETE ON peeklock.meta FOR EACH STATEMENT EXECUTE FUNCTION fail()",
+    ):
+        postgres.execute(statement, url.rpartition("/")[2])
     database = database_of(url)
+    with pytest.raises(StoreFailed, match="remove 'event-log/"):
+        database.remove("default")
+    postgres.execute("DROP TRIGGER fails ON peeklock.meta", url.rpartition("/")[2])
     database.remove("default")
     database.close()
     assert postgres.execute(count, url.rpartition("/")[2]) == [(0,)]
