@@ -112,7 +112,6 @@ class Nodes:
                         )
                     seen = found[1]
                 time.sleep(LOOK_S)
-            link.db.execute(_NOTIFY)
 
     def _add(self, db: Db, row: tuple[str, ...], log_folder: str) -> bool:
         """Add this node if no other one has its name. Raises: NodeRefused, psycopg.Error."""
@@ -123,6 +122,7 @@ class Nodes:
                 return False
             db.execute(_FORGET_EARLIER_NAME, (self._owner.instance, self.name))
             self._require_common_log(db, log_folder)
+            db.execute(_NOTIFY)
         return True
 
     def _require_common_log(self, db: Db, log_folder: str) -> None:
