@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from peeklock.capture import manifest_file
 from peeklock.capture.exporter import Exporter, ExportOptions
 from peeklock.capture.folder import LogFolder
 from peeklock.capture.head import Head, LogTaken
+from peeklock.capture.manifest import MANIFEST_NAME, parse
 from peeklock.capture.source import FolderSource
 from peeklock.store.base import StoreFailed
 from tests.capture.stores import EPOCH, Told, enqueued, rows, segments, write_store
@@ -20,6 +24,8 @@ class Text:
 
     def __init__(self) -> None:
         self.text: str | None = None
+        self.on_removal: Callable[[], None] | None = None
+        """Is called once, after the removal of segments was published."""
 
     def read(self) -> str | None:
         return self.text
@@ -28,6 +34,9 @@ class Text:
         if self.text != old:
             return False
         self.text = new
+        if self.on_removal is not None and json.loads(new)["removed_to"]:
+            then, self.on_removal = self.on_removal, None
+            then()
         return True
 
 
@@ -60,13 +69,19 @@ Owner = Callable[..., tuple[Exporter, Told]]
 
 
 @pytest.fixture
-def owner(data: Path, log: Path) -> Iterator[Owner]:
-    """Make an exporter of an owner, by its epoch, and what it tells."""
-    text, made = Text(), []
+def text() -> Text:
+    return Text()
 
-    def make(epoch: int) -> tuple[Exporter, Told]:
+
+@pytest.fixture
+def owner(data: Path, log: Path, text: Text) -> Iterator[Owner]:
+    """Make an exporter of an owner, by its epoch, and what it tells."""
+    made = []
+
+    def make(epoch: int, **options: Any) -> tuple[Exporter, Told]:
         told = Told()
-        exporter = Exporter(ExportOptions(Source(data, text, epoch), log, "here", interval_s=1.0), told)
+        source = Source(data, text, epoch)
+        exporter = Exporter(ExportOptions(source, log, "here", interval_s=1.0, **options), told)
         made.append(exporter)
         return exporter, told
 
@@ -172,3 +187,41 @@ def test_who_has_the_log_waits_for_the_lock_once(owner: Owner, data: Path) -> No
     write_store(data, [enqueued(2)])
     later.step(12.0)
     assert later.is_open
+
+
+@pytest.mark.parametrize("dead_lines_max", [0, 1000])
+def test_an_exporter_that_was_frozen_in_a_removal_damages_no_manifest(
+    owner: Owner, data: Path, log: Path, text: Text, monkeypatch: pytest.MonkeyPatch, dead_lines_max: int
+) -> None:
+    """Its line comes behind those of the next one, which may have written the manifest anew. Req: X-04"""
+    for number in (2, 3):
+        exporter, _ = owner(1)
+        finish(exporter)
+        exporter.close()
+        write_store(data, [enqueued(number)])
+
+    removed_to = []
+
+    def take_over() -> None:
+        removed_to.append(parse((log / MANIFEST_NAME).read_text()).removed_to)
+        with monkeypatch.context() as patched:
+            patched.setattr(manifest_file, "DEAD_LINES_MAX", dead_lines_max)
+            later, _ = owner(2)
+            later.step(0.0)
+            later.step(10.0)
+            finish(later)
+            later.close()
+
+    text.on_removal = take_over
+    frozen, _ = owner(1, keep_bytes=1)
+    frozen.finish()
+    frozen.step(50.0)
+    frozen.close()
+    assert removed_to == [0]
+    found = parse((log / MANIFEST_NAME).read_text())
+    assert max(found.removed_to, found.begins - 1) == 3
+    assert numbers(log) == [3]
+    write_store(data, [enqueued(4)])
+    last, _ = owner(3)
+    finish(last)
+    assert numbers(log) == [3, 4]

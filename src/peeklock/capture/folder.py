@@ -265,6 +265,8 @@ class LogFolder:
                 f"{self.path / MANIFEST_NAME} is damaged ({damage}): restore it from a copy; or move it "
                 "away, and a new one begins with the next segment"
             ) from None
+        if self._head is not None and self._head.removed_to > manifest.removed_to:
+            manifest.remove(self._head.removed_to)
         while len(self.segments) > 1 and self.segments[0].last_no <= manifest.removed_to:
             self._unlink(self.segments.pop(0))
         self._manifest = manifest
@@ -341,10 +343,11 @@ class LogFolder:
         """Remove the segments that are `old`, and return them."""
         removed = self.old(keep_days, keep_bytes)
         if removed:
+            last_no = removed[-1].last_no
             if self._head is not None:
-                self._head.require()
+                self._head.remove(last_no)
             assert self._manifest is not None
-            self._manifest.remove(removed[-1].last_no)  # first: else a reader would miss the files
+            self._manifest.remove(last_no)  # first: else a reader would miss the files
         for segment in removed:
             self._unlink(segment)
             self.segments.pop(0)

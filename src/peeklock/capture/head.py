@@ -8,6 +8,10 @@ log next does it if it was not done. So each batch is in one published segment, 
 
 Owners of the store are numbered, and the text has the number of the one whose exporter has the log. So the
 log goes from owner to owner in their order: the exporter of an earlier one cannot take it back.
+
+The manifest is a file, which nothing fences. An exporter that was frozen between a change of the text and the
+line about it appends what the next one has listed already: that does not count (`manifest`). One case is
+left: if it was frozen while it wrote the manifest anew, it puts the old lines back, which damages it.
 """
 
 from __future__ import annotations
@@ -60,13 +64,15 @@ class Head:
         """The name of the last segment, within the folder; empty = none was published yet."""
         self.draft = ""
         """The name of its file before it was renamed."""
+        self.removed_to = 0
+        """The last batch that retention removes."""
 
     def take(self) -> None:
         """Take over publishing, and read what was published last. Raises: LogTaken, StoreError."""
         text = self._read()
         if text is not None:
             told = json.loads(text)
-            self.segment, self.draft = told["segment"], told["draft"]
+            self.segment, self.draft, self.removed_to = told["segment"], told["draft"], told["removed_to"]
         self._replace(text)
 
     def publish(self, segment: str, draft: str) -> None:
@@ -77,10 +83,10 @@ class Head:
         self.segment, self.draft = segment, draft
         self._replace(self._text)
 
-    def require(self) -> None:
-        """Raise LogTaken if another exporter has taken the log. Raises: StoreError."""
-        if self._kept.read() != self._text:
-            raise self._taken()
+    def remove(self, last_no: int) -> None:
+        """Publish that the segments up to a batch are about to be removed; raises as `publish`."""
+        self.removed_to = last_no
+        self._replace(self._text)
 
     def require_no_later(self) -> None:
         """Raise LogTaken if the exporter of a later owner has taken the log. Raises: StoreError."""
@@ -93,7 +99,13 @@ class Head:
         return text
 
     def _replace(self, old: str | None) -> None:
-        told = {"epoch": self._epoch, "writer": self._writer, "segment": self.segment, "draft": self.draft}
+        told = {
+            "epoch": self._epoch,
+            "writer": self._writer,
+            "segment": self.segment,
+            "draft": self.draft,
+            "removed_to": self.removed_to,
+        }
         new = json.dumps(told)
         if not self._kept.replace(old, new):
             raise self._taken()
