@@ -34,6 +34,7 @@ By hand, with `python -m bench.NAME`
     beside         what other clients wait while commands read and move messages; search: searches by peeks
     workers        searches and jobs of the HTTP API, and what other clients wait beside them
     explorer       how quick the page is, and what open pages cost
+    cluster        nodes of a cluster: the relay, takeovers, moves, space
     postgres       the store in PostgreSQL against SQLite
     stages         CPU time of a message, stage by stage
     calls          Python calls of a message

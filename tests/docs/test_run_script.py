@@ -148,7 +148,7 @@ def test_commands_of_the_broker_are_handed_on(bare_tree: Path, command: str) -> 
 def test_the_tests_are_a_part_or_what_is_named(
     bare_tree: Path, arguments: list[str], handed_on: list[str]
 ) -> None:
-    _install_project(bare_tree, ("lint", "test"), python='[ "$1" = -c ] || printf "%s\\n" "$@"')
+    _install_project(bare_tree, ("compile", "lint", "test"), python='[ "$1" = -c ] || printf "%s\\n" "$@"')
     assert _run(bare_tree, "test", *arguments).stdout.splitlines() == handed_on
 
 

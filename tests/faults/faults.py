@@ -84,18 +84,20 @@ def stop_owner(place: Place) -> None:
 
 
 def freeze_owner(place: Place) -> None:
-    """`SIGSTOP` of the owner until another node owns, then `SIGCONT`: it ends with status 1."""
+    """`SIGSTOP` of the owner until another node owns, then `SIGCONT`: it lets go."""
+    before = place.site.gifts(place.owner)
     place.signal(signal.SIGSTOP)
     try:
         place.until_taken()
         time.sleep(place.random.uniform(0.0, 2.0))
     finally:
         place.signal(signal.SIGCONT)
-    place.site.until_ended(place.owner)
+    place.site.until_let_go(place.owner, before)
 
 
 def cut_owner(place: Place) -> None:
-    """The owner cannot reach the database, until another node owns: it ends with status 1."""
+    """The owner cannot reach the database, until another node owns: it lets go."""
+    before = place.site.gifts(place.owner)
     wires = place.site.wires[place.owner]
     for wire in wires:
         wire.cut()
@@ -105,7 +107,7 @@ def cut_owner(place: Place) -> None:
     finally:
         for wire in wires:
             wire.mend()
-    place.site.until_ended(place.owner)
+    place.site.until_let_go(place.owner, before)
 
 
 def slow_store(place: Place) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from peeklock.auth import DEVELOPMENT_KEY
 from peeklock.cli import main
-from peeklock.demo.broker import BrokerProcess
+from peeklock.demo.broker import BrokerFailed, BrokerProcess
 
 SECONDS_MAX = 40
 QUEUES: dict[str, dict[str, object]] = {"orders": {}}
@@ -108,3 +108,23 @@ class Cluster:
                 return answer.status, json.load(answer)
         except HTTPError as failure:
             return failure.code, json.load(failure)
+
+
+def gifts(node: BrokerProcess) -> int:
+    """Return how often a node has given a namespace back."""
+    return node.log.read_text(errors="replace").count('"namespace given back"')
+
+
+def until_let_go(node: BrokerProcess, gifts_before: int, seconds: float = SECONDS_MAX) -> None:
+    """Wait until a node whose lease is another's has ended with status 1, or given its namespace back."""
+    until_s = time.monotonic() + seconds
+    while gifts(node) == gifts_before:
+        try:
+            node.check()
+        except BrokerFailed as failure:
+            if "ended by itself with status 1" not in str(failure):
+                raise
+            node.kill()  # so that it can start again
+            return
+        assert time.monotonic() < until_s, "it goes on as the owner"
+        time.sleep(0.02)

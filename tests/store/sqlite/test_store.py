@@ -260,7 +260,7 @@ def test_a_damaged_frame_body_or_definition_is_found_when_read(tmp_path: Path) -
             await store.read_head(10_000)
         found = await store.read_body_rows([1, 2])
         assert found[1][0] is LOST_BODY
-        assert found[2] == []
+        assert len(found[2]) == 0
         assert found[2][0] is LOST_BODY
         with pytest.raises(StoreDamaged, match="entry entity/000000000001 fails its checksum"):
             await store.load_definitions()
