@@ -101,10 +101,12 @@ def test_a_long_search_for_a_state_shows_how_far_it_is(queues: ExploredBroker, v
     some = {"messages": [], "next": "a cursor", "nextNumber": 601}
     page.route("**/messages?from=0&*", lambda route: route.fulfill(json=some))
     page.route("**/messages?from=601&*", lambda route: held.append(route))
-    page.goto(queues.at("entities/long/messages?state=active"))
+    with page.expect_request("**/messages?from=601&*"):
+        page.goto(queues.at("entities/long/messages?state=active"))
     expect(page.get_by_text("Looked at those before number 601")).to_be_visible()
     held[0].continue_()
     expect(row(page, 601)).to_be_visible()
+    page.unroute_all()
 
 
 def test_new_messages_are_appended_and_the_place_is_kept(queues: ExploredBroker, visit: Visit) -> None:
