@@ -18,7 +18,6 @@ from tests.interop.program import Outcome
 from tests.interop.results import read_results
 from tests.interop.trials import Trials
 
-
 IN_SOAK = {"rust": pytest.mark.soak}  # to compile what it depends on takes 70 s of CPU
 """Clients that are not tried for each change."""
 
