@@ -5,6 +5,9 @@ goes on where it stood, perhaps when the lock of the folder is another's already
 its stores. An exporter that takes the log puts its name there. A segment is published by one change of that
 text, which fails if another exporter has taken the log; the rename of the file follows, and whoever takes the
 log next does it if it was not done. So each batch is in one published segment, whoever is frozen where.
+
+Owners of the store are numbered, and the text has the number of the one whose exporter has the log. So the
+log goes from owner to owner in their order: the exporter of an earlier one cannot take it back.
 """
 
 from __future__ import annotations
@@ -13,6 +16,10 @@ import json
 from typing import Protocol
 
 from peeklock.store.base import StoreFailed
+
+
+class LogTaken(StoreFailed):
+    """The exporter of a later owner of the store has the log: it writes what is left."""
 
 
 class Kept(Protocol):
@@ -25,18 +32,27 @@ class Kept(Protocol):
         """Make it durable in the place of `old`; return False if it is another one now."""
 
 
+class Heads(Protocol):
+    """The heads of the logs of one store, by the folder of the log."""
+
+    def head(self, folder_id: str, writer: str, shown: str) -> Head:
+        """Return one for an exporter, see `Head`. Raises: StoreError."""
+
+
 class Head:
     """The head of one log, for one exporter."""
 
-    def __init__(self, kept: Kept, writer: str, shown: str) -> None:
+    def __init__(self, kept: Kept, epoch: int, writer: str, shown: str) -> None:
         """Touch nothing yet.
 
         Args:
             kept: the text.
+            epoch: of the owner whose exporter this is; a later owner has a higher one.
             writer: this exporter; no other one is called so.
             shown: the log, for people.
         """
         self._kept = kept
+        self._epoch = epoch
         self._writer = writer
         self._shown = shown
         self._text: str | None = None
@@ -46,28 +62,42 @@ class Head:
         """The name of its file before it was renamed."""
 
     def take(self) -> None:
-        """Let no other exporter publish any more, and read what was published last. Raises: StoreError."""
-        text = self._kept.read()
+        """Take over publishing, and read what was published last. Raises: LogTaken, StoreError."""
+        text = self._read()
         if text is not None:
             told = json.loads(text)
             self.segment, self.draft = told["segment"], told["draft"]
         self._replace(text)
 
     def publish(self, segment: str, draft: str) -> None:
-        """Publish a segment, whose draft is durable. Raises: StoreError; then it may be published or not."""
+        """Publish a segment, whose draft is durable.
+
+        Raises: LogTaken; another StoreError, then it may be published or not.
+        """
         self.segment, self.draft = segment, draft
         self._replace(self._text)
 
     def require(self) -> None:
-        """Raise StoreError if another exporter has taken the log."""
+        """Raise LogTaken if another exporter has taken the log. Raises: StoreError."""
         if self._kept.read() != self._text:
             raise self._taken()
 
+    def require_no_later(self) -> None:
+        """Raise LogTaken if the exporter of a later owner has taken the log. Raises: StoreError."""
+        self._read()
+
+    def _read(self) -> str | None:
+        text = self._kept.read()
+        if text is not None and json.loads(text)["epoch"] > self._epoch:
+            raise self._taken()
+        return text
+
     def _replace(self, old: str | None) -> None:
-        new = json.dumps({"writer": self._writer, "segment": self.segment, "draft": self.draft})
+        told = {"epoch": self._epoch, "writer": self._writer, "segment": self.segment, "draft": self.draft}
+        new = json.dumps(told)
         if not self._kept.replace(old, new):
             raise self._taken()
         self._text = new
 
-    def _taken(self) -> StoreFailed:
-        return StoreFailed(f"another exporter has taken the event log {self._shown}, and goes on with it")
+    def _taken(self) -> LogTaken:
+        return LogTaken(f"another exporter has taken the event log {self._shown}, and goes on with it")

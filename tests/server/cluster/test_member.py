@@ -325,11 +325,14 @@ def test_all_nodes_write_their_event_logs_to_one_folder(url: str, tmp_path: Path
 
     async def check(cluster: Cluster) -> None:
         await cluster.start("a", capture=CaptureSettings(tmp_path / "log"))
-        with pytest.raises(StartFailed, match=r"log/other is not the folder to which the other nodes \(a\)"):
+        with pytest.raises(StartFailed, match=r"--capture is not the one to which the other nodes \(a\)"):
             await cluster.start("b", capture=CaptureSettings(tmp_path / "log" / "other"))
         with pytest.raises(StartFailed, match=r"\(a\) write an event log, and this one would leave gaps"):
             await cluster.start("b")
         await cluster.start("b", capture=CaptureSettings(same))
+        assert await cluster.stop("a") == await cluster.stop("b") == 0
+        other = CaptureSettings(tmp_path / "log" / "other")
+        await asyncio.gather(cluster.start("a", capture=other), cluster.start("b", capture=other))
         assert await cluster.stop("a") == await cluster.stop("b") == 0
         await cluster.start("a")
         with pytest.raises(StartFailed, match=r"\(a\) write no event log: stop all nodes, and start them"):
