@@ -47,7 +47,6 @@ _LOOK = (
     "SELECT is_whole, session, owner, instance = %s, extract(epoch FROM expires - clock_timestamp()) "
     "FROM peeklock.lease WHERE name = %s"
 )
-"""After the look at the format: a node of a newer release may have upgraded it since this process started."""
 _INSERT = (
     "INSERT INTO peeklock.lease(name, is_whole, epoch, batch_no, expires) "
     "VALUES (%s, true, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING"
@@ -160,6 +159,7 @@ class Leases:
             self._connections.lent() as link,
             store_errors(f"take the store '{name}' in {self._connections.shown}"),
         ):
+            # At each take: a node of a newer release may have upgraded the tables since this process started.
             require_format(link.db, self._connections.shown)
             row = link.db.execute(_LOOK, (owner.instance, name)).fetchone()
             if row is None:
