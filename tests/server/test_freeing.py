@@ -32,7 +32,7 @@ from peeklock.broker.vocabulary.commands import CreateEntity, DeleteEntity
 from peeklock.broker.vocabulary.descriptions import QueueDescription
 from peeklock.server.app import Broker
 from peeklock.server.loop.clock import SlewedClock
-from peeklock.server.net import amqp, http, listener, websocket
+from peeklock.server.net import ending, http, listener, websocket
 from peeklock.server.settings import Settings
 from tests.amqp.pair import attach, begin, end, flow, sasl_and_open, transfer
 from tests.amqp.test_links import detach
@@ -516,7 +516,7 @@ def play(loop: str, carrier: str, stories: list[Story]) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the deadlines of the ends short."""
-    monkeypatch.setattr(amqp, "LINGER_S", 0.05)
+    monkeypatch.setattr(ending, "LINGER_S", 0.05)
     monkeypatch.setattr(http, "LINGER_S", 0.05)
     monkeypatch.setattr(listener, "FIRST_BYTES_S_MAX", 0.5)
     monkeypatch.setattr(websocket, "CLOSE_S_MAX", 0.05)

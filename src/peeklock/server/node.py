@@ -84,6 +84,6 @@ class NodeParts:
         await asyncio.gather(self.member.end_logs(), self.relay.until_closed())
 
     def close(self) -> None:
-        """Take no client any more, and cut those that are carried."""
+        """Take no client any more, and end those that are carried."""
         self._port.close()
         self.relay.close()

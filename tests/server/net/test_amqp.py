@@ -29,7 +29,7 @@ from peeklock.engine.engine import Engine
 from peeklock.gateway.choice import OneNamespace
 from peeklock.gateway.connection import Gateway
 from peeklock.server.loop.turns import Turns
-from peeklock.server.net import amqp
+from peeklock.server.net import amqp, ending
 from peeklock.server.net.amqp import AmqpConnection
 from peeklock.server.shard.shard import Shard
 from peeklock.server.tls.certificates import make_pair
@@ -93,8 +93,8 @@ def test_a_peer_that_reads_no_more_does_not_keep_a_connection_that_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Req: R-05, T-08. Neither does closing wait for it for ever: what it does not read is dropped."""
-    monkeypatch.setattr(amqp, "LINGER_S", 0.02)
-    monkeypatch.setattr(amqp, "END_S_MAX", 0.1)
+    monkeypatch.setattr(ending, "LINGER_S", 0.02)
+    monkeypatch.setattr(ending, "END_S_MAX", 0.1)
 
     async def test(connect: Connect) -> None:
         ours, theirs = socket.socketpair()
@@ -129,7 +129,7 @@ def test_a_peer_that_does_not_end_tls_does_not_keep_a_connection_that_is_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Req: R-05, T-08. Celery's clients read only when used: a stop waited 10 s for them."""
-    monkeypatch.setattr(amqp, "LINGER_S", 0.05)
+    monkeypatch.setattr(ending, "LINGER_S", 0.05)
     pair = make_pair(["localhost"], datetime.datetime.now(datetime.UTC))
     for name, content in zip(("certificate", "key"), pair, strict=True):
         (tmp_path / name).write_bytes(content)
@@ -139,7 +139,10 @@ def test_a_peer_that_does_not_end_tls_does_not_keep_a_connection_that_is_over(
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
 
     async def test(connect: Connect) -> None:
-        ours, theirs = socket.socketpair()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            theirs = socket.create_connection(listener.getsockname())
+            ours, _ = listener.accept()
+        ours.setblocking(False)
         accepted = asyncio.ensure_future(connect(ours, server))
         peer = await asyncio.to_thread(client.wrap_socket, theirs)
         _, closed = await accepted

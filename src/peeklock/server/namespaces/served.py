@@ -66,6 +66,9 @@ CLIENTS_S_MAX = 5.0
 """How long clients may take to read that their namespace has ended. Our choice, as for one connection."""
 
 
+ABORT_S_MAX = 5.0
+"""For connections that were aborted to end. Our choice: they do so within a turn or two."""
+
 ABORT_LOOK_S = 0.005
 """Between two looks whether connections that were aborted have ended."""
 
@@ -159,6 +162,8 @@ class ServedNamespace:
         self.deserted = asyncio.Event()
         """Set while it has none."""
         self.deserted.set()
+        self.retires = False
+        """Whether it takes no connection any more."""
         self.opened = 0
         """Connections that have joined it."""
         self.used = False
@@ -294,14 +299,20 @@ class ServedNamespace:
 
         `moves`: as of `stop`; what was sent to clients that take longer is left to be read meanwhile.
         """
+        self.retires = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.deserted.wait(), clients_s)
-        connections = list(self.connections.values())
-        left = [connection for connection in connections if moves and connection.part()]
-        for connection in connections:
-            if connection not in left:
-                connection.abort()
-        while len(self.connections) > len(left):  # noqa: ASYNC110  # the ends come within a turn or two
+        aborted = {
+            connection_id: connection
+            for connection_id, connection in self.connections.items()
+            if not (moves and connection.part())
+        }
+        for connection in aborted.values():
+            connection.abort()
+        until_s = asyncio.get_running_loop().time() + ABORT_S_MAX
+        while not aborted.keys().isdisjoint(self.connections):
+            if asyncio.get_running_loop().time() >= until_s:
+                break
             await asyncio.sleep(ABORT_LOOK_S)
         await self.stop(moves=moves)
 

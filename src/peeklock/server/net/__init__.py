@@ -4,8 +4,10 @@ ports             The ports of a broker, and their TLS files.
 listener          Accepted connections, until their first bytes choose a protocol.
 control           The control socket.
 sockets           Listening on every address of a host; the end of a transport's output.
+ending            The end of a connection whose peer may still send.
 door              The beginning of a connection to a node, until its namespace is known.
 relay             Leads connections to the node that owns their namespace.
+to_owner          The connection of one to that node.
 node_port         The port at which other nodes hand on clients.
 probing           Whether a node's listener answers, and which nodes it can reach.
 handed_on         The transport of a connection whose beginning another part has answered.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from peeklock.broker.vocabulary.commands import Command
 from peeklock.broker.vocabulary.effects import Effect
 from peeklock.server.loop.turns import Turns
-from peeklock.server.net.sockets import end_output
+from peeklock.server.net import ending
 from peeklock.server.shard.shard import Shard
 
 if TYPE_CHECKING:
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 UNCOMMITTED_BYTES_MAX = 8 * 1024 * 1024
 """Reading from a connection pauses above this. Source: architecture, back-pressure."""
 
-LINGER_S = 2.0
-"""How long we read on after our end of the stream. Our choice: two round trips on any path."""
-
-END_S_MAX = 30.0
-"""How long a closed connection may take to drain: a peer that stops reading would keep it. Our choice."""
+RELAYED_LINGER_S = 5.0
+"""The same as `LINGER_S` where another node carries the connection. Our choice, the length of a lease: by
+then that node knows of a move, and passes on nothing more that the client sends."""
 
 ALL_UNCOMMITTED_BYTES_MAX = 64 * 1024 * 1024
 """Reading from sending connections pauses above this, over all of them. Our choice: eight that each fill
@@ -108,9 +106,10 @@ class AmqpConnection(asyncio.Protocol):
         self._stopping = False
         """Nothing more is taken from the peer: the broker stops."""
         self._ending = False
+        """Our half of the stream has ended."""
         self._has_parted = False
         """Nothing more is asked of the shard: its store is another node's."""
-        self._end_timers: list[asyncio.TimerHandle] = []
+        self._end_of_output: ending.Ending | None = None
 
     @property
     def known(self) -> bool:
@@ -146,6 +145,8 @@ class AmqpConnection(asyncio.Protocol):
         self._shard.add(self.connection_id, self)
 
     def data_received(self, data: bytes) -> None:
+        if self._end_of_output is not None:
+            self._end_of_output.heard()
         if self._stopping:
             return
         self._arrived.append(data)
@@ -162,8 +163,9 @@ class AmqpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        for timer in self._end_timers:
-            timer.cancel()
+        if self._end_of_output is not None:
+            self._end_of_output.cancel()
+            self._end_of_output = None  # it knows the transport
         self._eof = True
         self._turns.take(self)
 
@@ -272,8 +274,8 @@ class AmqpConnection(asyncio.Protocol):
         if commands and not self._stopping:  # else deliveries would follow one another during the stop
             self._offer(commands)
         if self._ending:
-            return
-        if gateway.closing:
+            self._read_on(transport)
+        elif gateway.closing:
             self._end(transport)
         elif self._reading_paused:
             self._resume_reading_if_room(transport)
@@ -324,36 +326,23 @@ class AmqpConnection(asyncio.Protocol):
             transport.pause_reading()
 
     def _end(self, transport: asyncio.Transport) -> None:
-        """End our half of the stream, and read on until the peer has ended its own.
+        """End our half of the stream, and read on until the peer has ended its own, or has all.
 
-        Closing a socket with bytes unread resets the connection, and the peer loses what it has not read yet:
-        the `close` with the reason.
+        Else the peer may lose what it has not read yet: the `close` with the reason.
         """
         self._ending = True
         data = self._gateway.data_to_send()  # of a defect met after the last turn's data was taken
         if data:
             transport.write(data)
-        later = asyncio.get_running_loop().call_later
-        self._end_timers.append(later(END_S_MAX, transport.abort))
-        if not transport.can_write_eof():  # TLS: has no half-close
-            transport.close()
-            if not transport.get_extra_info(RELAYED):  # another node reads all, and answers
-                self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
-            return
-        if not end_output(transport):
-            return
-        if self._reading_paused:
+        linger_s = RELAYED_LINGER_S if transport.get_extra_info(RELAYED) else ending.LINGER_S
+        self._end_of_output = ending.Ending(transport, linger_s)
+        self._read_on(transport)
+
+    def _read_on(self, transport: asyncio.Transport) -> None:
+        """Read what the peer still sends after our end, for its end behind that."""
+        if self._reading_paused and not self._working and not transport.is_closing():
             self._reading_paused = False
             transport.resume_reading()
-        self._end_timers.append(later(LINGER_S, transport.close))
-
-    def _end_unanswered(self, transport: asyncio.Transport) -> None:
-        """Abort a connection whose peer does not answer the end of TLS: clients that read only when used."""
-        if self._unsent():  # a slow peer; END_S_MAX bounds it
-            later = asyncio.get_running_loop().call_later
-            self._end_timers.append(later(LINGER_S, self._end_unanswered, transport))
-        else:
-            transport.abort()
 
     def _unsent(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()

@@ -42,6 +42,8 @@ class NodePort:
         """`address`: where other nodes reach it."""
         self._loop = asyncio.get_running_loop()
         self._shaking: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        self._handed_on: set[_HandedOn] = set()
+        """Those without a protocol yet."""
 
     def open(self, relay: Relay, context: ssl.SSLContext) -> None:
         """Take clients from now on."""
@@ -56,6 +58,8 @@ class NodePort:
                 sock.close()
         for task in self._shaking:
             task.cancel()
+        for handed_on in list(self._handed_on):
+            handed_on.abort()
 
     def _listen(self, listening: socket.socket, relay: Relay, context: ssl.SSLContext) -> None:
         if listening.fileno() >= 0:
@@ -88,7 +92,10 @@ class NodePort:
     async def _shake(self, sock: socket.socket, relay: Relay, context: ssl.SSLContext) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                lambda: _HandedOn(relay), sock, ssl=context, ssl_handshake_timeout=HELLO_S_MAX
+                lambda: _HandedOn(relay, self._handed_on),
+                sock,
+                ssl=context,
+                ssl_handshake_timeout=HELLO_S_MAX,
             )
         except OSError:  # also of the hand-shake: the peer is no node
             sock.close()
@@ -121,8 +128,10 @@ def _listening(settings: Settings) -> tuple[list[socket.socket], str]:
 class _HandedOn(asyncio.Protocol):
     """A connection from another node, until it has its protocol."""
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: Relay, waiting: set[_HandedOn]) -> None:
+        """Be among those that wait until it has its protocol."""
         self._relay = relay
+        self._waiting = waiting
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._timer: asyncio.TimerHandle | None = None
@@ -130,6 +139,7 @@ class _HandedOn(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._waiting.add(self)
         self._timer = asyncio.get_running_loop().call_later(HELLO_S_MAX, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -171,8 +181,14 @@ class _HandedOn(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._waiting.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+
+    def abort(self) -> None:
+        """Close the connection at once: the node stops."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _owned(self, hello: Hello) -> Wanted | None:
         """Return the namespace of the client, None = this node does not own it."""
@@ -190,6 +206,7 @@ class _HandedOn(asyncio.Protocol):
         if protocol is None:  # it was given back meanwhile
             transport.abort()
             return
+        self._waiting.discard(self)
         transport.resume_reading()
         client = {"peername": (hello.host, hello.port) if hello.host else None, RELAYED: True}
         if not hello.has_tls:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from peeklock import __version__
 from peeklock.auth import AnotherNamespace, Grant
@@ -121,7 +121,9 @@ class Protocols:
         """Return the protocol of a new AMQP connection, whose peer has named its namespace."""
         return self._amqp(served, partial(self._gateway, namespaces=Only(served)))
 
-    def _amqp(self, served: ServedNamespace, make_gateway: Callable[[int, int], Gateway]) -> AmqpConnection:
+    def _amqp(self, served: ServedNamespace, make_gateway: Callable[[int, int], Gateway]) -> asyncio.Protocol:
+        if served.retires or self.stops():  # it would never be told, and keep the namespace open
+            return _Refused()
         connection_id = self.new_id()
         connection = AmqpConnection(
             connection_id,
@@ -375,3 +377,11 @@ class Protocols:
         """Close all AMQP connections at once."""
         for connection in list(self.connections.values()):
             connection.abort()
+
+
+class _Refused(asyncio.Protocol):
+    """A connection that came too late."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # Later: who handed it on still uses it in this turn.
+        asyncio.get_running_loop().call_soon(cast(asyncio.Transport, transport).abort)

@@ -8,8 +8,8 @@ other one's output is full.
 
 While nobody owns the namespace, such as during a takeover, a caller is held: it is not read, and each change
 in the database lets it try again. When the process that owns the namespace changes, its sessions end: an
-owner that gave it back in order has closed its end by then, and the client reads all that was sent; so that
-no client waits for an owner that is frozen or cut off, that takes no longer than `OWNER_S_MAX`.
+owner that gave it back in order has written all by then. What it has sent is carried until nothing more
+comes, and the client reads all of it; what the client sends meanwhile is dropped.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from peeklock.server.line_limits import Note
 from peeklock.server.loop.tasks import tell_failure
 from peeklock.server.namespaces.lifecycle import Wanted
 from peeklock.server.namespaces.served import ServedNamespace
+from peeklock.server.net import ending
 from peeklock.server.net.door import AmqpDoor, Asked, Door, HttpDoor
 from peeklock.server.net.handed_on import HandedOnTransport
 from peeklock.server.net.protocols import Protocols
+from peeklock.server.net.to_owner import BUFFER_BYTES_HIGH, ToOwner
 
 HOLD_S_MAX = 30.0
 """How long a client is held while nobody owns its namespace. Our choice: several takeovers."""
@@ -43,18 +45,15 @@ RETRY_S = 0.25
 """Between two tries, without a change in the database."""
 
 OWNER_S_MAX = 0.25
-"""For an owner that is one no more to close its end. Our choice: it has done so before, if it can."""
+"""After the last byte of a former owner that is frozen or cut off. Our choice: no client waits for it."""
 
-END_S_MAX = 30.0
-"""For a client to read the last that was carried; as for one of our own."""
+LIVE_OWNER_S_MAX = 2.0
+"""After the last byte of a former owner that is live. Our choice: longer than it waits for a busy core."""
 
 CLOSE_S_MAX = 2.0
 """The same when this node stops. Our choice: two round trips on any path."""
 
 CLOSE_LOOK_S = 0.02
-
-BUFFER_BYTES_HIGH = 256 * 1024
-"""Above so much unsent output of one end the other one is not read."""
 
 OWN_PATHS = ("/live", "/ready", "/health", "/owner", "/metrics", "/connections", "/$api/v1/cluster")
 """Pages of the node itself, and what is below them, where the host names no namespace."""
@@ -79,6 +78,9 @@ class Relay:
         self.context = context
         self.now_ms = now_ms
         self.note = note
+        self._at_door: dict[Caller, None] = {}
+        """Those whose namespace is not known yet."""
+        self._closed = False
         self._held: dict[Caller, None] = {}
         self._sessions: dict[str, dict[Caller, None]] = {}
         """By the name of the store."""
@@ -111,7 +113,8 @@ class Relay:
 
     def close(self) -> None:
         """Close all callers: the node stops. What they are sent already is left to be read."""
-        for caller in list(self._held):
+        self._closed = True
+        for caller in [*self._at_door, *self._held]:
             caller.cut()
         for caller in [one for some in self._sessions.values() for one in some]:
             caller.end_now()
@@ -119,12 +122,19 @@ class Relay:
     async def until_closed(self) -> None:
         """Wait a moment for callers to read what was carried, then cut them."""
         until_s = asyncio.get_running_loop().time() + CLOSE_S_MAX
-        while self.ending and asyncio.get_running_loop().time() < until_s:  # noqa: ASYNC110  # the end of many
+        while asyncio.get_running_loop().time() < until_s:
+            if all(caller.has_ended for caller in self.ending):
+                break
             await asyncio.sleep(CLOSE_LOOK_S)
         for caller in list(self.ending):
             caller.cut()
 
     # From callers
+
+    def came(self, caller: Caller) -> bool:
+        """Remember a new caller; return False if the node stops."""
+        self._at_door[caller] = None
+        return not self._closed
 
     def wanted(self, asked: Asked) -> Wanted | None:
         """Return the namespace that is asked for; None = a page of this node."""
@@ -152,11 +162,17 @@ class Relay:
 
     def hold(self, caller: Caller) -> None:
         """Hold a caller, which tries again when something changes."""
+        self._at_door.pop(caller, None)
         self._held[caller] = None
 
     def carry(self, caller: Caller, store: str) -> None:
         """Remember a caller that is connected to an owner."""
         self._sessions.setdefault(store, {})[caller] = None
+
+    def is_live(self, name: str) -> bool:
+        """Return whether a node has reported lately."""
+        node = self.member.view.nodes.get(name)
+        return node is not None and node.is_live
 
     def ends(self, caller: Caller) -> None:
         """Remember a caller that reads the last that was carried."""
@@ -165,6 +181,7 @@ class Relay:
 
     def left(self, caller: Caller) -> None:
         """Forget a caller."""
+        self._at_door.pop(caller, None)
         self._held.pop(caller, None)
         self.ending.pop(caller, None)
         sessions = self._sessions.get(caller.store)
@@ -195,9 +212,14 @@ class Caller(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._owner: _ToOwner | None = None
+        self._owner: ToOwner | None = None
         self._wanted: Wanted | None = None
-        self._ends_by_s = 0.0
+        self._node = ""
+        """The name of that owner."""
+        self._is_over = False
+        """Whether its session has ended, so that nothing more is asked."""
+        self._ended_s = 0.0
+        self._end_of_output: ending.Ending | None = None
         self.store = ""
         self.session: str | None = None
         """The process that it is connected to."""
@@ -208,10 +230,16 @@ class Caller(asyncio.Protocol):
         # A cast: uvloop's transports do not derive from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._timer = self._loop.call_later(FIRST_S_MAX, self.cut)
+        if not self._relay.came(self):
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         if transport is None:
+            return
+        if self._is_over:
+            if self._end_of_output is not None:
+                self._end_of_output.heard()
             return
         if self._owner is not None:
             self._owner.write(data)
@@ -239,6 +267,8 @@ class Caller(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._end()
+        if self._end_of_output is not None:
+            self._end_of_output.cancel()
         if self._owner is not None:
             self._owner.close()
 
@@ -280,11 +310,12 @@ class Caller(asyncio.Protocol):
         found = self._relay.member.owner_of(self.store)
         if found is not None and found[1].name != self._relay.member.nodes.name:
             self.session, node = found
+            self._node = node.name
             self._connecting = self._loop.create_task(self._connect(transport, node.address))
             self._connecting.add_done_callback(tell_failure)
 
     async def _connect(self, transport: asyncio.Transport, address: str) -> None:
-        owner, answer = _ToOwner(self), b""
+        owner, answer = ToOwner(self), b""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 host, port = host_and_port_of(address)
@@ -322,27 +353,45 @@ class Caller(asyncio.Protocol):
     def owner_lost(self) -> None:
         """Close the connection after what the owner has written."""
         transport = self._transport
-        if transport is not None and not transport.is_closing():  # asyncio's TLS breaks when closed twice
-            self._relay.ends(self)
-            transport.close()
-            self._set_timer(END_S_MAX)
+        if transport is None or self._end_of_output is not None:
+            return
+        self._is_over = True
+        self._relay.ends(self)
+        self._set_timer(ending.END_S_MAX)
+        if not transport.is_closing():  # asyncio's TLS breaks when closed twice
+            self._end_of_output = ending.Ending(transport, ending.LINGER_S)
+            transport.resume_reading()
 
     def end(self) -> None:
         """End the connection: its owner is another one now.
 
-        An owner that has given the namespace back closes its end after what it has sent, before others can
-        know of it. One that is frozen or cut off does not, and is not waited for.
+        An owner that has given the namespace back wrote all before others can know of it, so what comes is
+        carried. It does not end the connection itself: bytes of the client may be on their way to it.
         """
-        if self._transport is not None and self not in self._relay.ending:
+        if self._transport is not None and not self._is_over:
+            self._is_over = True
             self._relay.ends(self)
-            self._ends_by_s = self._loop.time() + END_S_MAX
-            self._set_timer(OWNER_S_MAX, self._end_unclosed)
+            self._ended_s = self._loop.time()
+            self._set_timer(OWNER_S_MAX, self._end_unless_it_sends)
 
-    def _end_unclosed(self) -> None:
-        if self._owner is not None and self._owner.is_paused and self._loop.time() < self._ends_by_s:
-            self._set_timer(OWNER_S_MAX, self._end_unclosed)  # the client reads what is on its way
+    def _end_unless_it_sends(self) -> None:
+        """End the connection once nothing more comes from the former owner."""
+        owner, now_s = self._owner, self._loop.time()
+        if owner is None or now_s >= self._ended_s + ending.END_S_MAX:
+            self.end_now()
+            return
+        patience_s = LIVE_OWNER_S_MAX if self._relay.is_live(self._node) else OWNER_S_MAX
+        left_s = OWNER_S_MAX if owner.is_paused else owner.heard_s + patience_s - now_s
+        if left_s > 0:
+            self._set_timer(min(left_s, OWNER_S_MAX), self._end_unless_it_sends)
         else:
             self.end_now()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the system of the client has all that was carried."""
+        transport = self._transport
+        return transport is None or (self._end_of_output is not None and not ending.unread_bytes(transport))
 
     def end_now(self) -> None:
         """Carry nothing more, and close the connection after what was carried."""
@@ -378,77 +427,3 @@ class Caller(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._relay.left(self)
-
-
-class _ToOwner(asyncio.Protocol):
-    """The connection of a caller to the owner of its namespace."""
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-        self._transport: asyncio.Transport | None = None
-        self._client: asyncio.Transport | None = None
-        self._early = b""
-        self.is_paused = False
-        """Whether the client is to read first."""
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        """Whether the owner takes the client; empty = it was lost."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=BUFFER_BYTES_HIGH)
-
-    def data_received(self, data: bytes) -> None:
-        if self._client is not None:
-            self._client.write(data)
-            return
-        if not self.answer.done():
-            self.answer.set_result(data[:1])
-            data = data[1:]
-        self._early += data
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self._caller.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._caller.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        if not self.answer.done():
-            self.answer.set_result(b"")
-        if self._client is not None:
-            self._caller.owner_lost()
-
-    def begin(self, client: asyncio.Transport) -> None:
-        """Carry what comes to the client from now on."""
-        self._client = client
-        if self._early:
-            client.write(self._early)
-            self._early = b""
-        if self._transport is None:
-            self._caller.owner_lost()
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()

@@ -352,7 +352,10 @@ class _Carrier(asyncio.Transport):
         return self._websocket.ended or self._transport.is_closing()
 
     def can_write_eof(self) -> bool:
-        return False
+        return True  # a close frame, after which the peer's is awaited
+
+    def write_eof(self) -> None:
+        self._websocket.close()
 
     def pause_reading(self) -> None:
         self._websocket.pause_reading()
