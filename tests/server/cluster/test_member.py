@@ -382,9 +382,12 @@ def test_namespaces_go_to_the_node_of_the_newest_release(
     url: str, tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async def check(cluster: Cluster) -> None:
-        for name in "abc":
-            await cluster.start(name)
-        await cluster.until_owned(a=["default"], b=["namespace/one"], c=["namespace/two"])
+        await cluster.start("a")
+        await cluster.until_owned(a=["default", "namespace/one", "namespace/two"])
+        await cluster.start("b")
+        await cluster.until_owned(a=["default", "namespace/one"], b=["namespace/two"])
+        await cluster.start("c")
+        await cluster.until_owned(a=["default"], b=["namespace/two"], c=["namespace/one"])
         renamed = "UPDATE peeklock.node SET version = '9.9' WHERE name = 'b'"
         await asyncio.to_thread(postgres.execute, renamed, url.rpartition("/")[2])
         member, until_s = member_of(cluster, "a"), time.monotonic() + SECONDS_MAX
