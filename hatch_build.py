@@ -174,9 +174,8 @@ def build_extensions(source: Path, work: Path, level: str) -> None:
     )
     if os.environ.get("CC") == "tcc":
         for extension in extensions:
-            extension.extra_compile_args = [
-                "-w"
-            ]  # it warns of protocols, and the compiler's options are gcc's
+            # It warns of protocols, and the compiler's options are gcc's.
+            extension.extra_compile_args = ["-w"]
     distribution = Distribution({"name": "peeklock", "ext_modules": extensions})
     command: Any = distribution.get_command_obj("build_ext")
     command.build_lib = str(work / "lib")

@@ -221,7 +221,7 @@ AUDITS = (
 )
 
 SPARK_QUERIES = (
-    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 230),
+    Step("long tests of Spark", (*PYTEST, "-m", "spark and long", *FOLDERS["spark"]), 180),
     OLDEST,
 )
 """One session of Spark at a time, which leaves half of the cores to others."""
@@ -237,7 +237,7 @@ LONG = (
 
 CLIENTS = (
     # Their builds take most of it.
-    Step("every client", (*PYTEST, "-m", "clients", "tests/interop"), 180),
+    Step("every client", (*PYTEST, "-m", "clients and not soak", "tests/interop"), 180),
 )
 
 SOAK = (

@@ -62,6 +62,7 @@ class PostgresServer:
             f"port = {self.port}",
             f"unix_socket_directories = '{self.folder}'",
             "shared_buffers = 32MB",
+            "recovery_init_sync_method = syncfs",  # else each file of a new standby is synced by itself
             "logging_collector = off",
             *settings,
         ]

@@ -108,8 +108,23 @@ def test_pages_follow_each_other(broker: ApiBroker) -> None:
 def test_pages_of_a_state(broker: ApiBroker) -> None:
     later = "2024-01-02T00:00:00Z"
     broker.ok("POST", "/entities/q/messages", [{"body": "a"}, {"body": "b", "scheduledEnqueueTime": later}])
-    (shown,) = broker.ok("GET", "/entities/q/messages?state=scheduled")["messages"]
+    page = broker.ok("GET", "/entities/q/messages?state=scheduled")
+    (shown,) = page["messages"]
     assert (shown["body"], shown["scheduledEnqueueTime"]) == ("b", "2024-01-02T00:00:00.000Z")
+    assert page["nextNumber"] == shown["sequenceNumber"] + 1
+    assert broker.ok("GET", "/entities/q/messages?state=deferred") == {"messages": []}
+
+
+def test_a_page_of_a_state_has_none_of_the_others_that_are_before(
+    broker: ApiBroker,
+) -> None:
+    broker.ok("POST", "/entities/plain/messages", [{"body": "a"}] * 300)
+    for number in (290, 299):
+        broker.ok("PATCH", f"/entities/plain/messages/{number}", {"to": "deferred"})
+    page = broker.ok("GET", "/entities/plain/messages?state=deferred&limit=1")
+    assert [message["sequenceNumber"] for message in page["messages"]] == [290]
+    page = broker.ok("GET", f"/entities/plain/messages?state=deferred&cursor={page['next']}")
+    assert [message["sequenceNumber"] for message in page["messages"]] == [299]
 
 
 def test_a_scheduled_message_is_cancelled_by_its_number(broker: ApiBroker) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from peeklock.broker.vocabulary.events import Event
 from peeklock.capture.exporter import LOCK_S_MAX, Exporter, ExportOptions
-from peeklock.capture.folder import MARK_NAME, LogFolder, LogRefused, read_mark, write_mark
+from peeklock.capture.folder import MARK_NAME, LogFolder, LogRefused, read_folder_id, read_mark, write_mark
 from peeklock.capture.manifest import MANIFEST_NAME, parse
 from peeklock.capture.source import DatabaseSource, FolderSource
 from peeklock.store.base import Batch, StoreFailed
@@ -34,7 +34,7 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def exporter(url: str, log: Path) -> Iterator[Exporter]:
     """An exporter of the store `default`, which writes what it has read a second later."""
-    options = ExportOptions(DatabaseSource(url, "default", "fsync"), log, "here", interval_s=1.0)
+    options = ExportOptions(DatabaseSource(url, "default", "fsync", 1), log, "here", interval_s=1.0)
     made = Exporter(options, Told())
     yield made
     made.close()
@@ -62,7 +62,7 @@ def write(url: str, *batches: Sequence[Event], name: str = "default") -> None:
 def export(url: str, to: Path, name: str = "default") -> Told:
     """Export all that is there, as after the end of a broker."""
     told = Told()
-    exporter = Exporter(ExportOptions(DatabaseSource(url, name, "fsync"), to, "here"), told)
+    exporter = Exporter(ExportOptions(DatabaseSource(url, name, "fsync", 9), to, "here"), told)
     exporter.finish()
     try:
         while exporter.step(time.monotonic()) is not None:
@@ -145,7 +145,7 @@ def test_the_same_after_the_log_has_rested(
 
 
 def test_a_database_that_is_gone_is_named_without_its_password(tmp_path: Path) -> None:
-    source = DatabaseSource("postgresql://me:secret@127.0.0.1:1/mine", "default", "fsync")
+    source = DatabaseSource("postgresql://me:secret@127.0.0.1:1/mine", "default", "fsync", 1)
     exporter = Exporter(ExportOptions(source, tmp_path / "log", "here"), Told())
     with pytest.raises(StoreFailed, match=r"postgresql://127\.0\.0\.1:1/mine") as raised:
         exporter.step(0.0)
@@ -156,7 +156,9 @@ def test_a_database_that_is_gone_is_named_without_its_password(tmp_path: Path) -
 
 
 def made(url: str, log: Path, told: Told) -> Exporter:
-    return Exporter(ExportOptions(DatabaseSource(url, "default", "fsync"), log, "here", interval_s=1.0), told)
+    return Exporter(
+        ExportOptions(DatabaseSource(url, "default", "fsync", 2), log, "here", interval_s=1.0), told
+    )
 
 
 def test_an_exporter_that_was_frozen_publishes_nothing_more(
@@ -201,8 +203,8 @@ def test_who_takes_a_log_completes_what_was_published(url: str, log: Path) -> No
     [name] = segments(log)
     begun, _ = (log / MANIFEST_NAME).read_text().splitlines()
     (log / MANIFEST_NAME).write_text(f"{begun}\n")
-    connections = DatabaseSource(url, "default", "fsync")._connections
-    folder_id = read_mark(log / MARK_NAME, "folder")
+    connections = DatabaseSource(url, "default", "fsync", 9)._connections
+    folder_id = read_folder_id(log / MARK_NAME)
     assert folder_id is not None
     text = log_head(connections, "default", folder_id).read()
     assert text is not None
@@ -236,11 +238,20 @@ def test_a_log_of_an_earlier_release_gets_a_head(url: str, log: Path, postgres: 
 
 
 def test_a_store_that_is_removed_has_no_heads(url: str, log: Path, postgres: PostgresServer) -> None:
+    """Also if the removal was interrupted."""
     write(url, [EPOCH], [enqueued(1)])
     export(url, log)
     count = "SELECT count(*) FROM peeklock.meta WHERE k LIKE 'event-log/%'"
     assert postgres.execute(count, url.rpartition("/")[2]) == [(1,)]
+    for statement in (
+        "CREATE FUNCTION fail() RETURNS trigger AS 'BEGIN RAISE EXCEPTION ''no''; END' LANGUAGE plpgsql",
+        "CREATE TRIGGER fails BEFORE DELETE ON peeklock.meta FOR EACH STATEMENT EXECUTE FUNCTION fail()",
+    ):
+        postgres.execute(statement, url.rpartition("/")[2])
     database = database_of(url)
+    with pytest.raises(StoreFailed, match="remove 'event-log/"):
+        database.remove("default")
+    postgres.execute("DROP TRIGGER fails ON peeklock.meta", url.rpartition("/")[2])
     database.remove("default")
     database.close()
     assert postgres.execute(count, url.rpartition("/")[2]) == [(0,)]

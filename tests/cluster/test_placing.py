@@ -6,6 +6,7 @@ import math
 import random
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,6 +155,15 @@ def test_when_a_node_dies_only_its_stores_move(
     kept = {store: lease.owner for store, lease in cluster.held.items() if before[store] != dead}
     assert kept == {store: owner for store, owner in before.items() if owner != dead}
     assert all(lease.is_valid for lease in cluster.held.values())
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [("0.9.1", "0.10.0"), ("0.10.0.dev2", "0.10.0"), ("0.10.0rc1", "0.10.0"), ("0.10.0", "0.10.1.dev0")],
+)
+def test_releases_are_in_their_order(older: str, newer: str) -> None:
+    nodes = {"a": ClusterNode("a", "", 0.0, version=older), "b": ClusterNode("b", "", 0.0, version=newer)}
+    assert place(View(nodes), "x") == {"x": "b"}
 
 
 def test_while_nodes_are_upgraded_only_the_newest_take_stores() -> None:

@@ -68,6 +68,10 @@ def test_the_primary_waits_for_its_standby(compose: dict[str, Any]) -> None:
     assert "pg_basebackup" in compose["configs"]["standby"]["content"]
 
 
+QUICK = "recovery_init_sync_method=syncfs"
+"""Else PostgreSQL opens and syncs each file of a new standby by itself."""
+
+
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
     """A server of its own: the script changes its settings."""
@@ -94,10 +98,10 @@ def test_the_scripts_make_a_primary_and_its_synchronous_standby(
         "host=primary", f"host=127.0.0.1 port={server.port}"
     )
     standby = server.popen(
-        *_shell(server, script.replace("exec postgres", f"exec postgres -p {port}"), folder)
+        *_shell(server, script.replace("exec postgres", f"exec postgres -p {port} -c {QUICK}"), folder)
     )
     try:
-        until_s = time.monotonic() + 30
+        until_s = time.monotonic() + 120
         while not server.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"):
             assert time.monotonic() < until_s
             assert standby.poll() is None
@@ -110,7 +114,7 @@ def test_the_scripts_make_a_primary_and_its_synchronous_standby(
     finally:
         standby.send_signal(signal.SIGQUIT)
         try:
-            standby.wait(30)
+            standby.wait(120)
         finally:
             standby.kill()
 

@@ -56,6 +56,21 @@ def jobs_of(broker: ExploredBroker, name: str) -> list[dict[str, Any]]:
     return [job for job in broker.api("GET", "jobs")["jobs"] if job["entity"].startswith(f"{name}/")]
 
 
+@pytest.mark.parametrize("place", ["entities/orders/dead-letters", "dead-letters"])
+def test_a_count_is_stopped_and_begun_again(broker: ExploredBroker, visit: Visit, place: str) -> None:
+    wait_for_counts(broker, {"orders"})
+    page = visit(broker.url)
+    held: list[Route] = []
+    page.route("**/groups", lambda route: held.append(route))
+    page.goto(broker.at(place))
+    expect(page.get_by_role("progressbar", name="Counting")).to_be_visible()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.get_by_text("The count was stopped")).to_be_visible()
+    page.unroute("**/groups")
+    page.get_by_role("button", name="Count again").click()
+    expect(page.get_by_role("row").filter(has_text="PaymentRefused")).to_be_visible()
+
+
 def test_a_group_is_looked_at_and_sent_back_and_what_fails_again_is_counted(
     broker: ExploredBroker, visit: Visit
 ) -> None:

@@ -83,6 +83,16 @@ def test_the_form_of_a_body_is_found(broker: ExploredBroker, visit: Visit) -> No
         assert body_of(page).startswith(f"00000000  {body.encode()[:4].hex(' ')}")
 
 
+def test_bytes_are_shown_in_lines_that_do_not_wrap(broker: ExploredBroker, visit: Visit) -> None:
+    page = visit(one(broker, body="0123456789abcdef" * 4))
+    page.get_by_role("tab", name="Bytes").click()
+    shown = page.get_by_role("region", name="Bytes of the body")
+    expect(shown.locator(".code-line")).to_have_count(4)
+    heights = shown.locator(".code-line").evaluate_all("lines => lines.map((line) => line.clientHeight)")
+    assert max(heights) < 30
+    assert shown.evaluate("element => element.scrollWidth <= element.clientWidth")
+
+
 def test_bytes_that_are_no_text_are_shown_as_such(broker: ExploredBroker, visit: Visit) -> None:
     page = visit(one(broker, bodyBase64="/wABiVBORw=="))
     expect(page.get_by_role("tab", name="Bytes")).to_have_attribute("aria-selected", "true")

@@ -75,6 +75,40 @@ def test_a_long_queue_is_read_page_by_page_and_from_any_number(queues: ExploredB
     expect(row(page, MANY)).to_be_visible()
 
 
+def test_a_state_is_asked_for_and_not_looked_for(queues: ExploredBroker, visit: Visit) -> None:
+    queues.api("PUT", "entities/aside", {"kind": "queue"})
+    for _ in range(2):
+        queues.send("aside", [{"body": "active"}] * (MANY // 2))
+    for number in (1100, 1150):
+        queues.api("PATCH", f"entities/aside/messages/{number}", {"to": "deferred"})
+    page = visit(queues.url)
+    asked: set[str] = set()
+    page.on("request", lambda request: asked.update(re.findall(r"/messages\?from=(\d+)", request.url)))
+    page.goto(queues.at("entities/aside/messages?state=deferred"))
+    expect(page.locator(".table-foot")).to_have_text("2 listed")
+    queues.api("PATCH", "entities/aside/messages/1120", {"to": "deferred"})
+    expect(row(page, 1120)).to_be_visible()
+    queues.api("PATCH", "entities/aside/messages/1180", {"to": "deferred"})
+    expect(row(page, 1180)).to_be_visible()
+    assert asked <= {"0", "1151", "1181"}
+    page.get_by_role("button", name="Newest").click()
+    expect(row(page, 1180)).to_be_visible()
+
+
+def test_a_long_search_for_a_state_shows_how_far_it_is(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.url)
+    held: list[Route] = []
+    some = {"messages": [], "next": "a cursor", "nextNumber": 601}
+    page.route("**/messages?from=0&*", lambda route: route.fulfill(json=some))
+    page.route("**/messages?from=601&*", lambda route: held.append(route))
+    with page.expect_request("**/messages?from=601&*"):
+        page.goto(queues.at("entities/long/messages?state=active"))
+    expect(page.get_by_text("Looked at those before number 601")).to_be_visible()
+    held[0].continue_()
+    expect(row(page, 601)).to_be_visible()
+    page.unroute_all()
+
+
 def test_new_messages_are_appended_and_the_place_is_kept(queues: ExploredBroker, visit: Visit) -> None:
     page = visit(queues.at("entities/live/messages"))
     expect(page.get_by_text("No messages", exact=True)).to_be_visible()

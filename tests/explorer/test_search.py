@@ -76,6 +76,22 @@ def test_each_criterion_finds_what_it_should(queues: ExploredBroker, visit: Visi
     expect(page.locator(".table-foot")).to_have_text("0 messages found in 1,500")
 
 
+def test_an_address_that_is_edited_is_searched(queues: ExploredBroker, visit: Visit) -> None:
+    page = visit(queues.at("entities/long/search?filter=n+<+3"))
+    expect(page.locator(".table-foot")).to_contain_text("3 messages found")
+    page.evaluate("location.hash = '#/entities/long/search?filter=n+<+5'")
+    expect(page.locator(".table-foot")).to_contain_text("5 messages found")
+    expect(page.get_by_label("Filter", exact=True)).to_have_value("n < 5")
+    page.go_back()
+    expect(page.locator(".table-foot")).to_contain_text("3 messages found")
+    page.get_by_label("Filter", exact=True).fill("n < 4")
+    page.keyboard.press("Enter")
+    expect(page.locator(".table-foot")).to_contain_text("4 messages found")
+    page.evaluate("location.hash = '#/entities/long/search'")
+    expect(page.get_by_label("Filter", exact=True)).to_have_value("")
+    expect(page.locator(".table-foot")).to_have_count(0)
+
+
 def test_all_entities_are_searched_with_their_dead_letters(queues: ExploredBroker, visit: Visit) -> None:
     page = visit(queues.url)
     search(page, queues.at("search"), Body_contains='"order": 3')

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from peeklock.demo.broker import BrokerFailed, BrokerProcess
+from peeklock.demo.broker import READY_S_MAX, BrokerFailed, BrokerProcess
 from peeklock.server.capture import NAMESPACES_FOLDER
 from peeklock.server.check_database import check
 from tests.faults.wire import Wire, Wires
@@ -143,10 +143,13 @@ class Site:
             folder.mkdir()
             self.clocks[name] = FakedClock(folder)
         with self.clocks.get(name, nullcontext()):
+            began_s = time.monotonic()
             try:
                 self._start(name)
-            except BrokerFailed:  # not ready in time, beside other programs: once more
-                self._start(name)
+            except BrokerFailed:
+                if time.monotonic() < began_s + READY_S_MAX:  # it has ended by itself
+                    raise
+                self._start(name)  # it was not ready in time, beside other programs: once more
 
     def _start(self, name: str) -> None:
         assert self.cluster is not None

@@ -18,6 +18,9 @@ from tests.interop.program import Outcome
 from tests.interop.results import read_results
 from tests.interop.trials import Trials
 
+IN_SOAK = {"rust": pytest.mark.soak}  # to compile what it depends on takes 70 s of CPU
+"""Clients that are not tried for each change."""
+
 
 @pytest.fixture(scope="module")
 def outcome(
@@ -47,7 +50,7 @@ def outcome(
 @pytest.mark.parametrize(
     ("name", "feature"),
     [
-        pytest.param(name, feature, id=f"{name}-{feature}")
+        pytest.param(name, feature, id=f"{name}-{feature}", marks=IN_SOAK.get(name, ()))
         for name in clients()
         for feature in clients()[name].tried
     ],

@@ -142,3 +142,26 @@ def test_an_owner_that_was_frozen_adds_nothing_to_the_log(cluster: Cluster, log:
         os.kill(pid, signal.SIGCONT)
     sender.wait_for_more()
     check(cluster, sender, log)
+
+
+def test_a_namespace_moves_while_its_exporter_is_frozen(cluster: Cluster, log: Path) -> None:
+    """The exporter is to write the rest, and leaves it to that of the next owner. Req: X-03"""
+    _, sender = under_load(cluster)
+    owner = cluster.nodes["a"]
+    assert owner.pid is not None
+    frozen = children(owner.pid)
+    assert len(frozen) == 1
+    os.kill(frozen[0], signal.SIGSTOP)
+    move(cluster, "b")
+
+    def is_exporting() -> bool:
+        exporting = cluster.get("b", "/health", "main.localhost")[1].get("capture")
+        return isinstance(exporting, dict) and exporting["state"] == "running"
+
+    cluster.until(is_exporting)
+    os.kill(frozen[0], signal.SIGCONT)
+    sender.wait_for_more()
+    cluster.until(lambda: "another exporter has taken the event log" in owner.log.read_text())
+    for name in "ab":
+        assert "the event log cannot be written" not in cluster.nodes[name].log.read_text()
+    check(cluster, sender, log)

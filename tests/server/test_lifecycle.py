@@ -232,9 +232,10 @@ def test_what_cannot_be_made_or_deleted_is_refused_and_changes_nothing(folder: P
 def test_a_folder_of_an_earlier_namespace_is_not_taken(folder: Path) -> None:
     """Its messages and its event log are somebody's."""
     with BrokerProcess(folder, [f"--capture={folder / 'log'}"]) as broker:
-        done(broker, "create", "bank")
-        done(broker, "delete", "bank", "--yes")
         log = folder / "log" / "_namespaces" / "bank"
+        done(broker, "create", "bank")
+        assert until(log.is_dir)
+        done(broker, "delete", "bank", "--yes")
         assert f"{log} has the event log" in refused(broker, "create", "bank")
         shutil.rmtree(log)
         left = broker.data / "namespaces" / "bank"

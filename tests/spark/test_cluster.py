@@ -41,7 +41,7 @@ def cluster(postgres: PostgresServer, tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.spark
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(480)  # two starts of Java, on cores that others use
 def test_every_message_comes_once_when_the_owner_dies_in_mid_batch(cluster: Cluster, tmp_path: Path) -> None:
     """The query goes on at the next owner; the driver is killed too, before it ends. Req: X-02."""

@@ -334,8 +334,10 @@ def _steered(do: Any) -> Callable[[Call], Answer]:
 _ENTITY = Parameter(
     "entity", PATH_PARAMETERS["entity"].schema, "Only jobs of this entity, or of one below its path."
 )
-_OWN = "Manage sees all jobs of what the token is for; any other right sees those of the same key. One "
-"that is made under the name of a removed key is another key."
+_OWN = (
+    "Manage sees all jobs of what the token is for; any other right sees those of the same key. One that is "
+    "made under the name of a removed key is another key."
+)
 
 
 def _operation(name: str, method: str, path: str, summary: str, do: str, **more: Any) -> Operation:

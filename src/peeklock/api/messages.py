@@ -22,11 +22,12 @@ from peeklock.api.model import (
     MESSAGE_TO_SEND,
     SEQUENCE_NUMBER,
     STATES,
+    STATES_BY_NAME,
     message_json,
     read_message,
 )
 from peeklock.api.problems import SEND_STATUSES
-from peeklock.api.schema import Schema, check, record, ref
+from peeklock.api.schema import Schema, check, page, record, ref
 from peeklock.api.table import Call, Operation, Parameter
 from peeklock.auth.rights import Right
 from peeklock.broker.vocabulary.commands import (
@@ -69,12 +70,17 @@ SENT: Schema = record(
 
 DELETED: Schema = record({"deleted": COUNT})
 
-NAMED = {"Sent": SENT, "Deleted": DELETED}
+_PAGE: Schema = page("messages", ref("Message"), may_be_empty=True)
+_NEXT = {**SEQUENCE_NUMBER, "description": "The sequence number that the next page begins at or after."}
+PEEKED: Schema = {**_PAGE, "properties": {**_PAGE["properties"], "nextNumber": _NEXT}}
+
+NAMED = {"Sent": SENT, "Deleted": DELETED, "Peeked": PEEKED}
 
 STATE = Parameter(
     "state",
     {"type": "string", "enum": list(STATES.values())},
-    "Only messages in this state. A page is read first, then filtered, so it may be short.",
+    "Only messages in this state. A request passes over a bounded number of others, so a page may be empty "
+    "and have a `next`.",
 )
 FROM = Parameter("from", SEQUENCE_NUMBER, "The lowest sequence number to show.")
 BODY_BYTES_MAX = Parameter(
@@ -89,22 +95,27 @@ def peek(call: Call) -> Answer:
     first = SequenceNumber(call.given.get("from", 0))
     if "cursor" in call.given:
         (first,) = from_cursor(call.given["cursor"], int)
-    state, exchange = call.given.get("state"), call.exchange
+    given, exchange = call.given, call.exchange
+    state = STATES_BY_NAME[given["state"]] if "state" in given else None
     command = Peek(
-        call.address, first, call.given["limit"], PAGE_BYTES_MAX, exchange.reply_to, call.given.get("session")
+        call.address, first, given["limit"], PAGE_BYTES_MAX, exchange.reply_to, given.get("session"), state
     )
 
     def render(effect: MessagesFound, payloads: list[bytes]) -> Answer:
-        page = zip(effect.messages, payloads, strict=True)
+        listed = zip(effect.messages, payloads, strict=True)
         found: dict[str, Any] = {
             "messages": [
-                message_json(view, payload, body_bytes_max=call.given.get("bodyBytesMax"))
-                for view, payload in page
-                if payload is not LOST_BODY and (state is None or STATES[view.state] == state)
+                message_json(view, payload, body_bytes_max=given.get("bodyBytesMax"))
+                for view, payload in listed
+                if payload is not LOST_BODY
             ]
         }
-        if effect.messages:
-            found["next"] = to_cursor(effect.messages[-1].message.sequence_number + 1)
+        following = effect.stopped_at
+        if following is None and effect.messages:
+            following = SequenceNumber(effect.messages[-1].message.sequence_number + 1)
+        if following is not None:
+            found["next"] = to_cursor(following)
+            found["nextNumber"] = following
         return answer_json(found)
 
     return Show(call.exchange, command, views_found, render)
@@ -217,7 +228,7 @@ OPERATIONS = (
         peek,
         "A peek locks no message and counts no delivery.",
         query=(FROM, STATE, BODY_BYTES_MAX, LIMIT, CURSOR),
-        answer=ref("Messages"),
+        answer=ref("Peeked"),
     ),
     Operation(
         "sendMessages",

@@ -42,6 +42,7 @@ STATES = {
     MessageState.DEFERRED: "deferred",
     MessageState.SCHEDULED: "scheduled",
 }
+STATES_BY_NAME = {name: state for state, name in STATES.items()}
 _TEXT: Schema = {"type": "string"}
 _ID: Schema = {"type": "string", "maxLength": 128}
 

@@ -167,7 +167,7 @@ OPERATIONS = (
         Right.LISTEN,
         peek,
         query=(FROM, STATE, BODY_BYTES_MAX, LIMIT, CURSOR),
-        answer=ref("Messages"),
+        answer=ref("Peeked"),
     ),
     Operation(
         "setSessionState",

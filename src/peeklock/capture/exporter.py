@@ -28,6 +28,7 @@ from peeklock.broker.vocabulary.descriptions import QueueDescription, TopicDescr
 from peeklock.broker.vocabulary.events import EventType
 from peeklock.capture.chunk import Chunk, gap_row
 from peeklock.capture.folder import LogFolder, LogRefused
+from peeklock.capture.head import LogTaken
 from peeklock.capture.segment import SegmentWriter
 from peeklock.capture.source import EventReader, EventSource
 from peeklock.store.base import StoreDamaged, StoreError
@@ -116,16 +117,25 @@ class Exporter:
         self._pause_s = min(PAUSE_S_MIN, self._pause_s_max)
         self._retain_s = 0.0
         self._waits_since_s: float | None = None  # for the lock
-        self._goes_without_lock = False
         self._is_finishing = False
         self._finish_no: int | None = None
 
     def step(self, now_s: float) -> float | None:
         """Do a piece of the work; return when the next step is due, None = all is exported after `finish`.
 
-        `now_s` and the returned time are of one monotonic clock, in seconds.
+        `now_s` and the returned time are of one monotonic clock, in seconds. After `finish`, None also says
+        that the exporter of a later owner has taken the log.
         Raises: LogRefused, StoreError; OSError if the folder cannot be written. Only `close` may follow.
         """
+        try:
+            return self._step(now_s)
+        except LogTaken as taken:
+            if not self._is_finishing:
+                raise
+            self._listener.note("info", str(taken), folder=self._to)
+            return None
+
+    def _step(self, now_s: float) -> float | None:
         # Before the look: a later commit is then a change. While the store is open a look is cheap anyway.
         state = self._options.source.committed_state() if self._reader is None else None
         is_time_to_end = self._events > 0 and now_s >= self._ends_s
@@ -210,12 +220,15 @@ class Exporter:
     def _open(self, now_s: float) -> tuple[EventReader, Chunk] | None:
         """Open store and folder, if they are not; return None while another process writes to the folder."""
         if self._reader is None:
-            if not self._folder.take(self._options.source, waits=not self._goes_without_lock):
+            waits_s = 0.0 if self._waits_since_s is None else now_s - self._waits_since_s
+            if not self._folder.take(self._options.source, waits=waits_s < LOCK_S_MAX):
                 self._chunk = None  # that process writes it
                 self._wait_for_lock(now_s)
                 return None
             self._waits_since_s = None
             self._reader = self._options.source.open()
+        else:
+            self._folder.lock()
         if self._chunk is None or self._folder.last_no + 1 != self._first_no:
             self._chunk = self._begin(self._reader, now_s)
         return self._reader, self._chunk
@@ -228,7 +241,6 @@ class Exporter:
                 "another exporter still writes to the event log; waiting for it to end",
                 folder=self._to,
             )
-        self._goes_without_lock = now_s >= self._waits_since_s + LOCK_S_MAX
 
     @property
     def _to(self) -> str:

@@ -7,7 +7,7 @@
     DIR/event_date=YYYY-MM-DD/event_hour=HH/events-<first batch>-<last batch>.parquet
 
 A segment gets its name when it is durable. The name has the batches of the segment, so the folder itself is
-the record of how far the log goes; for a store in a database there is a second one, which says who may go on
+the record of how far the log goes. For a store in a database, the database records which exporter may publish
 (`head`). Spark skips names that begin with a dot or an underscore.
 """
 
@@ -26,9 +26,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from peeklock.capture.head import Head
+from peeklock.capture.head import Head, Heads
 from peeklock.capture.manifest import MANIFEST_NAME, ManifestDamaged
 from peeklock.capture.manifest_file import ManifestFile
+from peeklock.store.base import StoreFailed
 from peeklock.store.sqlite.folder import sync
 
 LOCK_NAME = "_capture.lock"
@@ -81,11 +82,8 @@ class MarkedStore(Protocol):
         """Keep the id. Raises: OSError, StoreError."""
 
     @property
-    def has_heads(self) -> bool:
-        """Whether it keeps the heads of its logs: then no lock is needed."""
-
-    def head(self, folder_id: str, writer: str, shown: str) -> Head | None:
-        """Return the head of the log in a folder, None = the folder alone has it. Raises: StoreError."""
+    def heads(self) -> Heads | None:
+        """The heads of its logs; None = the lock of a folder says which exporter may publish."""
 
 
 class LogFolder:
@@ -96,7 +94,8 @@ class LogFolder:
         self.path = folder
         self.segments: list[Segment] = []
         """Oldest first, once taken."""
-        self._lock: int | None = None
+        self._lock: int | None = None  # a descriptor
+        self._is_locked = False
         self._is_apart = False  # from the store, as far as it was checked
         self._manifest: ManifestFile | None = None  # read with the segments
         self._head: Head | None = None
@@ -136,7 +135,7 @@ class LogFolder:
             waits: for the lock; if not, and the store keeps the head of the log, it is taken from whoever has
                 the lock.
 
-        Raises: LogRefused, StoreError, OSError.
+        Raises: LogRefused, LogTaken, StoreError, OSError.
         """
         if not self._is_apart:
             if store.folder is not None:
@@ -144,26 +143,39 @@ class LogFolder:
             self._is_apart = True
         self.path.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if waits or not store.has_heads:
-                os.close(lock)
-                if (self.path / MARK_NAME).exists():  # else both marks are just being written
-                    self._read_marks(store)  # the end of another store's would be no help
-                return False
+        self._is_locked = _try_lock(lock)
+        was_ours = os.pread(lock, len(self._holder) + 1, 0) == self._holder
+        if not self._is_locked and (store.heads is None or (waits and not was_ours)):
+            os.close(lock)
+            self._check_while_waiting(store)
+            return False
         self._lock = lock
-        if os.pread(lock, len(self._holder) + 1, 0) != self._holder:
+        if not was_ours:
             self._join(store)
             os.ftruncate(lock, 0)
             os.pwrite(lock, self._holder, 0)
         return True
 
+    def _check_while_waiting(self, store: MarkedStore) -> None:
+        """Check that the end of the other process would help. Raises: LogRefused, LogTaken, StoreError."""
+        path = self.path / MARK_NAME
+        if not path.exists():
+            return  # both marks are just being written
+        self._read_marks(store)
+        folder_id = read_folder_id(path)
+        if store.heads is not None and folder_id is not None:
+            store.heads.head(folder_id, self._holder.hex(), str(self.path)).require_no_later()
+
+    def lock(self) -> None:
+        """Lock a folder that was taken without its lock, if nobody has that any more."""
+        if not self._is_locked and self._lock is not None:
+            self._is_locked = _try_lock(self._lock)
+
     def _join(self, store: MarkedStore) -> None:
-        """Make this exporter the one that goes on. Raises: LogRefused, StoreError, OSError."""
+        """Make this exporter the one that goes on. Raises: LogRefused, LogTaken, StoreError, OSError."""
         folder_id = self._join_marks(store)
-        self._head = store.head(folder_id, self._holder.hex(), str(self.path))
-        if self._head is not None:
+        if store.heads is not None:
+            self._head = store.heads.head(folder_id, self._holder.hex(), str(self.path))
             self._head.take()
             self._complete(self._head)
         for name in os.listdir(self.path):
@@ -220,8 +232,8 @@ class LogFolder:
             store_id = str(uuid.uuid4())
             store.write_mark(store_id)
         path = self.path / MARK_NAME
-        folder_id = None if log_id is None else read_mark(path, "folder")
-        if log_id is None or (folder_id is None and store.has_heads):
+        folder_id = read_folder_id(path)
+        if log_id is None or (folder_id is None and store.heads is not None):
             folder_id = str(uuid.uuid4())
             write_mark(path, store_id, folder_id)
         return folder_id or ""
@@ -240,9 +252,11 @@ class LogFolder:
     def _read_segments(self) -> ManifestFile:
         """Find the segments, list those that are not in the manifest, and end a removal that was begun.
 
-        Raises: LogRefused, OSError.
+        Raises: LogRefused, StoreFailed, OSError.
         """
         self.segments = self._find_segments()
+        if self._head is not None:
+            self._require_listed(self._head)
         manifest = ManifestFile(self.path)
         try:
             manifest.open(self.segments, self.last_no + 1)
@@ -251,10 +265,23 @@ class LogFolder:
                 f"{self.path / MANIFEST_NAME} is damaged ({damage}): restore it from a copy; or move it "
                 "away, and a new one begins with the next segment"
             ) from None
+        if self._head is not None and self._head.removed_to > manifest.removed_to:
+            manifest.remove(self._head.removed_to)
         while len(self.segments) > 1 and self.segments[0].last_no <= manifest.removed_to:
             self._unlink(self.segments.pop(0))
         self._manifest = manifest
         return manifest
+
+    def _require_listed(self, head: Head) -> None:
+        """Raise StoreFailed if the last segment was not found.
+
+        A network file system may list a folder as it was half a minute ago, although the file can be opened.
+        """
+        path = self.path / head.segment
+        if head.segment and all(segment.path != path for segment in self.segments):
+            raise StoreFailed(
+                f"the listing of {self.path} lacks {head.segment}, which is there: it is read again"
+            )
 
     def draft(self, first_no: int) -> Path:
         """Return the path of an unfinished segment."""
@@ -316,10 +343,11 @@ class LogFolder:
         """Remove the segments that are `old`, and return them."""
         removed = self.old(keep_days, keep_bytes)
         if removed:
+            last_no = removed[-1].last_no
             if self._head is not None:
-                self._head.require()
+                self._head.remove(last_no)
             assert self._manifest is not None
-            self._manifest.remove(removed[-1].last_no)  # first: else a reader would miss the files
+            self._manifest.remove(last_no)  # first: else a reader would miss the files
         for segment in removed:
             self._unlink(segment)
             self.segments.pop(0)
@@ -338,11 +366,30 @@ def _age(hour: datetime) -> timedelta:
     return datetime.fromtimestamp(time.time(), UTC) - hour - timedelta(hours=1)
 
 
-def read_mark(path: Path, key: str = "id") -> str | None:
-    """Return the id in a file, None = there is none. Raises: LogRefused."""
+def _try_lock(descriptor: int) -> bool:
+    """Lock a file; return False if another process has the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def read_mark(path: Path) -> str | None:
+    """Return the id of a log in a file, None = there is none. Raises: LogRefused."""
+    found = _read_ids(path)
+    return None if found is None else found["id"]
+
+
+def read_folder_id(path: Path) -> str | None:
+    """Return the id of the log's folder in a file, None = there is none. Raises: LogRefused."""
+    return (_read_ids(path) or {}).get("folder")
+
+
+def _read_ids(path: Path) -> dict[str, str] | None:
     try:
         found = json.loads(path.read_text())
-        return str(found["id"]) if key == "id" else found.get(key)
+        return {name: str(value) for name, value in found.items()} | {"id": str(found["id"])}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -5,6 +5,13 @@ goes on where it stood, perhaps when the lock of the folder is another's already
 its stores. An exporter that takes the log puts its name there. A segment is published by one change of that
 text, which fails if another exporter has taken the log; the rename of the file follows, and whoever takes the
 log next does it if it was not done. So each batch is in one published segment, whoever is frozen where.
+
+Owners of the store are numbered, and the text has the number of the one whose exporter has the log. So the
+log goes from owner to owner in their order: the exporter of an earlier one cannot take it back.
+
+The manifest is a file, which nothing fences. An exporter that was frozen between a change of the text and the
+line about it appends what the next one has listed already: that does not count (`manifest`). One case is
+left: if it was frozen while it wrote the manifest anew, it puts the old lines back, which damages it.
 """
 
 from __future__ import annotations
@@ -13,6 +20,10 @@ import json
 from typing import Protocol
 
 from peeklock.store.base import StoreFailed
+
+
+class LogTaken(StoreFailed):
+    """The exporter of a later owner of the store has the log: it writes what is left."""
 
 
 class Kept(Protocol):
@@ -25,18 +36,27 @@ class Kept(Protocol):
         """Make it durable in the place of `old`; return False if it is another one now."""
 
 
+class Heads(Protocol):
+    """The heads of the logs of one store, by the folder of the log."""
+
+    def head(self, folder_id: str, writer: str, shown: str) -> Head:
+        """Return one for an exporter, see `Head`. Raises: StoreError."""
+
+
 class Head:
     """The head of one log, for one exporter."""
 
-    def __init__(self, kept: Kept, writer: str, shown: str) -> None:
+    def __init__(self, kept: Kept, epoch: int, writer: str, shown: str) -> None:
         """Touch nothing yet.
 
         Args:
             kept: the text.
+            epoch: of the owner whose exporter this is; a later owner has a higher one.
             writer: this exporter; no other one is called so.
             shown: the log, for people.
         """
         self._kept = kept
+        self._epoch = epoch
         self._writer = writer
         self._shown = shown
         self._text: str | None = None
@@ -44,30 +64,52 @@ class Head:
         """The name of the last segment, within the folder; empty = none was published yet."""
         self.draft = ""
         """The name of its file before it was renamed."""
+        self.removed_to = 0
+        """The last batch that retention removes."""
 
     def take(self) -> None:
-        """Let no other exporter publish any more, and read what was published last. Raises: StoreError."""
-        text = self._kept.read()
+        """Take over publishing, and read what was published last. Raises: LogTaken, StoreError."""
+        text = self._read()
         if text is not None:
             told = json.loads(text)
-            self.segment, self.draft = told["segment"], told["draft"]
+            self.segment, self.draft, self.removed_to = told["segment"], told["draft"], told["removed_to"]
         self._replace(text)
 
     def publish(self, segment: str, draft: str) -> None:
-        """Publish a segment, whose draft is durable. Raises: StoreError; then it may be published or not."""
+        """Publish a segment, whose draft is durable.
+
+        Raises: LogTaken; another StoreError, then it may be published or not.
+        """
         self.segment, self.draft = segment, draft
         self._replace(self._text)
 
-    def require(self) -> None:
-        """Raise StoreError if another exporter has taken the log."""
-        if self._kept.read() != self._text:
+    def remove(self, last_no: int) -> None:
+        """Publish that the segments up to a batch are about to be removed; raises as `publish`."""
+        self.removed_to = last_no
+        self._replace(self._text)
+
+    def require_no_later(self) -> None:
+        """Raise LogTaken if the exporter of a later owner has taken the log. Raises: StoreError."""
+        self._read()
+
+    def _read(self) -> str | None:
+        text = self._kept.read()
+        if text is not None and json.loads(text)["epoch"] > self._epoch:
             raise self._taken()
+        return text
 
     def _replace(self, old: str | None) -> None:
-        new = json.dumps({"writer": self._writer, "segment": self.segment, "draft": self.draft})
+        told = {
+            "epoch": self._epoch,
+            "writer": self._writer,
+            "segment": self.segment,
+            "draft": self.draft,
+            "removed_to": self.removed_to,
+        }
+        new = json.dumps(told)
         if not self._kept.replace(old, new):
             raise self._taken()
         self._text = new
 
-    def _taken(self) -> StoreFailed:
-        return StoreFailed(f"another exporter has taken the event log {self._shown}, and goes on with it")
+    def _taken(self) -> LogTaken:
+        return LogTaken(f"another exporter has taken the event log {self._shown}, and goes on with it")

@@ -86,16 +86,21 @@ def _add(manifest: Manifest, told: dict[str, object], *, is_first: bool) -> None
         return
     if "segment" in told:
         entry = entry_of(str(told["segment"]), int(str(told["bytes"])), str(told["sha256"]))
-        if manifest.entries.get(entry.name) == entry:
-            return  # again, by an exporter that was frozen while another one listed it
         chain = following(manifest.chain, entry.name, entry.sha256)
-        manifest.entries[entry.name] = entry
+        is_known = entry.last_no < manifest.begins or manifest.entries.get(entry.name) == entry
     else:
-        manifest.removed_to = int(str(told["removed_to"]))
-        chain = following(manifest.chain, "removed_to", str(manifest.removed_to))
+        entry, removed_to = None, int(str(told["removed_to"]))
+        chain = following(manifest.chain, "removed_to", str(removed_to))
+        is_known = removed_to <= max(manifest.removed_to, manifest.begins - 1)
     if told["chain"] != chain:
+        if is_known:
+            return  # again, by an exporter that was frozen while another one listed it
         raise ValueError("its chain does not follow from the line before")
     manifest.chain = chain
+    if entry is None:
+        manifest.removed_to = removed_to
+    else:
+        manifest.entries[entry.name] = entry
 
 
 def entry_of(name: str, size_bytes: int, sha256: str) -> Entry:

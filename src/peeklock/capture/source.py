@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from peeklock.broker.vocabulary.changes import EntityStored
 from peeklock.capture.folder import STORE_MARK_NAME, MarkedStore, read_mark, write_mark
-from peeklock.capture.head import Head
+from peeklock.capture.head import Head, Heads
 from peeklock.store.base import StoreFailed
 from peeklock.store.sqlite.event_reader import EventReader as FolderReader
 from peeklock.store.sqlite.event_reader import committed_state
@@ -69,6 +69,8 @@ class EventSource(MarkedStore, Protocol):
 class FolderSource:
     """The store in a folder."""
 
+    heads: Heads | None = None
+
     def __init__(self, folder: Path) -> None:
         """Touch nothing. `folder`: the data folder of a broker."""
         self.folder = folder
@@ -79,11 +81,6 @@ class FolderSource:
 
     def write_mark(self, log_id: str) -> None:
         write_mark(self.folder / STORE_MARK_NAME, log_id)
-
-    has_heads = False
-
-    def head(self, folder_id: str, writer: str, shown: str) -> Head | None:
-        return None
 
     def committed_state(self) -> object:
         return committed_state(self.folder)
@@ -97,16 +94,18 @@ class DatabaseSource:
 
     folder = None
 
-    def __init__(self, url: str, name: str, durability: str) -> None:
+    def __init__(self, url: str, name: str, durability: str, epoch: int) -> None:
         """Connect to nothing yet.
 
         Args:
             url: of the database.
             name: of the store, see `server.disk.store_name`.
             durability: of the broker, `fsync`, `os` or `replicated`.
+            epoch: of the broker's lease on the store, which counts its owners.
         """
         self._connections = _connections(url, durability)
         self._name = name
+        self._epoch = epoch
         self.shown = f"the store '{name}' in {self._connections.shown}"
 
     def read_mark(self) -> str | None:
@@ -117,12 +116,14 @@ class DatabaseSource:
     def write_mark(self, log_id: str) -> None:
         raise StoreFailed(f"{self.shown} has its own id, and cannot take {log_id}")
 
-    has_heads = True
+    @property
+    def heads(self) -> Heads:
+        return self
 
-    def head(self, folder_id: str, writer: str, shown: str) -> Head | None:
+    def head(self, folder_id: str, writer: str, shown: str) -> Head:
         from peeklock.store.postgres.event_reader import log_head
 
-        return Head(log_head(self._connections, self._name, folder_id), writer, shown)
+        return Head(log_head(self._connections, self._name, folder_id), self._epoch, writer, shown)
 
     def committed_state(self) -> object:
         return None
@@ -134,7 +135,7 @@ class DatabaseSource:
 
 
 def source_of(request: Mapping[str, Any]) -> EventSource:
-    """Return the source that a request names: `{"data": DIR}`, or `{"url":, "name":, "durability":}`.
+    """Return the source that a request names: `{"data": DIR}`, or the arguments of `DatabaseSource`.
 
     Raises: StoreFailed.
     """

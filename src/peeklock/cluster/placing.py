@@ -58,9 +58,11 @@ def takers(view: View, names: Iterable[str]) -> list[str]:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return what orders releases: `0.3.0.dev1` comes before `0.3.0`."""
-    numbers, dev, _ = version.partition(".dev")
-    return (*map(int, re.findall(r"[0-9]+", numbers)), 0 if dev else 1)
+    """Return what orders releases: `0.3.0.dev1` and `0.3.0rc1` come before `0.3.0`."""
+    numbers = re.findall(r"[0-9]+", version.partition("+")[0])
+    is_final = re.fullmatch(r"[0-9.]+(\+.*)?", version) is not None
+    major, minor, patch = (int(number) for number in [*numbers, "0", "0", "0"][:3])
+    return major, minor, patch, int(is_final)
 
 
 def place(view: View, stores: Iterable[str]) -> dict[str, str]:

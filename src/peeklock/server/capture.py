@@ -45,7 +45,7 @@ class Capture:
         self,
         settings: CaptureSettings,
         folder: Path,
-        source: Mapping[str, str],
+        source: Mapping[str, str | int],
         namespace: str,
         shard: Shard,
         now_ms: Callable[[], int],

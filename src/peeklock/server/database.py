@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from peeklock import __version__
 from peeklock.cluster.key import ClusterKey, KeyUnusable
 from peeklock.server import files, log
-from peeklock.server.common_log import require_common_log
+from peeklock.server.common_log import folder_id
 from peeklock.server.disk import SYSTEM
 from peeklock.server.settings import Durability, Settings, StartFailed
 from peeklock.store.base import Store, StoreError, StoreInUse
@@ -94,12 +94,8 @@ class DatabaseStores:
                     )
                 return
             nodes = Nodes(connections, self._database.leases.owner, self._node)
-            nodes.admit(address, __version__, self.cluster_key.digest())
-            try:
-                require_common_log(nodes, self._log_folder)
-            except StartFailed:
-                nodes.leave()
-                raise
+            log_folder = "" if self._log_folder is None else folder_id(self._log_folder)
+            nodes.admit(address, __version__, self.cluster_key.digest(), log_folder)
         except StoreError as failure:
             raise StartFailed(str(failure)) from failure
         self.nodes = nodes
@@ -115,8 +111,9 @@ class DatabaseStores:
 
         return PostgresStore(self._database, name, on_wait=waits)
 
-    def source(self, folder: Path, name: str) -> dict[str, str]:
-        return {"url": self._url, "name": name, "durability": self._survives}
+    def source(self, folder: Path, name: str) -> dict[str, str | int]:
+        epoch = self._database.leases.epoch(name)
+        return {"url": self._url, "name": name, "durability": self._survives, "epoch": epoch}
 
     def has(self, folder: Path, name: str) -> bool:
         return self._database.has(name)

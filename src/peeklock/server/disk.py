@@ -43,8 +43,8 @@ class Stores(Protocol):
     def store(self, folder: Path, name: str, durability: Durability) -> Store:
         """Return a store that is not open yet. `folder`: its own; `name`: see `store_name`."""
 
-    def source(self, folder: Path, name: str) -> dict[str, str]:
-        """Return a store as the process that exports events knows it, see `capture.source.source_of`."""
+    def source(self, folder: Path, name: str) -> dict[str, str | int]:
+        """Return an open store as the exporter of its events knows it, see `capture.source.source_of`."""
 
     def has(self, folder: Path, name: str) -> bool:
         """Return whether there is one. It may take long, as `remove` may. Raises: StoreError."""
@@ -82,7 +82,7 @@ class Disk:
             threads=self.threads,
         )
 
-    def source(self, folder: Path, name: str) -> dict[str, str]:
+    def source(self, folder: Path, name: str) -> dict[str, str | int]:
         return {"data": os.path.abspath(folder)}
 
     def has(self, folder: Path, name: str) -> bool:

@@ -325,11 +325,14 @@ def test_all_nodes_write_their_event_logs_to_one_folder(url: str, tmp_path: Path
 
     async def check(cluster: Cluster) -> None:
         await cluster.start("a", capture=CaptureSettings(tmp_path / "log"))
-        with pytest.raises(StartFailed, match=r"log/other is not the folder to which the other nodes \(a\)"):
+        with pytest.raises(StartFailed, match=r"--capture is not the one to which the other nodes \(a\)"):
             await cluster.start("b", capture=CaptureSettings(tmp_path / "log" / "other"))
         with pytest.raises(StartFailed, match=r"\(a\) write an event log, and this one would leave gaps"):
             await cluster.start("b")
         await cluster.start("b", capture=CaptureSettings(same))
+        assert await cluster.stop("a") == await cluster.stop("b") == 0
+        other = CaptureSettings(tmp_path / "log" / "other")
+        await asyncio.gather(cluster.start("a", capture=other), cluster.start("b", capture=other))
         assert await cluster.stop("a") == await cluster.stop("b") == 0
         await cluster.start("a")
         with pytest.raises(StartFailed, match=r"\(a\) write no event log: stop all nodes, and start them"):
@@ -379,9 +382,12 @@ def test_namespaces_go_to_the_node_of_the_newest_release(
     url: str, tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async def check(cluster: Cluster) -> None:
-        for name in "abc":
-            await cluster.start(name)
-        await cluster.until_owned(a=["default"], b=["namespace/one"], c=["namespace/two"])
+        await cluster.start("a")
+        await cluster.until_owned(a=["default", "namespace/one", "namespace/two"])
+        await cluster.start("b")
+        await cluster.until_owned(a=["default", "namespace/one"], b=["namespace/two"])
+        await cluster.start("c")
+        await cluster.until_owned(a=["default"], b=["namespace/two"], c=["namespace/one"])
         renamed = "UPDATE peeklock.node SET version = '9.9' WHERE name = 'b'"
         await asyncio.to_thread(postgres.execute, renamed, url.rpartition("/")[2])
         member, until_s = member_of(cluster, "a"), time.monotonic() + SECONDS_MAX

@@ -7,6 +7,7 @@ import queue
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -32,8 +33,8 @@ class Process:
         self.replaced: queue.Queue[StoreDeposed] = queue.Queue()
         self.watch = Watch(self.nodes, lambda: self.report, self.views.put, self.replaced.put)
 
-    def join(self, key: str = "digest") -> None:
-        self.nodes.admit(f"{self.nodes.name}.example:5673", "1.0", key)
+    def join(self, key: str = "digest", log_folder: str = "") -> None:
+        self.nodes.admit(f"{self.nodes.name}.example:5673", "1.0", key, log_folder)
 
     def until(self, is_there: Callable[[View], bool]) -> View:
         """Return the first view with what is looked for."""
@@ -204,3 +205,43 @@ def test_stores_move_between_nodes_by_their_plans(process: Callable[..., Process
             await store.close()
 
     asyncio.run(check())
+
+
+def test_nodes_that_start_together_agree_on_a_folder_of_event_logs(process: Callable[..., Process]) -> None:
+    """The first time, and with another folder than before."""
+    for log_folder in ("one", "two"):
+        nodes = [process(name) for name in "abcd"]
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            list(pool.map(lambda node: node.join(log_folder=log_folder), nodes))  # noqa: B023  # it ends here
+        for node in nodes:
+            node.nodes.leave()
+
+
+def test_a_node_with_another_folder_of_event_logs_is_refused(
+    url: str, postgres: PostgresServer, process: Callable[..., Process]
+) -> None:
+    """It is not seen by others at any time."""
+    first, second = process("a"), process("b")
+    first.join(log_folder="one")
+    for log_folder, why in (("two", "is not the one to which the other nodes"), ("", "would leave gaps")):
+        with pytest.raises(NodeRefused, match=why):
+            second.join(log_folder=log_folder)
+    names = postgres.execute("SELECT name FROM peeklock.node", url.rpartition("/")[2])
+    assert names == [("a",)]
+    first.nodes.leave()
+    second.join()
+    with pytest.raises(NodeRefused, match=r"\(b\) write no event log"):
+        first.join(log_folder="one")
+
+
+def test_a_node_that_was_slow_meets_no_other_folder_of_event_logs(
+    url: str, postgres: PostgresServer, process: Callable[..., Process]
+) -> None:
+    """It was taken for dead, and another one began with a folder of its own."""
+    slow, other = process("a"), process("b")
+    slow.join(log_folder="one")
+    ago = f"UPDATE peeklock.node SET seen = seen - make_interval(secs => {LIVE_S})"
+    postgres.execute(ago, url.rpartition("/")[2])
+    other.join(log_folder="two")
+    slow.watch.start()
+    assert "write their event logs elsewhere" in str(slow.replaced.get(timeout=20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import math
 import os
 import resource
@@ -28,6 +29,7 @@ from peeklock.broker.vocabulary.message import LOST_BODY, Message
 from peeklock.store.base import Batch, StoreDamaged, StoreFailed, StoreInUse, StoreTooNew
 from peeklock.store.encoding import frames
 from peeklock.store.sqlite import space
+from peeklock.store.sqlite.folder import LOCK_NAME, FolderLock
 from peeklock.store.sqlite.format import FORMAT
 from peeklock.store.sqlite.pace import WRITTEN_BYTES_MAX, Pace
 from peeklock.store.sqlite.store import SqliteStore
@@ -237,6 +239,22 @@ def test_nobody_else_may_read_the_keys_in_a_new_store(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_a_killed_process_may_leave_the_lock_to_a_child_for_a_moment(tmp_path: Path) -> None:
+    """A child has the open files of its parent until it begins its own program."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    file = tmp_path / LOCK_NAME
+    file.write_text(f"process {dead.pid}, started 2026-01-01T00:00:00+00:00\n")
+    fd = os.open(file, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    child = subprocess.Popen(["sleep", "0.3"], pass_fds=[fd])
+    os.close(fd)
+    lock = FolderLock(tmp_path)
+    lock.take()
+    lock.release()
+    child.wait()
+
+
 # Damage
 
 
@@ -260,7 +278,7 @@ def test_a_damaged_frame_body_or_definition_is_found_when_read(tmp_path: Path) -
             await store.read_head(10_000)
         found = await store.read_body_rows([1, 2])
         assert found[1][0] is LOST_BODY
-        assert found[2] == []
+        assert len(found[2]) == 0
         assert found[2][0] is LOST_BODY
         with pytest.raises(StoreDamaged, match="entry entity/000000000001 fails its checksum"):
             await store.load_definitions()

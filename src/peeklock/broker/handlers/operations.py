@@ -391,10 +391,16 @@ class Operations:
     def peek(self, command: ask.Peek, out: Outcome) -> None:
         queue = self._entities.browsable(command.address)
         queue.accessed_at_ms = out.now_ms
-        views = browse(
-            queue, command.from_sequence_number, command.count_max, command.bytes_max, command.session_id
+        views, stopped_at = browse(
+            queue,
+            command.from_sequence_number,
+            command.count_max,
+            command.bytes_max,
+            command.session_id,
+            command.state,
         )
-        out.effects.append(do.MessagesFound(command.reply_to, views, queue.main.partitions is not None))
+        partitioned = queue.main.partitions is not None
+        out.effects.append(do.MessagesFound(command.reply_to, views, partitioned, stopped_at))
 
     def schedule(self, command: ask.Schedule, out: Outcome) -> None:
         _, queue = self._entities.queue(command.address)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
+from typing import Final
 
 from peeklock.broker.queue.cursor import Claim
 from peeklock.broker.queue.message_queue import MessageQueue
@@ -17,6 +17,9 @@ from peeklock.broker.queue.wall_clock import WallClock
 from peeklock.broker.vocabulary.addresses import SequenceNumber
 from peeklock.broker.vocabulary.message import NEVER_MS, Message, MessageState, MessageView
 
+PASSED_OVER_MAX: Final = 5_000
+"""Messages of other states that a browse of one state passes over: 2 ms of work. Our choice."""
+
 
 def browse(
     queue: MessageQueue,
@@ -24,23 +27,52 @@ def browse(
     count_max: int,
     bytes_max: int,
     session_id: str | None = None,
-) -> list[MessageView]:
-    """Return messages in any state, of a topic those scheduled, by ascending number; at least one if there is
-    one (S-11)."""
+    state: MessageState | None = None,
+) -> tuple[list[MessageView], SequenceNumber | None]:
+    """Return messages in any state or in one, of a topic those scheduled, by ascending number; at least one
+    if there is one (S-11). Also return the number to go on from, if too many of other states are passed over.
+    """
     views: list[MessageView] = []
     start = key_to_browse_from(queue, from_number)
-    if session_id is None:
-        found = in_order_of_number(queue, start)
-    else:
+    if session_id is not None:
         found = _of_session(queue, session_id, start)
+    elif state is not None:
+        found = _with_state(queue, state, start)
+    else:
+        found = in_order_of_number(queue, start)
     if queue.fan_out is not None:  # what fell due is on its way to the subscriptions
-        found = _scheduled(found)
-    for message in islice(found, max(count_max, 0)):
+        found = _scheduled(found) if state in (None, MessageState.SCHEDULED) else iter(())
+    passed_over = 0
+    for message in found:
+        if len(views) >= count_max:
+            break
+        if state is not None and message.state is not state:
+            passed_over += 1
+            if passed_over > PASSED_OVER_MAX:
+                return views, message.sequence_number
+            continue
         bytes_max -= message.size_bytes + len(message.overlay or b"")
         if views and bytes_max < 0:
             break
         views.append(seen_in(queue, message))
-    return views
+    return views, None
+
+
+def _with_state(queue: MessageQueue, state: MessageState, key: int) -> Iterator[Message]:
+    """Return messages from a key on, by ascending number: all in a state, and maybe others among them."""
+    tables = {
+        MessageState.ACTIVE: queue.active,
+        MessageState.DEFERRED: queue.deferred,
+        MessageState.SCHEDULED: queue.scheduled,
+    }
+    table = tables[state]
+    if queue.numbers is None:
+        return table.iterate(key)
+    if len(table) > PASSED_OVER_MAX:  # too many to be sorted
+        return queue.numbers.iterate(key)
+    found = [(queue.key_of(message.sequence_number), message) for message in table]
+    found.sort(key=itemgetter(0))
+    return (message for at, message in found if at >= key)
 
 
 def _scheduled(messages: Iterable[Message]) -> Iterator[Message]:

@@ -41,7 +41,7 @@ from peeklock.broker.vocabulary.extension_commands import ReadClaim as ReadClaim
 from peeklock.broker.vocabulary.extension_commands import ReleaseCursor as ReleaseCursor
 from peeklock.broker.vocabulary.extension_commands import TakeCursor as TakeCursor
 from peeklock.broker.vocabulary.message import Disposition as Disposition
-from peeklock.broker.vocabulary.message import Message
+from peeklock.broker.vocabulary.message import Message, MessageState
 
 DELIVERY_BYTES: Final = 256
 """What a delivery counts besides its message: about its cost in memory and on the wire. Without it a quarter
@@ -252,7 +252,7 @@ class RenewLocks:
 
 @dataclass(slots=True)
 class Peek:
-    """-> MessagesFound by ascending sequence number, in any state (S-11)."""
+    """-> MessagesFound by ascending sequence number, in any state or in one (S-11)."""
 
     address: Address
     from_sequence_number: SequenceNumber
@@ -261,6 +261,7 @@ class Peek:
     reply_to: ReplyTo
     session_id: str | None = None
     """Only messages of this session."""
+    state: MessageState | None = None
 
 
 @dataclass(slots=True)

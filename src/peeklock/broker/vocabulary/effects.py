@@ -164,6 +164,8 @@ class MessagesFound:
     messages: list[MessageView]
     partitioned: bool = False
     """The top 16 bits of sequence numbers are the partition."""
+    stopped_at: SequenceNumber | None = None
+    """Where a browse of one state goes on that passed over many messages of others."""
 
 
 @dataclass(slots=True)

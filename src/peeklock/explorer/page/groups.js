@@ -1,8 +1,8 @@
 // Messages counted by a value of theirs, while the broker looks at them.
 import { Problem, api, isCancelled } from "./api.js";
-import { useEffect, useState } from "./lib.js";
+import { useEffect, useRef, useState } from "./lib.js";
 
-const NOTHING = { progress: null, found: null, problem: null };
+const NOTHING = { progress: null, found: null, problem: null, isStopped: false };
 
 /** Read the groups of one entity. Returns {groups, count, examined}. Throws: Problem. */
 export async function readGroups(entity, by, { signal, onProgress = () => {} }) {
@@ -17,21 +17,27 @@ export async function readGroups(entity, by, { signal, onProgress = () => {} }) 
   return end;
 }
 
-/** Count by group: {progress, found, problem, reload}. `by` null = not yet. */
+/** Count by group: {progress, found, problem, isStopped, reload, stop}. `by` null = not yet. */
 export function useGroups(entity, by) {
   const [state, setState] = useState(NOTHING);
   const [turn, setTurn] = useState(0);
+  const control = useRef(null);
   const key = JSON.stringify(by);
   useEffect(() => {
     if (by === null) return undefined;
-    const control = new AbortController();
-    setState((before) => ({ ...before, progress: null, problem: null }));
-    readGroups(entity, by, { signal: control.signal, onProgress: (progress) => setState((before) => ({ ...before, progress })) }).then(
-      (found) => setState({ progress: null, found: { ...found, key }, problem: null }),
+    const own = new AbortController();
+    control.current = own;
+    setState((before) => ({ ...before, progress: null, problem: null, isStopped: false }));
+    readGroups(entity, by, { signal: own.signal, onProgress: (progress) => setState((before) => ({ ...before, progress })) }).then(
+      (found) => setState({ ...NOTHING, found: { ...found, key } }),
       (problem) => isCancelled(problem) || setState((before) => ({ ...before, progress: null, problem })),
     );
-    return () => control.abort();
+    return () => own.abort();
   }, [entity, key, turn]);
+  const stop = () => {
+    control.current.abort();
+    setState((before) => ({ ...before, progress: null, isStopped: true }));
+  };
   const isCurrent = state.found?.key === key;
-  return { ...state, found: isCurrent ? state.found : null, reload: () => setTurn((before) => before + 1) };
+  return { ...state, found: isCurrent ? state.found : null, stop, reload: () => setTurn((before) => before + 1) };
 }

@@ -58,6 +58,9 @@ GRACE_S = 3.0
 """After that, until this node takes what others had: so long may they take to connect again and to renew
 their leases, which they try each 1.25 s. Our choice."""
 
+GRACE_PAUSE_S = 10.0
+"""After a grace until the next one: a node whose every view is late takes stores all the same. Our choice."""
+
 MOVED = "The namespace '{}' moves to another node of the cluster: connect again."
 
 
@@ -109,7 +112,7 @@ class Member:
         self._report = Report()
         self._loop = loop = asyncio.get_running_loop()
         self._viewed_s = loop.time()
-        self._patient_until_s = 0.0
+        self._patient_until_s = -math.inf
         """Until then nothing is taken: leases of others may have ended while the database was away."""
         self._watchers: list[Callable[[], None]] = []
         self._stops = False
@@ -233,7 +236,8 @@ class Member:
 
     def _take_view(self, view: View) -> None:
         now_s = self._loop.time()
-        if now_s - self._viewed_s >= AWAY_S:
+        is_late = now_s - self._viewed_s >= AWAY_S
+        if is_late and now_s >= self._patient_until_s + GRACE_PAUSE_S:
             self._patient_until_s = now_s + GRACE_S
         self.view, self._viewed_s = view, now_s
         self._seen.set()
@@ -251,9 +255,10 @@ class Member:
             try:
                 await self._follow_facts()
                 wanted = self.directory.by_store
-                if self._loop.time() >= self._patient_until_s:
-                    todo = plan(self.view, wanted, self.nodes.name, self.owned())
-                    await self._do(todo, wanted)
+                todo = plan(self.view, wanted, self.nodes.name, self.owned())
+                if self._loop.time() < self._patient_until_s:
+                    todo = replace(todo, take=())
+                await self._do(todo, wanted)
             except (StoreError, StartFailed) as failure:
                 log.error("the node cannot follow the cluster", {"reason": str(failure)})
 

@@ -54,9 +54,9 @@ class AuthorityManager:
         self.asks_for_secret = authority is not None or bool(modes & _SECRETS)
         """Whether clients need a secret: without one, any web page could use the broker."""
         self.on_rules: Callable[[], None] = lambda: None
-        self.on_gone: Callable[[frozenset[str]], None] = lambda identities: None
-        """Takes whose keys were removed, see `Grant.identity`."""
         """Is called when rules have come or gone."""
+        self.on_gone: Callable[[frozenset[str]], None] = lambda identities: None
+        """Takes the identities whose keys were removed, see `Grant.identity`."""
         self.connection_string_key = ""
         """The part of a connection string that names a key, if it may be shown."""
         self.has_keys = authority is None and "off" not in modes and "sas" in modes

@@ -163,7 +163,7 @@ class Jobs:
             record.owner = NOBODY
 
         async def keep() -> None:
-            with self._logged("whose a job is cannot be kept"):
+            with self._logged("the owner of a job cannot be stored"):
                 for record in disowned:
                     await self._put(record)
 

@@ -81,13 +81,14 @@ class Database:
                 "RETURNING shard",
                 (name,),
             ).fetchone()
-            if found is None:
-                return
+        if found is None:
+            return
+        forget_heads(self.connections, found[0])
+        with self.connections.lent() as link, store_errors(f"remove the store '{name}' in {self.shown}"):
             link.db.execute("SET statement_timeout = 0")
             for table in ("body", "journal", "kv", "event", "lease"):
                 link.db.execute(f"DELETE FROM peeklock.{table} WHERE shard = %s", found)
             link.db.close()  # its settings are its own
-        forget_heads(self.connections, found[0])
 
     def close(self) -> None:
         """End threads and connections; all stores are closed."""

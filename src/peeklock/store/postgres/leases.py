@@ -47,7 +47,6 @@ _LOOK = (
     "SELECT is_whole, session, owner, instance = %s, extract(epoch FROM expires - clock_timestamp()) "
     "FROM peeklock.lease WHERE name = %s"
 )
-"""After the look at the format: a node of a newer release may have upgraded it since this process started."""
 _INSERT = (
     "INSERT INTO peeklock.lease(name, is_whole, epoch, batch_no, expires) "
     "VALUES (%s, true, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING"
@@ -145,6 +144,7 @@ class Leases:
         self.ttl_s = ttl_s
         self._changing = threading.Lock()
         self._held: dict[int, Lease] = {}
+        self._epochs: dict[str, int] = {}
         self._ended = threading.Event()
         # A thread of its own: neither a slow commit nor a long turn of the event loop holds a renewal up.
         threading.Thread(target=self._keep, name="peeklock-leases", daemon=True).start()
@@ -159,6 +159,7 @@ class Leases:
             self._connections.lent() as link,
             store_errors(f"take the store '{name}' in {self._connections.shown}"),
         ):
+            # At each take: a node of a newer release may have upgraded the tables since this process started.
             require_format(link.db, self._connections.shown)
             row = link.db.execute(_LOOK, (owner.instance, name)).fetchone()
             if row is None:
@@ -184,7 +185,13 @@ class Leases:
             lease = Lease(shard, epoch, batch_no, self.ttl_s, sent_s)
         with self._changing:
             self._held[lease.shard] = lease
+            self._epochs[name] = lease.epoch
         return lease
+
+    def epoch(self, name: str) -> int:
+        """Return the epoch in which this process last took a store; a later owner has a higher one."""
+        with self._changing:
+            return self._epochs[name]
 
     def take_again(self, lease: Lease, pid: int) -> int | None:
         """Take our lease again after a commit in doubt; return the last batch, None = it is another's.

@@ -23,6 +23,12 @@ CHANNEL = "peeklock"
 KEY = "cluster-key"
 """In `meta`: a digest of the key that all nodes have."""
 
+LOG_KEY = "event-log-folder"
+"""In `meta`: the id of the folder to which all nodes write their event logs, empty = they write none."""
+
+ADMISSION = 0x706B6E64
+"""The advisory lock under which a node is admitted: `pknd`."""
+
 LOOK_S = 0.5
 """Between two looks at the row of a node of the same name."""
 
@@ -37,6 +43,7 @@ _ADMIT = (
     "OR n.seen < clock_timestamp() - make_interval(secs => %s) RETURNING 1"
 )
 _FORGET_EARLIER_NAME = "DELETE FROM peeklock.node WHERE instance = %s AND name <> %s"
+_KEEP_LOG = "INSERT INTO peeklock.meta VALUES (%s, %s) ON CONFLICT (k) DO UPDATE SET v = excluded.v"
 _OTHER = "SELECT instance, seen::text FROM peeklock.node WHERE name = %s"
 _LIVE_OTHERS = (
     "SELECT name FROM peeklock.node WHERE name <> %s AND seen >= clock_timestamp() "
@@ -79,9 +86,10 @@ class Nodes:
         self.name = name
         self._owner = owner
 
-    def admit(self, address: str, version: str, key_digest: str) -> None:
+    def admit(self, address: str, version: str, key_digest: str, log_folder: str) -> None:
         """Add this node, and wait until a dead one of the same name is forgotten; forget its earlier name.
 
+        `log_folder`: the id of the folder of its event logs, which all nodes have; empty = it writes none.
         Raises: NodeRefused, StoreError.
         """
         shown = self.connections.shown
@@ -94,7 +102,7 @@ class Nodes:
                 )
             owner, seen = self._owner, ""
             row = (self.name, owner.instance, owner.session, address, version)
-            while link.db.execute(_ADMIT, (*row, LIVE_S)).fetchone() is None:
+            while not self._add(link.db, row, log_folder):
                 found = link.db.execute(_OTHER, (self.name,)).fetchone()
                 if found is not None:
                     if seen and found[1] != seen:
@@ -104,16 +112,55 @@ class Nodes:
                         )
                     seen = found[1]
                 time.sleep(LOOK_S)
-            link.db.execute(_FORGET_EARLIER_NAME, (owner.instance, self.name))
-            link.db.execute(_NOTIFY)
+
+    def _add(self, db: Db, row: tuple[str, ...], log_folder: str) -> bool:
+        """Add this node if no other one has its name. Raises: NodeRefused, psycopg.Error."""
+        with db.transaction():
+            # One at a time: of nodes that start together, each finds those before it.
+            db.execute("SELECT pg_advisory_xact_lock(%s)", (ADMISSION,))
+            if db.execute(_ADMIT, (*row, LIVE_S)).fetchone() is None:
+                return False
+            db.execute(_FORGET_EARLIER_NAME, (self._owner.instance, self.name))
+            self._require_common_log(db, log_folder)
+            db.execute(_NOTIFY)
+        return True
+
+    def _require_common_log(self, db: Db, log_folder: str) -> None:
+        """Require that the live nodes write their event logs to this folder.
+
+        If there are none, it becomes the folder of all; one that was only slow is no node then.
+        Raises: NodeRefused, psycopg.Error.
+        """
+        found = db.execute("SELECT v FROM peeklock.meta WHERE k = %s", (LOG_KEY,)).fetchone()
+        if found == (log_folder,):
+            return
+        others = ", ".join(name for (name,) in db.execute(_LIVE_OTHERS, (self.name, LIVE_S)).fetchall())
+        if not others:
+            db.execute(_KEEP_LOG, (LOG_KEY, log_folder))
+            db.execute("DELETE FROM peeklock.node WHERE name <> %s", (self.name,))
+        elif not log_folder:
+            raise NodeRefused(
+                f"the other nodes ({others}) write an event log, and this one would leave gaps in it: give "
+                "it --capture with their folder, or stop all nodes and start them without"
+            )
+        elif found is None or not found[0]:
+            raise NodeRefused(
+                f"the other nodes ({others}) write no event log: stop all nodes, and start them with "
+                "--capture and one folder"
+            )
+        else:
+            raise NodeRefused(
+                f"the folder of --capture is not the one to which the other nodes ({others}) write: give all "
+                "nodes the same one, such as a shared file system; to change it, stop all nodes first"
+            )
 
     def report(self, db: Db, report: Report) -> None:
         """Report that this node lives. Raises: StoreDeposed, psycopg.Error."""
         row = (report.is_sound, sorted(report.unreached), report.is_leaving)
         if not db.execute(_REPORT, (*row, self.name, self._owner.session)).rowcount:
             raise StoreDeposed(
-                f"another process is the node '{self.name}' of {self.connections.shown} now, since this one "
-                "had not reported for too long"
+                f"another process is the node '{self.name}' of {self.connections.shown} now, or the nodes "
+                "write their event logs elsewhere: this one had not reported for too long"
             )
 
     def view(self, db: Db) -> View:
@@ -128,12 +175,6 @@ class Nodes:
             ).fetchall()
         ]
         return View({node.name: node for node in nodes}, {row[0]: StoreLease(*row[1:]) for row in leases})
-
-    def live_others(self) -> list[str]:
-        """Return the names of the other nodes that have reported lately, sorted. Raises: StoreError."""
-        with self.connections.lent() as link, store_errors(f"list the nodes of {self.connections.shown}"):
-            rows = link.db.execute(_LIVE_OTHERS, (self.name, LIVE_S)).fetchall()
-        return [name for (name,) in rows]
 
     def session(self) -> str:
         """Return the session by which this node has leases."""

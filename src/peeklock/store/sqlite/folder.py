@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +55,12 @@ def require_finished(folder: Path) -> None:
         )
 
 
+HANDED_DOWN_S_MAX = 5.0
+"""How long the lock of a process that was killed may outlive it: a child that it was just starting has it
+until it begins its own program. Our choice: long enough for a machine that has no time for that child."""
+HANDED_DOWN_LOOK_S = 0.01
+
+
 class FolderLock:
     """An advisory lock on a folder; the kernel releases it when the process ends."""
 
@@ -70,7 +77,7 @@ class FolderLock:
                 f"cannot open {self._path}: {error.strerror}; {_remedy(error, self._path.parent)}"
             ) from error
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(fd)
         except BlockingIOError:
             os.close(fd)
             raise StoreInUse(
@@ -84,6 +91,18 @@ class FolderLock:
         with contextlib.suppress(OSError):  # on a full disk the holder stays unnamed
             os.pwrite(fd, f"process {os.getpid()}, started {started}\n".encode(), 0)
         self._fd = fd
+
+    def _lock(self, fd: int) -> None:
+        """Lock the file. Raises: BlockingIOError, OSError."""
+        until_s = time.monotonic() + HANDED_DOWN_S_MAX
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if _runs(holder(self._path.parent)) or time.monotonic() >= until_s:
+                    raise
+            time.sleep(HANDED_DOWN_LOOK_S)
 
     def release(self) -> None:
         """Release the folder. The file stays, empty: unlinking it would race with the next process."""
@@ -100,6 +119,20 @@ def holder(folder: Path) -> str:
     except OSError:
         said = ""
     return said or "another process"
+
+
+def _runs(named: str) -> bool:
+    """Return whether the process that is named in a lock file runs, as far as this process can see."""
+    found = re.match(r"process (\d+),", named)
+    if found is None:
+        return True
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
 
 
 def is_held(folder: Path) -> bool:

@@ -50,7 +50,7 @@ function Shown({ form, found, isAsSent, isWhole }) {
     return form === "json" ? jsonFault(asText) : form === "xml" ? xmlFault(asText) : "";
   }, [form, asText, isWhole]);
   const shown = useMemo(() => (form === "xml" && !fault && !isAsSent ? indentXml(asText) : asText), [form, asText, fault, isAsSent]);
-  if (form === "hex") return html`<${Code} text=${dump} label="Bytes of the body" isPlain />`;
+  if (form === "hex") return html`<${Code} text=${dump} label="Bytes of the body" isPlain isProgram />`;
   return html`
     ${fault && html`<p class="note warn">This is no valid ${form === "json" ? "JSON" : "XML"}: ${fault}</p>`}
     ${text === null && html`<p class="note warn">These bytes are no text in UTF-8: what is none is shown as �.</p>`}

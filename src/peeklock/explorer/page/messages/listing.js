@@ -1,13 +1,12 @@
 // The list of an entity's messages: read page by page, followed live, with those that left meanwhile.
 import { api, entityPath, isCancelled } from "../api.js";
-import { useCallback, useEffect, useRef, useState } from "../lib.js";
+import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "../lib.js";
 import { makeStore, useStore } from "../store.js";
 import { readThese } from "./loading.js";
 import { goneRowOf, leftRowOf, rowOf } from "./model.js";
 
 const PAGE = 250;
 const ROWS_MAX = 50_000; // in the memory of the tab
-const SKIPPED_PAGES_MAX = 40; // that have nothing in the wanted state, at once
 const PARTITIONS = 16;
 const PARTITION = 2 ** 48; // numbers of one
 const FOLLOW_MS = 2000;
@@ -16,15 +15,16 @@ const BODY_BYTES = 160; // of each: a list shows no more
 const KEPT = 6; // lists, for the way back
 const CHANGING = ["state", "isLocked", "deliveryCount", "scheduledEnqueueTime"];
 
-/** The messages of an entity from a number on. `store.value`: {rows, isEnd, isLoading, problem, looked}. */
+/** The messages of an entity from a number on. `store.value`: {rows, isEnd, isLoading, problem, reached}. */
 class Listing {
   /** `filters`: {state, session, from, isPartitioned, hasHistory}. */
   constructor(entity, filters) {
     this.entity = entity;
     this.filters = filters;
-    this.store = makeStore({ rows: [], isEnd: false, isFull: false, isLoading: false, problem: null, looked: 0 });
+    this.store = makeStore({ rows: [], isEnd: false, isFull: false, isLoading: false, problem: null, reached: 0 });
     this.numbers = new Map(); // number -> place in rows
     this.next = filters.from ?? 0; // the number to go on from
+    this.isShown = false;
     this.lanes = null; // where new ones are looked for, once the end was reached: [{from, end}]
     this.left = new Map(); // number -> entry of the history, not in rows yet
     this.seen = undefined; // the newest number of the history
@@ -57,28 +57,21 @@ class Listing {
     this.store.update({ isLoading: false });
   }
 
+  /** Read on until there are enough for a screen: of one state an answer may have few, or none. */
   async readPage(signal) {
-    for (let page = 0; page < SKIPPED_PAGES_MAX; page += 1) {
-      const found = await this.peek(this.next, PAGE, signal, this.filters.state);
+    for (let count = 0; this.isShown && count <= PAGE / 2; ) {
       const first = this.next;
-      if (found.next === undefined) {
+      const { messages, nextNumber } = await this.peek(first, PAGE, signal, this.filters.state);
+      if (nextNumber === undefined) {
         this.end();
         this.add([], first, Infinity);
         return;
       }
-      const { messages } = found;
-      this.next = await this.nextOf(found, messages, signal);
-      this.store.update({ looked: this.store.value.looked + messages.length });
-      this.add(this.rows(messages), first, this.next);
-      if (messages.length > PAGE / 2) return;
+      count += messages.length;
+      this.next = nextNumber;
+      this.store.update({ reached: nextNumber });
+      this.add(this.rows(messages), first, nextNumber);
     }
-  }
-
-  /** Return the number after a page. A page that was filtered does not show its last number: its cursor does. */
-  async nextOf(found, messages, signal) {
-    if (!this.filters.state && messages.length > 0) return messages.at(-1).sequenceNumber + 1;
-    const whole = await api.get(this.path(), { query: { cursor: found.next, limit: 1, bodyBytesMax: 0 }, signal });
-    return whole.messages[0]?.sequenceNumber ?? (messages.at(-1)?.sequenceNumber ?? this.next) + 1;
   }
 
   end() {
@@ -172,7 +165,7 @@ class Listing {
 
   async readTail(signal) {
     for (const lane of this.lanes) {
-      const { messages } = await this.peek(lane.from, PAGE, signal);
+      const { messages } = await this.peek(lane.from, PAGE, signal, this.filters.state);
       const own = messages.filter((message) => message.sequenceNumber < lane.end);
       if (own.length) lane.from = own.at(-1).sequenceNumber + 1;
       this.next = Math.max(this.next, lane.from);
@@ -184,13 +177,15 @@ class Listing {
   async readSeen(rows, signal) {
     if (rows.length === 0) return;
     const numbers = rows.map((row) => row.number).sort((a, b) => a - b);
+    // An active message that is deferred keeps its number, and is shown as such: so look at all states.
+    const state = this.filters.state === "active" ? undefined : this.filters.state;
     const there = new Map();
     let from = rows.includes(this.store.value.rows[0]) ? (this.filters.from ?? 0) : numbers[0];
     const last = numbers.at(-1);
     for (let turn = 0; turn < 4 && from <= last; turn += 1) {
-      const { messages } = await this.peek(from, Math.min(PAGE, rows.length + 20), signal);
+      const { messages, nextNumber } = await this.peek(from, Math.min(PAGE, rows.length + 20), signal, state);
       for (const message of messages) there.set(message.sequenceNumber, message);
-      from = messages.length ? messages.at(-1).sequenceNumber + 1 : Infinity;
+      from = nextNumber ?? Infinity;
     }
     this.compare(rows.filter((row) => row.number < from), there);
     this.add(this.rows([...there.values()].filter((message) => this.isWanted(message))), 0, 0);
@@ -250,6 +245,12 @@ export function useListing(entity, filters, isFollowing) {
   if (kept.size > KEPT) kept.delete(kept.keys().next().value);
   const state = useStore(listing.store);
 
+  useLayoutEffect(() => {
+    listing.isShown = true; // before the table asks for more
+    return () => {
+      listing.isShown = false;
+    };
+  }, [listing]);
   useEffect(() => {
     if (listing.store.value.rows.length === 0) listing.more();
   }, [listing]);
@@ -283,9 +284,13 @@ export function useListing(entity, filters, isFollowing) {
   return { listing, state, reload, onSee };
 }
 
-/** Return the number of the last message of an entity, found by halving; undefined = there is none. */
-export async function lastNumber(path, signal) {
-  const from = async (number) => (await api.get(path, { query: { from: number, limit: 1, bodyBytesMax: 0 }, signal })).messages[0]?.sequenceNumber;
+/** Return the number of the last message of an entity in a state, or in any, found by halving; undefined = there is none. */
+export async function lastNumber(path, state) {
+  const from = async (number) => {
+    const { messages, nextNumber } = await api.get(path, { query: { from: number, limit: 1, state, bodyBytesMax: 0 } });
+    if (messages.length === 0 && nextNumber !== undefined) return from(nextNumber);
+    return messages[0]?.sequenceNumber;
+  };
   let low = await from(0);
   if (low === undefined) return undefined;
   let step = 1024;

@@ -1,5 +1,5 @@
 // Dead letters by group: why they died, how often, and how they are put right.
-import { html, useEffect, useMemo, useState } from "../lib.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib.js";
 import { api, entityPath, isCancelled } from "../api.js";
 import { useCounts } from "../counts.js";
 import { EntityPage, deadLettersOf } from "../entity.js";
@@ -110,12 +110,15 @@ function GroupDialog({ queue, group, mayAct, onAct, onClose }) {
   <//>`;
 }
 
+const CountButton = ({ isCounting, onStop, onCount }) =>
+  isCounting ? html`<${Button} icon="stop" onClick=${onStop}>Stop<//>` : html`<${Button} icon="refresh" onClick=${onCount}>Count again<//>`;
+
 function Grouped({ queue, query, place }) {
   const [kind, setKind] = useState(query.by ?? "reason");
   const [text, setText] = useState(query.of ?? "");
   const wanted = useSettled(text, 400);
   const by = useMemo(() => byOf(kind, wanted), [kind, wanted]);
-  const { progress, found, problem, reload } = useGroups(queue, by);
+  const { progress, found, problem, isStopped, reload, stop } = useGroups(queue, by);
   const [open, setOpen] = useState(null); // a group
   const [job, setJob] = useState(null); // {work, group}
   const mayAct = can("Listen", queue);
@@ -128,12 +131,12 @@ function Grouped({ queue, query, place }) {
   const total = useMemo(() => (found ? found.groups.reduce((sum, one) => sum + one.count, 0) : 0), [found]);
   const columns = useMemo(() => groupColumns(total, act, mayAct), [total, mayAct]);
   useShortcuts([{ keys: "r", name: "Count again", run: () => reload() }], [queue, kind, wanted]);
-  const isLoading = by !== null && !found && !problem;
+  const isCounting = by !== null && (progress !== null || (!found && !problem && !isStopped));
   return html`
     <div class="toolbar">
       <${By} kind=${kind} text=${text} onChange=${change} />
       <div class="spread"></div>
-      <${Button} icon="refresh" onClick=${reload}>Count again<//>
+      <${CountButton} isCounting=${isCounting} onStop=${stop} onCount=${reload} />
       <${LinkButton} icon="messages" href=${href(["entities", queue, "messages"])}>One by one<//>
       ${mayAct &&
       html`${maySend() && html`<${Button} icon="right" onClick=${() => act("move")}>Move…<//>`}
@@ -142,7 +145,8 @@ function Grouped({ queue, query, place }) {
     </div>
     ${problem && html`<${Refusal} problem=${problem} onRetry=${reload} />`}
     <div class="group-progress">
-      ${isLoading || progress ? html`<${Progress} label="Counting" done=${progress?.examined} of=${progress?.of} note="Counting the dead letters" />` : found && html`<span class="faint" role="status">${plural(found.examined ?? total, "dead letter")} in ${plural(found.count ?? found.groups.length, "group")}${found.count > found.groups.length ? `, the ${number(found.groups.length)} largest are shown` : ""}${found.others > 0 ? `; ${plural(found.others, "dead letter")} with further values ${found.others === 1 ? "is" : "are"} in none` : ""}</span>`}
+      ${isStopped && !found && html`<span class="faint" role="status">The count was stopped.</span>`}
+      ${isCounting ? html`<${Progress} label="Counting" done=${progress?.examined} of=${progress?.of} note="Counting the dead letters" />` : found && html`<span class="faint" role="status">${plural(found.examined ?? total, "dead letter")} in ${plural(found.count ?? found.groups.length, "group")}${found.count > found.groups.length ? `, the ${number(found.groups.length)} largest are shown` : ""}${found.others > 0 ? `; ${plural(found.others, "dead letter")} with further values ${found.others === 1 ? "is" : "are"} in none` : ""}</span>`}
     </div>
     ${by === null && html`<${Empty} title="Group by what?" icon="filter">Name a ${kind === "property" ? "property" : "place in a JSON body"} above.<//>`}
     ${found && html`<${Table} label="Groups" rows=${found.groups} rowKey=${(row) => row.value} columns=${columns} sort=${{ key: "count", isDown: true }} onOpen=${setOpen}
@@ -163,22 +167,33 @@ function Parts({ shown, part }) {
 
 const None = () => html`<${Empty} title="This broker runs no searches" icon="dead">Use <code>peeklock dead-letters</code> on the command line.<//>`;
 
-/** Read the groups of many entities, a few at a time: {groups, done, of, problem, isDone}. */
+const NONE_YET = { groups: [], done: 0, examined: 0, problem: null, isStopped: false };
+
+/** Read the groups of many entities, a few at a time: {groups, done, examined, problem, isStopped, reload, stop}. */
 function useAllGroups(names) {
-  const [state, setState] = useState({ groups: [], done: 0, problem: null });
+  const [state, setState] = useState(NONE_YET);
   const [turn, setTurn] = useState(0);
+  const current = useRef(null);
   const key = names.join("\n");
   useEffect(() => {
     const control = new AbortController();
+    current.current = control;
     const waiting = [...names];
     const merged = new Map();
+    const examined = new Map(); // messages, by entity
+    const sum = () => [...examined.values()].reduce((all, one) => all + one, 0);
     let done = 0;
     let problem = null;
-    setState({ groups: [], done: 0, problem: null });
+    setState(NONE_YET);
     const work = async () => {
       for (let name = waiting.shift(); name !== undefined && !control.signal.aborted; name = waiting.shift()) {
+        const onProgress = (progress) => {
+          examined.set(name, progress.examined);
+          setState((before) => ({ ...before, examined: sum() }));
+        };
         try {
-          const { groups } = await readGroups(name, { reason: true }, { signal: control.signal });
+          const { groups, examined: all } = await readGroups(name, { reason: true }, { signal: control.signal, onProgress });
+          examined.set(name, all);
           for (const group of groups) {
             const before = merged.get(group.value) ?? { value: group.value, count: 0, repeated: 0, oldest: null, newest: null, entities: [] };
             merged.set(group.value, {
@@ -195,13 +210,17 @@ function useAllGroups(names) {
           if (failure.status !== 404) problem = failure;
         }
         done += 1;
-        setState({ groups: [...merged.values()], done, problem });
+        setState({ groups: [...merged.values()], done, examined: sum(), problem, isStopped: false });
       }
     };
     Promise.all(Array.from({ length: AT_ONCE }, work));
     return () => control.abort();
   }, [key, turn]);
-  return { ...state, reload: () => setTurn((before) => before + 1) };
+  const stop = () => {
+    current.current.abort();
+    setState((before) => ({ ...before, isStopped: true }));
+  };
+  return { ...state, stop, reload: () => setTurn((before) => before + 1) };
 }
 
 const ALL_COLUMNS = [
@@ -244,20 +263,22 @@ function All() {
   }, [list]);
   const state = useAllGroups(names ?? []);
   if (names === null) return problem ? html`<${Refusal} problem=${problem} />` : html`<${Loading} />`;
-  const isDone = state.done === names.length;
+  const isDone = state.done === names.length || state.isStopped;
   const total = (list ?? []).reduce((sum, one) => sum + one.deadLetter + one.transferDeadLetter, 0);
   return html`
     <div class="toolbar">
       <div class="group-progress wide">
-        ${isDone
+        ${state.isStopped
+          ? html`<span class="faint" role="status">The count was stopped: ${number(state.done)} of ${plural(names.length, "entity", "entities")} are shown</span>`
+          : isDone
           ? html`<span class="faint" role="status">${plural(total, "dead letter")} in ${plural(queues.length, "entity", "entities")}${queues.length > names.length ? `: the ${number(names.length)} with the most are shown` : ""}</span>`
-          : html`<${Progress} label="Counting" done=${state.done} of=${names.length} note="Reading the reasons, entity by entity" />`}
+          : html`<${Progress} label="Counting" done=${state.examined} of=${total} note="Reading the reasons, entity by entity" />`}
       </div>
-      <${Button} icon="refresh" onClick=${() => (setNames(queues.slice(0, ENTITIES_MAX)), state.reload())}>Count again<//>
+      <${CountButton} isCounting=${!isDone} onStop=${state.stop} onCount=${() => (setNames(queues.slice(0, ENTITIES_MAX)), state.reload())} />
     </div>
     ${state.problem && html`<${Refusal} problem=${state.problem} />`}
     <${Table} label="Reasons" rows=${state.groups} rowKey=${(row) => row.value} columns=${ALL_COLUMNS} sort=${{ key: "count", isDown: true }} onOpen=${setOpen}
-      empty=${isDone ? html`<${Empty} title="No dead letters" icon="check">Nothing has failed in this namespace.<//>` : html`<${Loading} />`} />
+      empty=${state.isStopped ? html`<${Empty} title="Not counted" icon="dead" />` : isDone ? html`<${Empty} title="No dead letters" icon="check">Nothing has failed in this namespace.<//>` : html`<${Loading} />`} />
     ${open && html`<${Where} group=${open} onClose=${() => setOpen(null)} />`}
   `;
 }

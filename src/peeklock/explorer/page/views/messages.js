@@ -139,7 +139,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
   const onNewest = async () => {
     toEnd.current = true;
     try {
-      const last = await lastNumber(listing.path());
+      const last = await lastNumber(listing.path(), filters.state);
       if (last === undefined) toast("There are no messages");
       else set({ from: String(Math.max(0, last - 199)) });
     } catch (problem) {
@@ -158,7 +158,7 @@ function Listed({ entity, shown, query, reloadEntity }) {
   const isFiltered = query.state || query.session || query.from;
   const empty = state.isEnd
     ? html`<${Empty} title=${isFiltered ? "No message matches" : "No messages"} icon="messages">${isFiltered ? html`<a href=${href(["entities", entity, "messages"])}>Show all</a>` : isFollowing ? "New ones appear here." : ""}<//>`
-    : !state.problem && html`<${Loading} text=${state.looked ? `Looked at ${figure(state.looked)}` : "Loading"} />`;
+    : !state.problem && html`<${Loading} text=${state.reached ? `Looked at those before number ${figure(state.reached)}` : "Loading"} />`;
   return html`
     <${Filters} ...${{ shown, subQueue, query, set, onNewest, isFollowing, setFollowing, left, setLeft: (value) => set({ left: value === "now" ? undefined : value }) }} />
     ${state.problem && html`<${Refusal} problem=${state.problem} onRetry=${reload} />`}

@@ -110,7 +110,8 @@ function Search({ entity, shown, query, place }) {
   const [work, setWork] = useState("");
   const check = useFilterCheck(criteria.filter);
   const isWrong = check.problem !== "";
-  const body = { ...(entity ? { entity } : {}), ...bodyOfCriteria(criteria) };
+  const bodyOf = (wanted) => ({ ...(entity ? { entity } : {}), ...bodyOfCriteria(wanted) });
+  const body = bodyOf(criteria);
   const key = JSON.stringify(body);
   const state = useStore(last);
   const isOwn = state.key === key;
@@ -122,8 +123,13 @@ function Search({ entity, shown, query, place }) {
     start(key, body);
   }, [key]);
   useEffect(() => {
-    if (Object.keys(query).length > 0 && last.value.key !== key) start(key, body);
-  }, []);
+    // The address is also edited, and gone back to.
+    const wanted = criteriaOf(query);
+    const asked = bodyOf(wanted);
+    const its = JSON.stringify(asked);
+    if (its !== key) setCriteria(wanted);
+    if (Object.keys(query).length > 0 && last.value.key !== its) start(its, asked);
+  }, [JSON.stringify(query)]);
   useShortcuts([{ keys: "/", name: "Type a search", run: () => form.current.querySelector("input").focus() }]);
   const download = () => {
     toast("The download begins");

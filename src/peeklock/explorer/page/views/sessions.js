@@ -68,7 +68,7 @@ function State({ state }) {
   const text = form === "hex" ? hexDump(data) : state.body;
   return html`<div class="stack tight">
     <div class="row-of"><${Tabs} items=${forms} current=${form} onChoose=${setChosen} label="Forms of the state" /><div class="spread"></div><span class="faint">${bytes(data.length)}</span></div>
-    <div role="tabpanel" aria-label=${`State as ${form}`}><${Code} text=${text} language=${form === "json" ? "json" : "text"} label="State" isPlain=${form === "hex"} /></div>
+    <div role="tabpanel" aria-label=${`State as ${form}`}><${Code} text=${text} language=${form === "json" ? "json" : "text"} label="State" isPlain=${form === "hex"} isProgram=${form === "hex"} /></div>
   </div>`;
 }
 
