@@ -20,10 +20,11 @@ from peeklock.server.app import Broker
 from peeklock.server.net.amqp import AmqpConnection
 from peeklock.server.net.auth_throttle import PACE_S, REFUSALS_MAX, WAIT_S_MAX
 from peeklock.server.net.node_port import HELLO_S_MAX, SHAKING_MAX
+from peeklock.server.net.relay import RETRY_S
 from peeklock.server.tls.between_nodes import node_contexts
 from tests.postgres_server import PostgresServer
 from tests.server.cluster.names import names as names  # a fixture
-from tests.server.cluster.nodes import KEY, Cluster, in_cluster
+from tests.server.cluster.nodes import KEY, Cluster, in_cluster, until_next_view
 
 
 @pytest.fixture
@@ -203,6 +204,35 @@ def test_a_client_is_held_while_nobody_owns_its_namespace(url: str, tmp_path: Pa
         await cluster.until_owned(b=["default"])
         await asyncio.wait_for(reader.readexactly(8), 20)  # of the `open`, by this node itself
         assert len(second.protocols.connections) == 1
+        writer.close()
+
+    in_cluster(check, url, tmp_path, ["main"])
+
+
+def test_a_client_that_was_held_is_connected_once(url: str, tmp_path: Path) -> None:
+    """Each change in the database is a try beside those that are due after a failure."""
+
+    async def check(cluster: Cluster) -> None:
+        first, second = await two_nodes(cluster)
+        assert second.node is not None
+        member = second.node.member
+        await until_next_view(member)
+        good = member.view
+        gone = replace(good.nodes["a"], address="127.0.0.1:1")
+        caught = replace(good, nodes={**good.nodes, "a": gone})
+        member._take_view(caught)
+        _, writer = await opened(second.amqp_port, HANDSHAKE)
+        for _ in range(10):
+            await asyncio.sleep(RETRY_S / 10)
+            member._take_view(caught)
+        member._take_view(good)
+        async with asyncio.timeout(20):
+            while not first.protocols.connections:  # noqa: ASYNC110  # no event tells
+                await asyncio.sleep(0.01)
+        known = set(first.protocols.connections)
+        await asyncio.sleep(2 * RETRY_S)
+        assert set(first.protocols.connections) == known
+        assert len(known) == 1
         writer.close()
 
     in_cluster(check, url, tmp_path, ["main"])

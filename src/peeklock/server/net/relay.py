@@ -304,8 +304,13 @@ class Caller(asyncio.Protocol):
 
     def try_again(self) -> None:
         """Connect to the owner, if there is one."""
+        if self._retry is not None:  # this is that try
+            self._retry.cancel()
+            self._retry = None
         transport = self._transport
-        if transport is None or self._connecting is not None or self._taken_here(transport):
+        if transport is None or self._owner is not None or self._connecting is not None:
+            return
+        if self._taken_here(transport):
             return
         found = self._relay.member.owner_of(self.store)
         if found is not None and found[1].name != self._relay.member.nodes.name:
