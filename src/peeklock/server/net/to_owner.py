@@ -35,7 +35,8 @@ class ToOwner(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._clock_s()
         if self._client is not None:
-            self._client.write(data)
+            if not self._client.is_closing():  # uvloop raises an error then
+                self._client.write(data)
             return
         if not self.answer.done():
             self.answer.set_result(data[:1])
