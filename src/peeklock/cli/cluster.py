@@ -66,7 +66,7 @@ def move_namespace(broker: RunningBroker, namespace: str, node: str | None) -> N
     query = urlencode({"to": node or ""})
     with reported(BrokerError):
         broker.value("POST", f"{_PATH}/{quote(namespace, safe='')}?{query}")
-    click.echo(f"{namespace} moves to {node or 'a node with room'}")
+    click.echo(f"{namespace} moves to {node}" if node else f"{namespace} may be on any node")
 
 
 _NODES = ("NODE", "ADDRESS", "STATE", "LAG", "VERSION", "CANNOT REACH")
