@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,9 +115,10 @@ def test_the_scripts_make_a_primary_and_its_synchronous_standby(
     finally:
         standby.send_signal(signal.SIGQUIT)
         try:
-            standby.wait(120)
-        finally:
+            standby.wait(30)
+        except subprocess.TimeoutExpired:  # its children end with it
             standby.kill()
+            standby.wait()
 
 
 def _shell(server: PostgresServer, script: str, data: Path) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ def test_scheduled_messages_come_when_they_are_due_and_not_before(client: Any, q
     Req: S-05, S-06, S-07, S-01
     """
     with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
-        due = _in(2)
+        due = _in(5)
         (one,) = sender.schedule_messages(ServiceBusMessage("one"), due)
         many = sender.schedule_messages([ServiceBusMessage("two"), ServiceBusMessage("three")], due)
         by_property = ServiceBusMessage("by property", scheduled_enqueue_time_utc=due)
