@@ -265,7 +265,7 @@ class LogFolder:
                 f"{self.path / MANIFEST_NAME} is damaged ({damage}): restore it from a copy; or move it "
                 "away, and a new one begins with the next segment"
             ) from None
-        if self._head is not None and self._head.removed_to > manifest.removed_to:
+        if self._head is not None and self._head.removed_to > manifest.silent_to:
             manifest.remove(self._head.removed_to)
         while len(self.segments) > 1 and self.segments[0].last_no <= manifest.removed_to:
             self._unlink(self.segments.pop(0))

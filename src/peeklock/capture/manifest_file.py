@@ -47,7 +47,12 @@ class ManifestFile:
 
     @property
     def removed_to(self) -> int:
-        """The last batch that retention removed or was about to remove, or that is before the first line."""
+        """The last batch that retention removed or was about to remove."""
+        return 0 if self._manifest is None else self._manifest.removed_to
+
+    @property
+    def silent_to(self) -> int:
+        """The last batch of which no line tells: it was removed, or is before the first line."""
         return 0 if self._manifest is None else max(self._manifest.removed_to, self._manifest.begins - 1)
 
     def open(self, segments: Iterable[_Listed], next_no: int) -> None:
