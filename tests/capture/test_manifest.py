@@ -65,14 +65,17 @@ def test_a_line_that_a_frozen_exporter_writes_again_counts_once(data: Path, log:
 
 
 def test_a_log_of_an_older_release_is_listed_from_its_next_segment_on(data: Path, log: Path) -> None:
-    """Req: X-04"""
+    """Its segments stay. Req: X-04"""
     write_two(data, log)
     (log / MANIFEST_NAME).unlink()
-    write_store(data, [enqueued(3)])
-    export(data, log)
+    older = segments(log)
+    for number in (3, 4):
+        write_store(data, [enqueued(number)])
+        export(data, log)
+        assert segments(log)[:2] == older
     found = read(log)
     assert found.begins == 4
-    assert [entry.first_no for entry in found.entries.values()] == [4]
+    assert [entry.first_no for entry in found.entries.values()] == [4, 5]
 
 
 def test_what_a_killed_exporter_wrote_and_did_not_list_is_listed_later(data: Path, log: Path) -> None:
