@@ -24,8 +24,9 @@ settings.load_profile("any machine")
 
 preloaded.install()
 
-# A shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt.
+# A shell's background job ignores these, and so would what tests start and signal: commands, PostgreSQL.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # pytest-xdist says that its workers have a terminal, which is 80 columns wide.
 os.environ.pop("COLUMNS", None)

@@ -120,13 +120,19 @@ def test_a_listing_that_is_behind_is_read_again(
     assert len(segments(log)) == 2
 
 
-def test_an_earlier_owner_ends_once_a_later_one_has_its_log(owner: Owner, data: Path, log: Path) -> None:
-    """Its exporter was slow, and holds the lock of the folder. Req: X-04"""
+def two_owners(owner: Owner) -> tuple[Exporter, Told, Exporter]:
+    """Return an owner's exporter, which has the lock, and that of the next, which has waited for it."""
     first, told = owner(1)
     first.step(0.0)
     later, _ = owner(2)
     later.step(0.0)
     later.step(10.0)
+    return first, told, later
+
+
+def test_an_earlier_owner_ends_once_a_later_one_has_its_log(owner: Owner, data: Path, log: Path) -> None:
+    """Its exporter was slow, and holds the lock of the folder. Req: X-04"""
+    first, told, later = two_owners(owner)
     assert later.is_open
     first.finish()
     assert first.step(11.0) is None
@@ -141,11 +147,7 @@ def test_an_earlier_owner_ends_once_a_later_one_has_its_log(owner: Owner, data: 
 
 def test_an_earlier_owner_that_begins_again_takes_nothing_back(owner: Owner, log: Path) -> None:
     """Neither while it writes, nor when it ends; the lock does not matter. Req: X-04"""
-    first, _ = owner(1)
-    first.step(0.0)
-    later, _ = owner(2)
-    later.step(0.0)
-    later.step(10.0)
+    first, _, later = two_owners(owner)
     first.close()  # nobody has the lock
     again, _ = owner(1)
     with pytest.raises(LogTaken):
@@ -161,11 +163,7 @@ def test_an_earlier_owner_that_begins_again_takes_nothing_back(owner: Owner, log
 
 def test_who_has_no_lock_takes_it_once_it_is_free(owner: Owner, data: Path, log: Path) -> None:
     """Then an earlier owner that ends learns at once that the log is another's, and waits for nothing."""
-    first, _ = owner(1)
-    first.step(0.0)
-    later, _ = owner(2)
-    later.step(0.0)
-    later.step(10.0)
+    first, _, later = two_owners(owner)
     first.close()
     later.step(11.0)
     other = LogFolder(log)
@@ -178,11 +176,7 @@ def test_who_has_no_lock_takes_it_once_it_is_free(owner: Owner, data: Path, log:
 
 def test_who_has_the_log_waits_for_the_lock_once(owner: Owner, data: Path) -> None:
     """Between its steps it may have closed all files."""
-    first, _ = owner(1)
-    first.step(0.0)
-    later, _ = owner(2)
-    later.step(0.0)
-    later.step(10.0)
+    _first, _, later = two_owners(owner)
     later.rest()
     write_store(data, [enqueued(2)])
     later.step(12.0)

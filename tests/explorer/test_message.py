@@ -22,7 +22,7 @@ pytestmark = pytest.mark.page
 
 SCRIPT = "<img src=x onerror=\"document.title='harmed'\"><script>document.title='harmed'</script>"
 BIDI = "left \u202e right"
-LOG_S_MAX = 120.0
+LOG_S_MAX = 30.0
 """The event log is written in intervals, and read by a process that yields to all others."""
 GONE = "404 (Not Found)"
 """Chromium tells the console that a message is not there any more."""

@@ -37,9 +37,9 @@ HELD = 5
 RENEWALS = 4
 """So often it renews each, before it completes it."""
 RENEW_S = 1.0
-WAIT_S_MAX = 300.0
+WAIT_S_MAX = 90.0
 """For clients to be served again. Our choice: many times what it takes, also beside other programs."""
-DRAIN_S_MAX = 300.0
+DRAIN_S_MAX = 120.0
 QUIET_S = 7.0
 """Without a delivery: longer than a lock lasts, so that what was delivered and left comes again."""
 

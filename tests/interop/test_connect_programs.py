@@ -75,7 +75,7 @@ def test_a_program_of_the_page_sends_and_receives(name: str, broker: ExploredBro
     client = clients()[client_name]
     if client.missing:
         # The reason: each contributor has the toolchains of some languages; CI has all.
-        pytest.skip(client.missing)
+        pytest.skip(client.missing)  # the reason: the machine lacks a tool of the client's language
     [program] = re.findall(rf"^const {name} = `([^`\\$]*)`;$", SNIPPETS.read_text(), re.MULTILINE)
     commands = prepare(program, build(client), tmp_path)
     environment = {**os.environ, "SERVICEBUS_CONNECTION_STRING": CONNECTION_STRING.format(broker.http_port)}

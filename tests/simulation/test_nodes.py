@@ -28,6 +28,6 @@ def test_one_seed_of_nodes_is_one_hash() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_many_seeds_of_nodes_keep_every_promise(nodes: int) -> None:
-    for seed in range(100, 120):
+    for seed in range(100, 160):
         result = run_nodes_seed(seed, nodes=nodes)
         assert result.failure is None, f"seed {seed} with {nodes} nodes: {result.failure}"
