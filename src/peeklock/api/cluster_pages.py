@@ -77,7 +77,7 @@ PATHS: dict[str, dict[str, Any]] = {
         "post": named(
             "moveNamespace",
             "Move a namespace of a cluster to a node",
-            "Needs Manage on the default namespace. Without `to` it goes to wherever there is room.",
+            "Needs Manage on the default namespace. Without `to` it may be on any node.",
             {"204": answer("It moves."), "409": _NOT_FIT},
             404,
             security=OPEN,

@@ -33,6 +33,7 @@ SECURITY = {
 
 
 def answer(text: str, schema: Schema | None = None) -> dict[str, Any]:
+    """Return a response of an operation: what it means, and the form of its JSON."""
     return {"description": text, **({} if schema is None else {"content": {JSON: {"schema": schema}}})}
 
 
@@ -49,6 +50,7 @@ def _probe(operation_id: str, summary: str, good: str, bad: str, description: st
 
 
 def refusals(*statuses: int) -> dict[str, Any]:
+    """Return the responses of an operation by status, each with what that means everywhere."""
     return {
         str(status): {
             "description": _MEANINGS[status],

@@ -59,7 +59,7 @@ def cluster(context: click.Context, broker: RunningBroker, as_json: bool) -> Non
 @click.argument("node", required=False)
 @to_a_running_broker
 def move_namespace(broker: RunningBroker, namespace: str, node: str | None) -> None:
-    """Choose the node that owns a namespace from now on; without NODE, the one that has room.
+    """Choose the node that owns a namespace from now on; without NODE, any node may.
 
     The node keeps it while it lives. The clients of the namespace connect again, and reach the new owner.
     """

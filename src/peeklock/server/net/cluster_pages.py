@@ -84,7 +84,7 @@ class ClusterPages:
         return _json(200, {**value, "nodes": nodes, "namespaces": namespaces})
 
     async def move(self, request: PageRequest) -> Response:
-        """Move a namespace to the node `to` of the query, empty = to wherever there is room."""
+        """Move a namespace to the node `to` of the query, empty = to any node."""
         member = self._member
         named = request.argument.lower()
         stores = [store for store, one in member.directory.by_store.items() if one.name.lower() == named]

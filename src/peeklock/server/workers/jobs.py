@@ -41,7 +41,7 @@ FAILED: Final = "failed"
 
 _FORGETTABLE: Final = (DONE, FAILED)
 
-NOBODY: Final = " "
+DISOWNED: Final = " "
 """The owner of a job whose key was removed: no identity."""
 
 _UNAUTHORIZED: Final = 401
@@ -74,7 +74,7 @@ class _Record:
     work: Mapping[str, Any]
     """For the child."""
     owner: str
-    """Who started or resumed it last, see `Grant.identity`; `NOBODY` = a key that was removed."""
+    """Who started or resumed it last, see `Grant.identity`; `DISOWNED` = a key that was removed."""
     checkpoint: Any = None
     child: Child | None = None
     is_stopping: bool = False
@@ -160,7 +160,7 @@ class Jobs:
         """Keep the jobs of removed keys from keys that are made later under their names."""
         disowned = [record for record in self._records.values() if record.owner in identities]
         for record in disowned:
-            record.owner = NOBODY
+            record.owner = DISOWNED
 
         async def keep() -> None:
             with self._logged("the owner of a job cannot be stored"):
