@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,6 +33,12 @@ def binaries() -> Path | None:
         return found[-1]
     initdb = shutil.which("initdb")
     return None if initdb is None else Path(initdb).resolve().parent
+
+
+def _unless_gone(function: object, path: str, failure: tuple[Any, BaseException, Any]) -> None:
+    """Raise the failure to remove a file, unless a program that ends has just removed it."""
+    if not isinstance(failure[1], FileNotFoundError):
+        raise failure[1]
 
 
 class PostgresServer:
@@ -154,7 +160,7 @@ class PostgresServer:
         """Stop it if it runs, and remove its folder."""
         if Path(self._data, "postmaster.pid").exists():
             self.stop("immediate")
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, onerror=_unless_gone)
 
     def write(self, name: str, text: str) -> None:
         """Write a file into its folder, which its owner can read."""
